@@ -15,6 +15,7 @@ from onnxfold.editing import Names, set_input
 from onnxfold.graphs import all_graphs, is_constant_node, subgraphs_of, tensor_of_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import StayingNode
+from onnxfold.runtime.splitting.weights import number_of
 
 
 def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, StayingNode]:
@@ -144,11 +145,5 @@ def _runs_always(node: ir.Node) -> bool:
     """Return whether the body of a node runs at least once; a Scan has something to scan."""
     if node.op_type == "Loop" and not node.domain:
         count, condition = (*node.inputs, None)[:2]
-        return all(v is None or _number(v) > 0 for v in (count, condition))
+        return all(v is None or int(number_of(v) or 0) > 0 for v in (count, condition))
     return node.op_type == "Scan" and not node.domain
-
-
-def _number(value: ir.Value) -> int:
-    """Return the number that a value is in the file; 0 if it is not known."""
-    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
-    return int(tensor.numpy().item()) if tensor is not None and tensor.size == 1 else 0

@@ -230,13 +230,13 @@ def _scale_behind(value: ir.Value) -> float:
 def _factor(node: ir.Node, operand: int) -> float | None:
     """Return the number by which a Mul or Div multiplies an operand; None for other nodes."""
     if node.op_type == "Mul":
-        return _number(node.inputs[1 - operand])
-    number = _number(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
+        return number_of(node.inputs[1 - operand])
+    number = number_of(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
     return 1 / number if number else None
 
 
-def _number(value: ir.Value | None) -> float | None:
-    """Return the one element of a constant."""
+def number_of(value: ir.Value | None) -> float | None:
+    """Return the one element of a constant; None for other values."""
     if value is None or value.is_graph_input():
         return None
     tensor = ir.convenience.get_const_tensor(value)

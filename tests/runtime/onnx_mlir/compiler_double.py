@@ -162,26 +162,11 @@ class Program:
         )
 
     def _constants(self, arrays: list[np.ndarray]) -> list[str]:
-        """The weights as C; or as a file that is read when the library is loaded."""
-        if not os.environ.get("DOUBLE_CONSTANTS_IN_FILE"):
-            return [
-                f"static const uint8_t c{k}[] __attribute__((aligned(16))) = "
-                f"{{{', '.join(map(str, array.tobytes())) or '0'}}};"
-                for k, array in enumerate(arrays)
-            ]
-        file = self.output.with_name(f"{self.output.name}.constants.bin")
-        file.write_bytes(b"".join(array.tobytes() for array in arrays))
-        offsets = np.cumsum([0, *(array.nbytes for array in arrays)])
+        """The weights as C."""
         return [
-            f"static uint8_t all[{offsets[-1] or 1}];",
-            *(f"#define c{k} (all + {offset})" for k, offset in enumerate(offsets[:-1])),
-            "__attribute__((constructor)) static void read_constants(void) {",
-            'char path[4096]; const char *folder = getenv("OM_CONSTANT_PATH");',
-            f'snprintf(path, sizeof path, "%s/%s", folder ? folder : ".", "{file.name}");',
-            'FILE *file = fopen(path, "rb");',
-            "if (!file || fread(all, 1, sizeof all, file) != sizeof all) abort();",
-            "fclose(file);",
-            "}",
+            f"static const uint8_t c{k}[] __attribute__((aligned(16))) = "
+            f"{{{', '.join(map(str, array.tobytes())) or '0'}}};"
+            for k, array in enumerate(arrays)
         ]
 
     def _node(self, node: onnx.NodeProto) -> None:

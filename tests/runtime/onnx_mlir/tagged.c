@@ -1,27 +1,11 @@
 /* A library with one entry point, under the usual name and under one with a tag.
  *
  * As in onnx-mlir's, both call a function that is exported as well: one of another library that
- * is visible to all would be called instead. It reads a file of constants when it is loaded.
+ * is visible to all would be called instead.
  */
 #include "om_api.h"
 
-#define TEXT_(x) #x
-#define TEXT(x) TEXT_(x)
-
-static float constant = NUMBER;
-
-__attribute__((constructor)) static void read_constants(void) {
-  const char *folder = getenv("OM_CONSTANT_PATH");
-  char path[4096];
-  snprintf(path, sizeof path, "%s%s%s.constants.bin", folder ? folder : "", folder ? "/" : "",
-           TEXT(FILE_STEM));
-  FILE *file = fopen(path, "rb");
-  if (file == NULL)
-    return;
-  if (fread(&constant, sizeof constant, 1, file) != 1)
-    constant = -1;
-  fclose(file);
-}
+static const float constant = NUMBER;
 
 API OMTensorList *NAMED(main_graph_, TAG)(OMTensorList *given) {
   (void)given;

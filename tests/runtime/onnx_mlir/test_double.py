@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import runtime_models
 from conftest import Engine, build
 from damaged_bundles import sealed
 from runtime_models import adapter_feeds, bundle_of, options, original, parse, random
@@ -107,29 +106,6 @@ def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_pa
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnx-mlir"
     np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-3, atol=1e-3)
-
-
-def test_a_file_of_constants_stays_beside_the_library(compiler, tmp_path, monkeypatch):
-    monkeypatch.setenv("DOUBLE_CONSTANTS_IN_FILE", "1")
-    text = runtime_models.ADAPTER.replace("y =", "more = Add(merged, c)  y =")
-    text = text.replace("x, merged", "x, more")
-    adapter = parse(text, w=random(64, 64), c=random(1, seed=3))
-    bundle = split_adapter(adapter, tmp_path / "b")
-    (kernel,) = bundle.manifest.kernels
-    assert kernel.reason is None
-    assert kernel.beside == [kernel.file.removesuffix(".so") + ".constants.bin"]
-    feeds = adapter_feeds()
-    got, placements = run(tmp_path / "b", feeds)
-    assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(adapter, feeds)[0], rtol=1e-4, atol=1e-4)
-    (tmp_path / "b" / kernel.beside[0]).unlink()
-    got, placements = run(tmp_path / "b", feeds)
-    assert placements[0].backend == "onnxruntime"
-    assert placements[0].reason == f"{kernel.beside[0]}: No such file or directory"
-    assert got.tobytes() == original(adapter, feeds)[0].tobytes()
-    # in the user's cache it is whole
-    again = split_adapter(adapter, tmp_path / "c")
-    assert run(again, feeds)[1][0].backend == "onnx-mlir"
 
 
 def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path):

@@ -190,20 +190,6 @@ def test_libraries_do_not_see_each_other(tagged_library):
         assert library.call("run_main_graph", [])[0] == k
 
 
-def test_constants_are_found_beside_the_library(tagged_library, tmp_path, monkeypatch):
-    monkeypatch.chdir("/")
-    path = tagged_library("big", 1)
-    path.with_suffix(".constants.bin").write_bytes(np.float32(42).tobytes())
-    library = Library(path)
-    assert library.call("run_main_graph_big", [])[0] == 42
-    assert "OM_CONSTANT_PATH" not in os.environ
-    monkeypatch.setenv("OM_CONSTANT_PATH", "/elsewhere")
-    other = tagged_library("more", 1)
-    other.with_suffix(".constants.bin").write_bytes(np.float32(43).tobytes())
-    assert Library(other).call("run_main_graph", [])[0] == 43
-    assert os.environ["OM_CONSTANT_PATH"] == "/elsewhere"
-
-
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
 def test_a_library_goes_when_nothing_needs_it(tagged_library):
     library = Library(tagged_library("short", 5))

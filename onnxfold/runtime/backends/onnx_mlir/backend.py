@@ -37,7 +37,6 @@ from onnxfold.runtime.backends.process import work_folder
 from onnxfold.runtime.bundles.manifest import Kernel
 
 SUFFIX = ".so"
-CONSTANTS = ".constants.bin"
 
 
 class OnnxMlir:
@@ -98,8 +97,7 @@ class OnnxMlir:
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model to a library; see `Backend.compile`.
 
-        The name of the target becomes the tag of the library's symbols. A file of constants that
-        the library reads keeps its name for ever: the library knows it.
+        The name of the target becomes the tag of the library's symbols.
         """
         name = target.name
         with work_folder() as folder:
@@ -108,9 +106,8 @@ class OnnxMlir:
             library = folder / f"{name}{SUFFIX}"
             if not library.is_file():
                 raise CompileError(f"onnx-mlir wrote no {library.name}")
-            files = [library, folder / f"{name}{CONSTANTS}"]
-            made = [Path(shutil.move(f, target.parent / f.name)) for f in files if f.exists()]
-        return Built(made, f"run_main_graph_{name}")
+            made = Path(shutil.move(library, target.parent / library.name))
+        return Built([made], f"run_main_graph_{name}")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""

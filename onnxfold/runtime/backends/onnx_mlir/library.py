@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import threading
 from _ctypes import dlclose
 from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_void_p
@@ -29,9 +28,6 @@ import numpy.typing as npt
 from onnxfold.runtime.backends.base import CompileError
 
 Array = npt.NDArray[Any]
-
-_CONSTANTS = "OM_CONSTANT_PATH"
-_loading = threading.Lock()  # the variable belongs to the whole process
 
 _API: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("omTensorCreate", c_void_p, (c_void_p, c_void_p, c_int64, c_int)),
@@ -78,7 +74,7 @@ class Library:
     """A shared library that onnx-mlir made. Calls may come from several threads.
 
     Args:
-        path: The library. A file that it stores constants in lies in the same folder.
+        path: The library.
 
     Raises:
         LibraryError: It does not load, or is not such a library.
@@ -207,18 +203,8 @@ def _load(path: Path) -> Any:
     """Open a library: all its symbols at once, and none of them visible to others."""
     if not path.is_file():
         raise LibraryError(f"{path.name}: {os.strerror(errno.ENOENT)}")
-    constants = path.with_suffix(".constants.bin").exists()
-    with _loading:
-        before = os.environ.get(_CONSTANTS)
-        if constants:
-            os.environ[_CONSTANTS] = str(path.parent)
-        try:
-            return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL, use_errno=True)
-        except OSError as error:
-            reason = str(error).removeprefix(f"{path}: ")
-            raise LibraryError(f"the library does not load: {reason}") from error
-        finally:
-            if constants and before is None:
-                del os.environ[_CONSTANTS]
-            elif constants and before is not None:
-                os.environ[_CONSTANTS] = before
+    try:
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL, use_errno=True)
+    except OSError as error:
+        reason = str(error).removeprefix(f"{path}: ")
+        raise LibraryError(f"the library does not load: {reason}") from error

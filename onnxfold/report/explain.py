@@ -312,7 +312,7 @@ def _gain(
         None if the node is gone when constants and shapes are folded, or runs each time even so.
     """
     in_main_graph = any(v.name == value for node in model.graph for v in node.outputs)
-    model = prepare(model, [v for v in model.graph.inputs if v.name in names], "compile", options)
+    prepare(model, "compile", options)
     node = next((n for n in model.graph for v in n.outputs if v.name == value), None)
     if node is not None:
         names = _Ways(model).up_from(node)[1]

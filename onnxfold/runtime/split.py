@@ -218,7 +218,7 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
         constness = ConstnessAnalysis(model, chosen)
         now = Constness.COMPILE_TIME
         _draw(model, "compiletime_fold", folder, lambda node: constness.of_node(node) is now)
-    model = prepare(model, chosen, fold_at, options)
+    prepare(model, fold_at, options)
     room = None
     if max_cache is not None:  # what is cached in any case comes first
         copy = model.clone()
@@ -296,21 +296,35 @@ def cut_prepared(
     return region, cut
 
 
-def prepare(
-    model: ir.Model, chosen: Sequence[ir.Value], fold_at: str, options: Options
-) -> ir.Model:
-    """Return the model with compile-time constants folded, and shapes that depend on less.
+def prepare(model: ir.Model, fold_at: str, options: Options) -> None:
+    """Inline functions, fold compile-time constants, and compute shapes from what they depend on.
 
     Rules come after the cut: they may fuse what is constant with what is not.
     """
     put_in_order(model)
-    while calls := _calls_with(model, chosen):  # a cut may have to go through them
-        _inline(model, calls)
+    if model.functions:
+        _inline(model)
     fold = ("constant-propagation",) if fold_at == "compile" else ()
     passes = (*fold, "symbolic-shapes", *fold, "lift-constants", "dead-code")
     run_passes(model, dataclasses.replace(options, passes=passes))
     sort_if_needed(model)
-    return model
+
+
+def _inline(model: ir.Model) -> None:
+    """Inline functions with the opsets of the model: a cut may have to go through them."""
+    from onnx_ir.passes import common
+
+    names, opsets = Names(all_graphs(model)), model.opset_imports
+    for node in (node for graph in all_graphs(model) for node in graph):
+        for value in node.outputs if node.op_identifier() in model.functions else ():
+            value.name = value.name or names.fresh("unread")  # the function itself may read it
+    others = {
+        name
+        for name, function in model.functions.items()
+        if any(opsets.get(domain, v) != v for domain, v in function.opset_imports.items())
+    }
+    common.InlinePass(lambda function: function.identifier() not in others)(model)
+    put_in_order(model)
 
 
 def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0) -> ir.Model:
@@ -332,33 +346,6 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
         if value.type is None and value.name in declared:
             value.type, value.shape = declared[value.name]
     return named_clone(part)
-
-
-def _inline(model: ir.Model, calls: Sequence[ir.Node]) -> None:
-    """Put the nodes of the called functions in the place of all calls of them."""
-    from onnx_ir.passes import common
-
-    called = {node.op_identifier() for node in calls}
-    names = Names(all_graphs(model))
-    for node in (node for graph in all_graphs(model) for node in graph):
-        for value in node.outputs if node.op_identifier() in called else ():
-            value.name = value.name or names.fresh("unread")  # the function itself may read it
-    common.InlinePass(criteria=lambda f: f.identifier() in called)(model)
-    put_in_order(model)
-
-
-def _calls_with(model: ir.Model, chosen: Sequence[ir.Value]) -> list[ir.Node]:
-    """Return the calls of functions that runtime constants go into."""
-    if not model.functions:
-        return []
-    constness = ConstnessAnalysis(model, chosen)
-    return [
-        node
-        for graph in all_graphs(model)
-        for node in graph
-        if node.op_identifier() in model.functions
-        and any(v is not None and constness.of(v) is Constness.RUNTIME for v in node.inputs)
-    ]
 
 
 def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> TensorInfo:

@@ -82,8 +82,7 @@ def test_the_same_part_has_the_same_hash(decoder, tmp_path):
     assert [Component(folds[0], n).graph_hash for n in reversed(names)] == first[::-1]
 
 
-def test_a_call_of_a_function_stays_in_entry(tmp_path):
-    """How large its result is, is not known: the pass ``inline-functions`` would tell."""
+def test_functions_are_inlined(tmp_path):
     model = parse(
         """g (float[n, 8] x, float[8] r) => (float[n, 8] y) {
             t = local.twice(w)
@@ -95,11 +94,10 @@ def test_a_call_of_a_function_stays_in_entry(tmp_path):
         w=random(8),
     )
     bundle = bundle_of(model, tmp_path, "r", fold_at="runtime")
-    assert not (tmp_path / FOLD_FILE).exists()
+    assert [info.name for info in bundle.manifest.cached] == ["u"]
     feeds = {"x": random(3, 8), "r": random(8, seed=1)}
-    (got,) = original(storage.to_proto(bundle.load("entry.onnx")), feeds)
-    (expected,) = original(model, feeds)
-    np.testing.assert_array_equal(got, expected)
+    (got,) = Session(bundle, cache=FoldCache()).run(None, feeds)
+    np.testing.assert_array_equal(got, original(model, feeds)[0])
 
 
 def test_a_file_is_opened_once_for_all_components(decoder, tmp_path, monkeypatch):

@@ -71,15 +71,9 @@ class ConstantRegion:
         folded = {Constness.RUNTIME, *([Constness.COMPILE_TIME] if everything else [])}
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(model.graph.outputs)  # which entry makes in any case
-        called: set[ir.Value] = set()  # constants that a call makes which reads what varies, too
         for node in model.graph:
             operands = operands_of(node)
-            reads = [constness.of(v) for v in operands if v not in called]
-            varies = Constness.VARIABLE in reads or len(reads) < len(operands)
-            if varies:
-                called.update(node.outputs)
-            is_folded = not varies and constness.of_node(node) in folded
-            if is_folded and outputs.isdisjoint(node.outputs):
+            if constness.of_node(node) in folded and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
                 self.operands[node] = operands
             else:

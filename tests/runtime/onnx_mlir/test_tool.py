@@ -258,7 +258,7 @@ def test_a_client_that_is_killed_leaves_no_container(engine, work):
     assert engine.calls()[-1][:2] == ["rm", "--force"]
 
 
-@pytest.mark.parametrize("name", ["with:colon", "with,comma", 'with"quotes"', "with space"])
+@pytest.mark.parametrize("name", ["with:colon", "with space"])
 def test_temporary_files_may_be_anywhere(engine, tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))

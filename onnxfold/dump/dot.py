@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import onnx_ir as ir
 
@@ -20,7 +19,7 @@ _COLOURS = {
 _LEGEND = "blue: each run; orange: once for its runtime constants; green: constant"
 
 
-def dot_of(model: ir.Model, title: str, *, only: Callable[[ir.Node], bool] | None = None) -> str:
+def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing. Graphs in nodes, and functions, are boxes of their own.
 
     Runtime constants are those that the model's metadata record.
@@ -29,11 +28,10 @@ def dot_of(model: ir.Model, title: str, *, only: Callable[[ir.Node], bool] | Non
     Args:
         model: The model; its nodes are in order.
         title: What is above the drawing.
-        only: Which nodes of the main graph to draw; all if not given. Then there are no functions.
     """
     drawing = _Drawing(ConstnessAnalysis(model, select_runtime_constants(model)))
-    drawing.graph(model.graph, only)
-    for function in model.functions.values() if only is None else ():
+    drawing.graph(model.graph)
+    for function in model.functions.values():
         drawing.box(f"function {function.domain}::{function.name}", function.graph)
     head = [
         f"label={_quoted(title, _LEGEND)}; labelloc=t; fontname=Helvetica;",
@@ -51,19 +49,13 @@ class _Drawing:
         self.lines: list[str] = []
         self.edges: list[str] = []
 
-    def graph(self, graph: ir.Graph, only: Callable[[ir.Node], bool] | None = None) -> None:
-        nodes = [node for node in graph if only is None or only(node)]
-        read = {value for node in nodes for value in node.inputs}
+    def graph(self, graph: ir.Graph) -> None:
         for value in graph.inputs:
-            if value in read or only is None:
-                colour = _COLOURS[self._constness.of(value)]
-                self._ids[value] = self._value(value, colour)
-        for node in nodes:
+            self._ids[value] = self._value(value, _COLOURS[self._constness.of(value)])
+        for node in graph:
             self._node(node)
-        drawn = {None, *nodes} if only is None else set(nodes)
         for value in graph.outputs:
-            if value.producer() in drawn:
-                self._edge(value, self._value(value, "white"))
+            self._edge(value, self._value(value, "white"))
 
     def box(self, title: str, graph: ir.Graph) -> None:
         name = next(self._numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -101,8 +101,8 @@ def split(
         backend_options: Options for the backend's compiler, such as "-O2"; each is a part of what
             a kernel is kept by, and takes the place of a flag of the same name.
         compile_seconds: Time limit of one compilation; 120 by default.
-        dump_ir: A folder for drawings of compiletime_fold, runtime_fold and entry, and for what the
-            compiler makes of each component, stage by stage.
+        dump_ir: A folder for drawings of runtime_fold and entry, and for what the compiler makes of
+            each component, stage by stage.
         arguments: Those, and options of the optimization at compile time, see
             `onnxfold.options.Options`.
 
@@ -213,11 +213,6 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)
     nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
     names = _names(chosen)
-    if folder is not None and fold_at == "compile":
-        put_in_order(model)
-        constness = ConstnessAnalysis(model, chosen)
-        now = Constness.COMPILE_TIME
-        _draw(model, "compiletime_fold", folder, lambda node: constness.of_node(node) is now)
     prepare(model, fold_at, options)
     room = None
     if max_cache is not None:  # what is cached in any case comes first
@@ -238,10 +233,6 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
     if cached:
         fold = _optimized(fold_of(model, cached), fold_at, options)
         drop_unread(fold, _names(fold.graph.inputs))
-    if folder is not None:
-        _draw(entry, "entry", folder)
-        if fold is not None:
-            _draw(fold, "runtime_fold", folder)
     manifest = Manifest(
         runtime_constants=[_constant(value, region, model.graph) for value in chosen],
         inputs=_names(model.graph.inputs),
@@ -261,7 +252,10 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
-    return InMemory(manifest, entry, fold)
+    made = InMemory(manifest, entry, fold)
+    if folder is not None:
+        _draw(made.parts, Path(folder))
+    return made
 
 
 def cut_prepared(
@@ -355,13 +349,8 @@ def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> Tenso
     return dataclasses.replace(info, nominal_bytes=None, optional=optional)
 
 
-def _draw(
-    model: ir.Model,
-    name: str,
-    folder: PathLike,
-    only: Callable[[ir.Node], bool] | None = None,
-) -> None:
-    """Draw a model, or some of its nodes, into a folder.
+def _draw(parts: Mapping[str, ir.Model], folder: Path) -> None:
+    """Draw models into a folder.
 
     Raises:
         UsageError: It cannot be written.
@@ -369,9 +358,11 @@ def _draw(
     from onnxfold.dump.dot import dot_of
 
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        text = dot_of(model, name, only=only)
-        (Path(folder) / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, model in parts.items():
+            name = file.removesuffix(".onnx")
+            text = dot_of(model, name)
+            (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 

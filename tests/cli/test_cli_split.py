@@ -78,7 +78,7 @@ def test_split_compiles_and_writes_the_stages(run, model, tmp_path, onnx_mlir):
     assert "compiled kernels: 2 of 2 (onnx-mlir)" in result.out
     assert len(list((tmp_path / "out" / "kernels").glob("*.so"))) == 2
     drawn = {p.name for p in (tmp_path / "ir").iterdir() if p.suffix != ".svg"}
-    functions = {"compiletime_fold.dot", "runtime_fold.dot", "entry.dot"}
+    functions = {"runtime_fold.dot", "entry.dot"}
     assert drawn == {"component_0", "component_1", *functions}
     assert (tmp_path / "ir" / "component_1" / "3-llvm.mlir").exists()
     result = run("bench", model, tmp_path / "out", "--rounds", 2, "--dim", "batch=8", "--json")

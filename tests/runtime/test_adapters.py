@@ -117,7 +117,7 @@ def test_tensors_of_other_models_are_refused(lora, tmp_path):
     with pytest.raises(UsageError, match="no runtime constant is called that"):
         lora.fold(path)
     save_file({name.format(0): random(8, 33)}, path)
-    with pytest.raises(UsageError, match=r"the constant is float\[32,rank_"):
+    with pytest.raises(UsageError, match=r"the constant is float32\[32,rank_"):
         lora.fold(path)
 
 

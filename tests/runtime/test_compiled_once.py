@@ -127,5 +127,5 @@ def test_an_interrupt_ends_the_compilations():
 
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        process.side_by_side([job, job], "compile", interrupt)
+        process.side_by_side([job, job], interrupt)
     assert time.monotonic() - begin < 30

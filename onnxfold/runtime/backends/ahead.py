@@ -55,7 +55,7 @@ def compile_kernels(
     distinct = {part.graph_hash: part for part, reason in reasons.items() if not reason}
     work = _Work(bundle.folder, compiler, seconds, nominal)
     jobs = [functools.partial(work.kernel, part) for part in distinct.values()]
-    compiled = side_by_side(jobs, "compile", progress)
+    compiled = side_by_side(jobs, progress)
     made: dict[str, Kernel] = {}
     # they are timed when all are compiled: what compiles meanwhile would be measured, too
     for part, kernel in zip(distinct.values(), compiled, strict=True):

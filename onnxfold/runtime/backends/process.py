@@ -92,22 +92,21 @@ def _told(what: str, seconds: float) -> Iterator[None]:
 
 
 def side_by_side(
-    jobs: Sequence[Callable[[], Result]], stage: str, progress: Progress | None = None
+    jobs: Sequence[Callable[[], Result]], progress: Progress | None = None
 ) -> list[Result]:
     """Return the results of jobs, in their order. Their processes end with this call, however it
     ends.
 
     Args:
         jobs: Functions that run something in other processes.
-        stage: What they do, for ``progress``.
-        progress: Called in this thread.
+        progress: Called in this thread with "compile".
     """
     report = progress or (lambda stage, done, total: None)
     with isolated.workers(max(1, min(processors(), len(jobs)))) as executor:
         futures = [executor.submit(job) for job in jobs]
-        report(stage, 0, len(jobs))
+        report("compile", 0, len(jobs))
         for done, _ in enumerate(as_completed(futures), 1):
-            report(stage, done, len(jobs))
+            report("compile", done, len(jobs))
         return [future.result() for future in futures]
 
 

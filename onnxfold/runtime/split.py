@@ -40,7 +40,7 @@ from onnxfold.runtime.splitting.parts import (
     entry_of,
     fold_of,
     groups_of,
-    named_clone,
+    name_unread,
     separate_outputs,
 )
 from onnxfold.runtime.splitting.sizes import NominalSizes
@@ -223,6 +223,7 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
     merges = bring_together(model, names, options, room=room, nominal=nominal)
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
+    name_unread(model)
     cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
     entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
@@ -339,7 +340,8 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
     for value in part.graph.outputs:  # a rule may have put another value in the place of one
         if value.type is None and value.name in declared:
             value.type, value.shape = declared[value.name]
-    return named_clone(part)
+    name_unread(part)
+    return part
 
 
 def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> TensorInfo:

@@ -38,7 +38,9 @@ class Component:
 
     def __init__(self, fold: ir.Model, outputs: Sequence[str]) -> None:
         self._fold = fold
-        self.model = part_of(fold, outputs, defaults=False)
+        made = {v.name: v for v in fold.graph.outputs}
+        self._made = [made[name] for name in outputs]
+        self.model = part_of(fold, self._made, defaults=False)
         self.outputs = [v.name or "" for v in self.model.graph.outputs]
         self.inputs = [v.name or "" for v in self.model.graph.inputs]
         types = [v.dtype for v in self.model.graph.outputs]
@@ -50,7 +52,7 @@ class Component:
     @functools.cached_property
     def original(self) -> ir.Model:
         """As it is in runtime_fold, without default values: a kernel is given every input."""
-        return part_of(self._fold, self.outputs, defaults=False)
+        return part_of(self._fold, self._made, defaults=False)
 
     @functools.cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute

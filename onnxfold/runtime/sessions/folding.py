@@ -183,7 +183,8 @@ class SessionFolding:
                     from onnxfold.runtime.bundles.in_memory import open_model
                     from onnxfold.runtime.splitting.parts import part_of
 
-                    session = open_model(part_of(self._model, outputs), options, providers)
+                    made = [v for v in self._model.graph.outputs if v.name in outputs]
+                    session = open_model(part_of(self._model, made), options, providers)
                 inputs = (*session.get_inputs(), *session.get_overridable_initializers())
                 self._sessions[outputs] = session, [value.name for value in inputs]
             return self._sessions[outputs]

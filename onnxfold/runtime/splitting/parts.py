@@ -35,15 +35,12 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
                 graph.outputs[k] = output
 
 
-def named_clone(model: ir.Model) -> ir.Model:
-    """Return a copy; results without a name get one before, as a clone does not ask
-    which are free.
-    """
+def name_unread(model: ir.Model) -> None:
+    """Name results without a name: a copy of the model would not ask which names are free."""
     names = Names(all_graphs(model))
     for graph in all_graphs(model):
         for value in (v for node in graph for v in node.outputs if v.name is None):
             value.name = names.fresh("unread")
-    return model.clone()
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
@@ -53,7 +50,7 @@ def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
         model: The model; not changed.
         cached: The cached values.
     """
-    entry = named_clone(model)
+    entry = model.clone()
     made = {v.name: v for node in entry.graph for v in node.outputs}
     for info in cached:
         old = made[info.name]
@@ -93,14 +90,11 @@ def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
         model: The model; not changed.
         cached: The values that it is to make.
     """
-    fold = named_clone(model)
-    made = {v.name: v for node in fold.graph for v in node.outputs}
+    made = {v.name: v for node in model.graph for v in node.outputs}
+    fold = part_of(model, [made[info.name] for info in cached])
     fold.graph.name = "runtime_fold"
-    fold.graph.outputs.clear()
-    for info in cached:
-        _declare(made[info.name], info)
-        fold.graph.outputs.append(made[info.name])
-    RemoveDeadCode()(fold)
+    for value, info in zip(fold.graph.outputs, cached, strict=True):
+        _declare(value, info)
     return fold
 
 
@@ -152,17 +146,15 @@ def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
     return nodes, read
 
 
-def part_of(fold: ir.Model, outputs: Sequence[str], *, defaults: bool = True) -> ir.Model:
-    """Return the part of runtime_fold that makes some outputs.
+def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
+    """Return the part of a model that makes some values, with the inputs that it reads.
 
     Args:
-        fold: All of runtime_fold; not changed.
-        outputs: The names of the outputs.
+        model: The model; not changed.
+        wanted: The values.
         defaults: Whether inputs that have a default value keep it.
     """
-    graph = fold.graph
-    by_name = {v.name: v for v in graph.outputs}
-    wanted = [by_name[name] for name in outputs]
+    graph = model.graph
     nodes, read = behind(wanted)
     weights = [v for v in read if v.is_initializer() and (defaults or not v.is_graph_input())]
     view = ir.GraphView(
@@ -176,8 +168,8 @@ def part_of(fold: ir.Model, outputs: Sequence[str], *, defaults: bool = True) ->
     part = view.clone()
     for value in () if defaults else part.inputs:
         value.const_value = None
-    functions = [function.clone() for function in fold.functions.values()]
-    return ir.Model(part, ir_version=fold.ir_version, functions=functions)
+    functions = [function.clone() for function in model.functions.values()]
+    return ir.Model(part, ir_version=model.ir_version, functions=functions)
 
 
 def _declare(value: ir.Value, info: TensorInfo) -> None:

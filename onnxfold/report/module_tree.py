@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.report.console import Table, amount_text, bytes_text, count_text, render
+from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
 from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes, work_of
 
@@ -74,46 +74,39 @@ class ModuleTree:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
         return asdict(self)
 
-    def to_text(self, depth: int | None = None) -> str:
+    @rendered
+    def to_text(self, depth: int | None = None) -> Iterator[str | Table]:
         """Return the same as text for a terminal or a file.
 
         Args:
             depth: How deep to go; if not given, as deep as it takes no more than 40 rows.
         """
-        depth = self._sensible_depth() if depth is None else depth
+        if depth is None:
+            depths = sorted(module.depth for module in self.modules)
+            depth = max(1, [*depths, depths[-1] + 1][min(_MOST_ROWS, len(depths))] - 1)
         shown = [module for module in self.modules if module.depth <= depth]
-        rows = []
-        for module in shown:
-            name = module.path.rpartition("/")[2] if module.depth else self.path
-            least = "> " if module.uncounted else ""
-            rows.append(
-                (
-                    "  " * module.depth + name,
-                    f"{module.nodes:,}",
-                    amount_text(module.parameters),
-                    bytes_text(module.bytes),
-                    least + amount_text(module.macs),
-                    least + amount_text(module.flops),
-                    f"{100 * module.work:.1f} %",
-                )
-            )
-        left = len(self.modules) - len(shown)
-        more = [f"{left:,} modules are deeper: --depth {depth + 1}"] if left else []
+        titles = ("module", ">nodes", ">params", ">weights", ">MACs", ">FLOPs", ">work")
+        yield Table(titles, map(self._row, shown))
         if len(self.modules) == 1:
-            more = ["the names of its nodes say nothing of modules"]
+            yield "the names of its nodes say nothing of modules"
+        elif left := len(self.modules) - len(shown):
+            yield f"{left:,} modules are deeper: --depth {depth + 1}"
         if uncounted := self.modules[0].uncounted:
-            more.append(f"MACs and FLOPs lack those of {count_text(uncounted, 'node')}")
+            yield f"MACs and FLOPs lack those of {count_text(uncounted, 'node')}"
         if self.sizes:
             sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-            more.append(f"with sizes {sizes} (--dim)")
-        titles = ("module", ">nodes", ">params", ">weights", ">MACs", ">FLOPs", ">work")
-        return render(Table(titles, rows), *more, "work is estimated")
+            yield f"with sizes {sizes} (--dim)"
+        yield "work is estimated"
 
-    def _sensible_depth(self) -> int:
-        """Return the depth at which there are the most modules, but no more than 40; at least 1."""
-        depths = sorted(module.depth for module in self.modules)
-        too_deep = depths[_MOST_ROWS] if len(depths) > _MOST_ROWS else depths[-1] + 1
-        return max(1, too_deep - 1)
+    def _row(self, module: ModuleEntry) -> tuple[str, ...]:
+        name = module.path.rpartition("/")[2] if module.depth else self.path
+        least = "> " if module.uncounted else ""
+        return (
+            *("  " * module.depth + name, f"{module.nodes:,}"),
+            *(amount_text(module.parameters), bytes_text(module.bytes)),
+            *(least + amount_text(module.macs), least + amount_text(module.flops)),
+            f"{100 * module.work:.1f} %",
+        )
 
 
 def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
@@ -135,28 +128,25 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     totals: dict[Module, dict[str, float]] = {}
 
-    def add(module: Module, what: str, amount: float) -> None:
+    def add(module: Module, **amounts: float) -> None:
         for depth in range(len(module) + 1):
             sums = totals.setdefault(module[:depth], dict.fromkeys(_SUMS, 0.0))
-            sums[what] += amount
+            sums.update((what, sums[what] + amount) for what, amount in amounts.items())
 
-    add((), "nodes", 0)
+    add((), nodes=0)
     for module in own.values():
-        add(module, "nodes", 1)
+        add(module, nodes=1)
     for value, tensor in stored_tensors(model):
         made_by = value.producer()
         readers = [own[use.node] for use in value.uses()]
         module = common_module(readers or [()]) if made_by is None else own[made_by]
-        add(module, "bytes", tensor.nbytes)
-        add(module, "parameters", parameters_in(tensor))
+        add(module, bytes=tensor.nbytes, parameters=parameters_in(tensor))
     nominal, constness = NominalSizes(model, (), sizes), ConstnessAnalysis(model, ())
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
-            add(own[node], "work", work_of(node, nominal))
+            add(own[node], work=work_of(node, nominal))
     for node, macs, flops in _counted(model.graph, nominal, constness):
-        add(own[node], "macs", macs)
-        add(own[node], "flops", flops or 0)
-        add(own[node], "uncounted", flops is None)
+        add(own[node], macs=macs, flops=flops or 0, uncounted=flops is None)
     all_work = totals[()]["work"] or 1.0
     place = {module: k for k, module in enumerate(totals)}  # an outer one before those in it
     modules = [

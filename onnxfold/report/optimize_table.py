@@ -73,13 +73,14 @@ def plan_text(plan: Plan) -> Iterator[str]:
 
 
 def _pool_line(pool: Mapping[str, int]) -> str:
-    shown: dict[bool, list[str]] = {True: [], False: []}
-    for key, figure in pool.items():
-        is_bytes = key.endswith("_bytes")
-        name = key.removesuffix("_bytes").replace("_", " ")
-        shown[is_bytes].append(f"{name} {bytes_text(figure) if is_bytes else figure}")
-    memory, buffers = (", ".join(shown[is_bytes]) or "none" for is_bytes in (True, False))
-    return f"pool memory: {memory}; buffers: {buffers}"
+    memory = [
+        f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
+        for key, figure in pool.items()
+        if key.endswith("_bytes")
+    ]
+    buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
+    shown = f"pool memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
+    return shown.replace("_", " ")
 
 
 def _rule_lines(report: Report) -> Iterator[str]:

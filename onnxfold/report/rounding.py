@@ -54,16 +54,15 @@ def measure_rounding(wide: ir.Model, exact: ir.Model) -> list[Rounding]:
 
 
 def _rounding(name: str, wide: BufferTensor, exact: BufferTensor) -> Rounding:
-    is_floating = wide.dtype.is_floating_point()
-    differing, error, ulp = 0, 0.0, 0
-    for a, b in _together(exact.pieces(), wide.pieces()):
-        dtype = wide.dtype.numpy()
-        apart = distance(a.view(dtype), b.view(dtype), Tolerance())
-        differing += apart.differing
-        error = max(error, apart.max_abs_error)
-        ulp = max(ulp, apart.max_ulp or 0)
+    dtype = wide.dtype.numpy()
+    apart = [
+        distance(a.view(dtype), b.view(dtype), Tolerance())
+        for a, b in _together(exact.pieces(), wide.pieces())
+    ]
+    ulps = [each.max_ulp for each in apart if each.max_ulp is not None]
     return Rounding(
-        name, wide.dtype.numpy().name, wide.size, differing, error, ulp if is_floating else None
+        *(name, dtype.name, wide.size, sum(each.differing for each in apart)),
+        *(max((each.max_abs_error for each in apart), default=0.0), max(ulps, default=None)),
     )
 
 

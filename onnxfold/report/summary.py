@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.shown import Shown
@@ -79,15 +79,5 @@ class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
-        times = {name: round(getattr(self, name), 6) for name in ("seconds", "cpu_seconds")}
-        return {
-            **vars(self),
-            **times,
-            "nodes_before": dict(sorted(self.nodes_before.items())),
-            "nodes_after": dict(sorted(self.nodes_after.items())),
-            "kept": [kept.to_dict() for kept in self.kept],
-            "decisions": [decision.to_dict() for decision in self.decisions],
-            "stages": {stage: round(seconds, 6) for stage, seconds in self.stages.items()},
-            "check": self.check.to_dict() if self.check is not None else None,
-            "roundings": [asdict(rounding) for rounding in self.roundings],
-        }
+        check = self.check.to_dict() if self.check is not None else None
+        return {**asdict(replace(self, check=None)), "check": check}

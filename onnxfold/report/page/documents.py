@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import onnx_ir as ir
 
 import onnxfold
 from onnxfold import storage
@@ -37,7 +35,7 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
     """
     check_destination(path, comparison.a, comparison.b)
     models = [storage.load(path) for path in (comparison.a, comparison.b)]
-    skeletons = [_drawn(model, title) for model, title in zip(models, "ab", strict=True)]
+    skeletons = [Skeleton(model, title) for model, title in zip(models, "ab", strict=True)]
     _mark_missing(*skeletons)
     before, after = (dict(sorted(count_nodes(model).items())) for model in models)
     document = {
@@ -71,11 +69,11 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
     opened = weights_as_inputs(model, [info.name for info in manifest.runtime_constants])
     constants = select_runtime_constants(model, opened.names)
     models = {"original": model, "entry": storage.load(bundle.entry)}
-    whole = _drawn(model, "original", constants)
-    parts = [_drawn(models["entry"], "entry: each time")]
+    whole = Skeleton(model, "original", constants)
+    parts = [Skeleton(models["entry"], "entry: each time")]
     if manifest.groups:
         fold = models["runtime_fold"] = storage.load(bundle.runtime_fold)
-        parts.insert(0, _drawn(fold, "runtime_fold: once", fold.graph.inputs))
+        parts.insert(0, Skeleton(fold, "runtime_fold: once", fold.graph.inputs))
     bytes_of = {part: storage.model_bytes(each) for part, each in models.items()}
     _place(whole, parts, {(stay.node, stay.op): stay.reason for stay in manifest.stays})
     document = {
@@ -84,12 +82,6 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
         "graphs": [skeleton.to_dict() for skeleton in (whole, *parts)],
     }
     write_page(document, path)
-
-
-def _drawn(model: ir.Model, title: str, runtime_constants: Iterable[ir.Value] = ()) -> Skeleton:
-    skeleton = Skeleton(model, title, runtime_constants)
-    skeleton.infer(model)
-    return skeleton
 
 
 def head(kind: str, source: str, target: str) -> dict[str, Any]:

@@ -48,7 +48,6 @@ class Recording:
     def _begin(self, model: ir.Model) -> None:
         self._model = model
         self._before = Skeleton(model, "before")
-        self._before.infer(model)
         self._stored = StoredBefore(model, self._before.constness)
         self._left = self._before.forget_model()
         """Nodes that are still there, by their index in the skeleton."""
@@ -96,7 +95,6 @@ class Recording:
             for value in values:
                 rules.setdefault(short(value), {})[rule] = None
         after = Skeleton(model, "after")
-        after.infer(model)
         for node, made in zip(after.nodes, after.drawn, strict=True):
             decision = decided.get(after.name_of(node))
             if decision is not None and not decision.folded:

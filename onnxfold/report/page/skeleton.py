@@ -16,7 +16,6 @@ from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import attribute_text, op_name, shaped, subgraphs_of, type_text
 
 _MOST_NODES = 5000
-_MOST_TEXT = 1_500_000  # characters of one graph: two of them, and the rest, are below 5 MB
 _LONGEST = 300  # characters of a name; exporters stay far below
 _READ = 1 << 20  # bytes of a tensor that is read for its range
 _MOST_READ = 64 << 20  # of all of them
@@ -65,13 +64,14 @@ class Skeleton:
         self.constness = ConstnessAnalysis(model, runtime_constants)
         self._index: dict[ir.Value, int] = {}
         self._module_index: dict[tuple[str, ...], int] = {}
-        self._room, self._unread = _MOST_TEXT, _MOST_READ
+        self._unread = _MOST_READ
         for value in model.graph.inputs:
             self._value(value)
         self._graph(model.graph, "")
         self.outputs = [self._value(value) for value in model.graph.outputs]
         for function in model.functions.values():
             self._graph(function.graph, f"function {function.name}")
+        self._infer(model)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary."""
@@ -79,7 +79,7 @@ class Skeleton:
         told = {key: getattr(self, key) for key in keys}
         return {**told, "left_out": self.total - len(self.nodes)}
 
-    def infer(self, model: ir.Model) -> None:
+    def _infer(self, model: ir.Model) -> None:
         """Infer the types of those of the values of which the model says nothing."""
         types = facts_of(model).types
         types.run()
@@ -109,14 +109,11 @@ class Skeleton:
             bodies = []
             for body in subgraphs_of(node):
                 self._graph(body, f"{scope}{' / ' if scope else ''}{node.name or node.op_type}")
-                if self._has_room():
+                if len(self.nodes) < _MOST_NODES:
                     bodies += [self._value(value) for value in body.outputs]
             self.total += 1
-            if self._has_room():
+            if len(self.nodes) < _MOST_NODES:
                 self._node(node, number, bodies)
-
-    def _has_room(self) -> bool:
-        return len(self.nodes) < _MOST_NODES and self._room > 0
 
     def _node(self, node: ir.Node, scope: int, bodies: list[int]) -> None:
         made: dict[str, Any] = {
@@ -140,8 +137,6 @@ class Skeleton:
             made["attributes"] = {
                 short(name): self._attribute(a) for name, a in node.attributes.items()
             }
-        texts = sum(len(k) + len(v) + 6 for k, v in made.get("attributes", {}).items())
-        self._room -= 100 + len(made["name"]) + 6 * len(made["inputs"]) + texts
         self.nodes.append(made)
         self.drawn.append(node)
 
@@ -149,16 +144,12 @@ class Skeleton:
         index = self._index.get(value)
         if index is None:
             index = self._index[value] = len(self.values)
-            kind = "result"
-            if value.is_graph_input():
-                kind = "input"
-            elif value.is_initializer():
-                kind = "weight"
+            kind = "weight" if value.is_initializer() else "result"
+            kind = "input" if value.is_graph_input() else kind
             entry = [short(value.name or ""), short(type_text(value)), kind]
             if kind == "weight" and value.const_value is not None:
                 entry.append(self._content(value.const_value))
             self.values.append(entry)
-            self._room -= sum(map(len, entry)) + 14
         return index
 
     def _attribute(self, attribute: ir.Attr) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -27,82 +27,74 @@ class StoredBefore:
     def __init__(self, model: ir.Model, constness: ConstnessAnalysis) -> None:
         self._made_by: dict[str, str] = {}
         """The op that made a constant, by the constant's name."""
-        found = sorted(stored_tensors(model), key=lambda entry: -entry[1].nbytes)
-        self._names = {value.name or "" for value, _ in found}
-        self._count = len(found)
-        self._bytes = sum(tensor.nbytes for _, tensor in found)
-        self._largest = [
-            (value.name or "", _facts(value.name, tensor), self._follow(value, constness))
-            for value, tensor in found[:_MOST]
-        ]
-        """Name, facts, and names of the constants that are made of it, in order."""
-
-    def _follow(self, value: ir.Value, constness: ConstnessAnalysis) -> list[str]:
-        """Return the constants that are made of a value."""
-        found: dict[str, None] = {}
-        pending = [value]
-        for current in pending:
-            for node in dict.fromkeys(use.node for use in current.uses()):
-                if constness.of_node(node) is not Constness.COMPILE_TIME:
-                    continue
-                for output in node.outputs:
-                    if output.name and output.name not in found and len(found) < _MOST_NODES:
-                        found[output.name] = None
-                        self._made_by[output.name] = op_name(node)
-                        pending.append(output)
-        return list(found)
+        found = _largest_first(model)
+        self._names = {short(value.name or "") for value, _ in found}
+        self._side = _side(found)
+        self._made_of = [_constants_of(value, constness) for value, _ in found[:_MOST]]
+        """Of each of the largest tensors the names of the constants that are made of it."""
 
     def made(self, value: ir.Value) -> None:
         """A constant was computed."""
         node = value.producer()
         if node is not None and value.name:
-            self._made_by[value.name] = op_name(node)
+            self._made_by[short(value.name)] = op_name(node)
 
     def beside(self, model: ir.Model) -> dict[str, Any]:
         """Return the largest tensors before, with what became of them, and after, with their
         origin.
         """
-        after = {value.name or "": tensor for value, tensor in stored_tensors(model)}
-        largest = sorted(after, key=lambda name: -after[name].nbytes)[:_MOST]
-        return {
-            "before": {
-                "count": self._count,
-                "bytes": self._bytes,
-                "largest": [
-                    {**facts, "story": _fate(name, facts["type"], made, after)}
-                    for name, facts, made in self._largest
-                ],
-            },
-            "after": {
-                "count": len(after),
-                "bytes": sum(tensor.nbytes for tensor in after.values()),
-                "largest": [
-                    {**_facts(name, after[name]), "story": self._origin(name)} for name in largest
-                ],
-            },
-        }
-
-    def _origin(self, name: str) -> str:
-        if name in self._names:
-            return "unchanged"
-        op = self._made_by.get(name)
-        return f"result of {op}" if op else "created by a rewrite"
+        found = _largest_first(model)
+        after = _side(found)
+        types = {short(value.name or ""): _type(tensor) for value, tensor in found}
+        for entry, made in zip(self._side["largest"], self._made_of, strict=True):
+            entry["story"] = _fate(entry, made, types)
+        for entry in after["largest"]:
+            op = self._made_by.get(entry["name"])
+            origin = f"result of {op}" if op else "created by a rewrite"
+            entry["story"] = "unchanged" if entry["name"] in self._names else origin
+        return {"before": self._side, "after": after}
 
 
-def _facts(name: str | None, tensor: ir.TensorProtocol) -> dict[str, Any]:
-    return {"name": short(name or ""), "type": _type(tensor), "bytes": tensor.nbytes}
+def _largest_first(model: ir.Model) -> list[tuple[ir.Value, ir.TensorProtocol]]:
+    return sorted(stored_tensors(model), key=lambda entry: -entry[1].nbytes)
+
+
+def _side(stored: Sequence[tuple[ir.Value, ir.TensorProtocol]]) -> dict[str, Any]:
+    return {
+        "count": len(stored),
+        "bytes": sum(tensor.nbytes for _, tensor in stored),
+        "largest": [
+            {"name": short(value.name or ""), "type": _type(tensor), "bytes": tensor.nbytes}
+            for value, tensor in stored[:_MOST]
+        ],
+    }
 
 
 def _type(tensor: ir.TensorProtocol) -> str:
     return short(shaped(tensor.dtype, tensor.shape))
 
 
-def _fate(name: str, type_: str, made: list[str], after: Mapping[str, ir.TensorProtocol]) -> str:
-    if name in after:
-        kept = _type(after[name])
-        return "stays" if kept == type_ else f"became {kept}"
+def _constants_of(value: ir.Value, constness: ConstnessAnalysis) -> list[str]:
+    """Return the names of the constants that are made of a value, in order."""
+    found: dict[str, None] = {}
+    pending = [value]
+    for current in pending:
+        for node in dict.fromkeys(use.node for use in current.uses()):
+            if constness.of_node(node) is Constness.COMPILE_TIME:
+                new = [o for o in node.outputs if o.name and short(o.name) not in found]
+                found.update((short(output.name or ""), None) for output in new)
+                pending += new
+        if len(found) >= _MOST_NODES:
+            break
+    return list(found)
+
+
+def _fate(entry: Mapping[str, Any], made: Sequence[str], after: Mapping[str, str]) -> str:
+    kept = after.get(entry["name"])
+    if kept is not None:
+        return "stays" if kept == entry["type"] else f"became {kept}"
     became = [each for each in made if each in after]
     if not became:
         return "removed: unused, or merged with an equal tensor"
     more = f" and {len(became) - 1} more" if len(became) > 1 else ""
-    return short(f"folded into {became[0]} {_type(after[became[0]])}{more}")
+    return short(f"folded into {became[0]} {after[became[0]]}{more}")

@@ -105,7 +105,7 @@ class ModelBench:
     @property
     def fused(self) -> dict[str, int]:
         """Those of the ops that are not ONNX's own."""
-        return {op: count for op, count in self.ops.items() if "." in op}
+        return {op: n for op, n in self.ops.items() if "::" in op and not op.startswith("ai.onnx")}
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,16 +178,14 @@ def bench_models(
     splits = splitting and {"nominal": dims, **splitting}
     benched = _benched(models, of_sessions, splits, tuple(map(os.path.abspath, custom_ops)))
     first = benched[0].path
-    with about(first):
-        session = benched[0].open(session_options(threads=threads[0]), chosen)
-        fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, session)
-    del session
-    is_judged = any(value is not None for value in (rtol, atol, ulp))
-    tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
     sessions = {
         count: [each.open(session_options(threads=count), chosen) for each in benched]
         for count in dict.fromkeys(threads)
     }
+    with about(first):
+        fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, sessions[threads[0]][0])
+    is_judged = any(value is not None for value in (rtol, atol, ulp))
+    tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
     for each, session in zip(benched, sessions[threads[0]], strict=True):
         for value in session.get_inputs():
             if value.name not in fed:
@@ -206,20 +204,16 @@ def bench_models(
             for name, want in outputs[0].items()
             for result in compare_values(want, outputs[k].get(name), tolerance)
         ]
-        medians = {count: spread(taken[k].wall for taken in took[count]) for count in took}
-        base = statistics.median(taken[0].wall for taken in took[threads[0]])
-        saved = base - medians[threads[0]].median
+        pairs = {n: list(zip(took[n][0], took[n][k], strict=True)) for n in took}
+        saved = statistics.median(a.wall - b.wall for a, b in pairs[threads[0]])
         found.append(
             ModelBench(
                 model=each.name,
                 ops=optimized_ops(each, chosen),
                 opening=openings[k],
-                runs=medians,
-                cpu={count: spread(taken[k].cpu for taken in took[count]) for count in took},
-                speedup={
-                    count: statistics.median(taken[0].wall / taken[k].wall for taken in took[count])
-                    for count in took
-                },
+                runs={n: spread(b.wall for _, b in pairs[n]) for n in pairs},
+                cpu={n: spread(b.cpu for _, b in pairs[n]) for n in pairs},
+                speedup={n: statistics.median(a.wall / b.wall for a, b in pairs[n]) for n in pairs},
                 max_difference=max(map(_error, results), default=0.0),
                 profile=_profile(each, chosen, threads[0], fed, rounds),
                 within=all(result.within for result in results) if is_judged else None,

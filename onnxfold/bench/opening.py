@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import files, isolated, storage
 from onnxfold.bench.turns import Spread, spread
 from onnxfold.errors import ModelError, OnnxFoldError
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import count_nodes
 from onnxfold.memory import peak_rss_bytes, rss_bytes
 from onnxfold.onnxruntime_sessions import (
     message_of,
@@ -25,7 +24,6 @@ from onnxfold.onnxruntime_sessions import (
 if TYPE_CHECKING:
     import onnxruntime
 
-_STANDARD = ("", "ai.onnx", "ai.onnx.ml")
 _LONGEST = 1800  # seconds for opening a model once
 
 
@@ -88,7 +86,7 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
     """Return how many nodes of each op onnxruntime runs when it has applied all its optimizations.
 
     Nodes of subgraphs are counted, constants are not. An op that is not ONNX's own has its domain
-    before its name: ``com.microsoft.Gelu``.
+    before its name: ``com.microsoft::Gelu``.
 
     Raises:
         ModelError: onnxruntime does not take the model, or ends.
@@ -96,10 +94,9 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
     with files.scratch_folder("bench") as folder:
         path = Path(folder) / "optimized.onnx"
         _in_child(benched, providers, path)
-        graphs = all_graphs(storage.load(path))
-        nodes = [node for graph in graphs for node in graph if node.op_type != "Constant"]
-    names = (n.op_type if n.domain in _STANDARD else f"{n.domain}.{n.op_type}" for n in nodes)
-    return dict(Counter(names).most_common())
+        counts = count_nodes(storage.load(path))
+    counts.pop("Constant", None)
+    return dict(sorted(counts.items(), key=lambda entry: -entry[1]))
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
@@ -126,13 +123,10 @@ def _in_child(
     benched: Benched, providers: Sequence[str], optimized: Path | None = None
 ) -> dict[str, Any]:
     request = {
-        "path": benched.path,
-        "arguments": benched.arguments,
-        "custom_ops": list(benched.custom_ops),
+        **asdict(benched),
         "providers": list(providers),
         "optimized": None if optimized is None else str(optimized),
     }
-    answer: dict[str, Any]
     try:
         answer, _ = isolated.run("onnxfold.bench.opening:open_model", request, seconds=_LONGEST)
     except isolated.Failure as failure:
@@ -143,7 +137,7 @@ def _in_child(
         raise ModelError(reason if failure.code else str(failure), file=benched.path) from failure
     if "error" in answer:
         raise ModelError(answer["error"], file=benched.path)
-    return answer
+    return dict(answer)
 
 
 def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:

@@ -39,24 +39,22 @@ class Taken:
     cpu: float
 
 
-def in_turns(runs: Sequence[Runner], rounds: int) -> list[tuple[Taken, ...]]:
-    """Return what a run of each takes, round by round; who goes first alternates.
+def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
+    """Return what a run of each takes in each round; who goes first alternates.
 
     Args:
         runs: What is timed; each has run before.
         rounds: How often each has its turn.
     """
-    took = []
+    took: list[list[Taken]] = [[] for _ in runs]
     times = [_times(run) for run in runs]
     for turn in range(rounds):
-        taken: dict[int, Taken] = {}
         for k in range(len(runs)) if turn % 2 else reversed(range(len(runs))):
             cpu, wall = time.process_time(), time.perf_counter()
             for _ in range(times[k]):
                 runs[k]()
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-            taken[k] = Taken(wall / times[k], cpu / times[k])
-        took.append(tuple(taken[k] for k in range(len(runs))))
+            took[k].append(Taken(wall / times[k], cpu / times[k]))
     return took
 
 

@@ -76,17 +76,15 @@ class Side:
         return facts
 
 
-def first_difference(compare_values: CompareValues, a: Side, b: Side) -> FirstDifference | None:
-    """Return the first value that differs, or None if no value that both models have does.
+class Search:
+    """Looks for the first value that two models make differently.
 
-    Raises:
-        CannotLoad: One of the models does not load once it gives out values within.
-        CannotRun: It does not run.
+    Args:
+        compare_values: Compares two values.
+        a: The first model.
+        b: The second model.
     """
-    return _Search(compare_values, a, b).first()
 
-
-class _Search:
     def __init__(self, compare_values: CompareValues, a: Side, b: Side) -> None:
         self._compare = compare_values
         self._a, self._b = a, b
@@ -102,9 +100,14 @@ class _Search:
         }
 
     def first(self) -> FirstDifference | None:
-        """Look at values that depend on inputs, then at the constants behind the first one.
+        """Return the first value that differs, or None if no value that both models have does.
 
-        All constants would be many bytes.
+        Values that depend on inputs come first, then the constants behind the first one of them:
+        all constants would be many bytes.
+
+        Raises:
+            CannotLoad: One of the models does not load once it gives out values within.
+            CannotRun: It does not run.
         """
         is_constant = self._facts.known.is_constant
         variable = [value for value in self._pairs if not is_constant(value)]

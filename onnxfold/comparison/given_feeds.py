@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
@@ -69,28 +70,12 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
         if match is None or int(match[1]) >= len(inputs):
             raise UsageError(f"the model has {len(inputs)} inputs", file=file)
-        value = inputs[int(match[1])]
-        fed[value.name or ""] = _read_pb(file, value.type)
+        name = inputs[int(match[1])].name or ""
+        try:
+            fed[name] = onnx.numpy_helper.to_array(onnx.load_tensor(file))
+        except (DecodeError, ValueError, TypeError) as error:
+            raise UsageError(f"cannot read the feed: {error}", file=file) from error
     return fed
-
-
-def _read_pb(file: Path, type_: ir.TypeProtocol | None) -> Feed:
-    """Return one serialized TensorProto, SequenceProto or OptionalProto, as the input's
-    type says.
-    """
-    import onnx
-    from onnx import numpy_helper
-
-    readers: dict[type, tuple[Any, Any]] = {
-        ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
-        ir.OptionalType: (onnx.OptionalProto, numpy_helper.to_optional),
-    }
-    message, converted = readers.get(type(type_), (onnx.TensorProto, numpy_helper.to_array))
-    try:
-        feed: Feed = converted(message.FromString(file.read_bytes()))
-    except (DecodeError, ValueError, TypeError) as error:
-        raise UsageError(f"cannot read the feed: {error}", file=file) from error
-    return feed
 
 
 def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.Value]) -> Feeds:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+_FLOATS = ("float", "bfloat")
 _TILE = 1 << 20  # elements that are widened at once
 
 
@@ -54,7 +55,7 @@ class Tolerance(NamedTuple):
 
 
 def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
-    """Compares two arrays of the same dtype and shape.
+    """Compare two arrays of the same dtype and shape; integers in float64, exact below 2**53.
 
     An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if no more than
     `ulp` floats lie between, or if both are the same infinity or both NaN. Strings and other
@@ -64,56 +65,41 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
     if a.dtype.kind == "c":
         part = np.float32 if a.dtype == np.complex64 else np.float64
         return distance(a.view(part), b.view(part), tolerance)
-    if is_float(a.dtype):
-        return _float_distance(a, b, tolerance)
-    differing = np.flatnonzero(a != b)
-    if not differing.size or not str(a.dtype.name).startswith(("int", "uint")):
-        return Distance(differing=differing.size, within=not differing.size)
-    return _integer_distance(a[differing], b[differing], tolerance)
-
-
-def is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether elements are floating-point numbers, small formats included."""
-    return str(dtype.name).startswith(("float", "bfloat"))
-
-
-def _integer_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
-    """Over elements that differ; in float64, exact below 2**53."""
-    a_wide, b_wide = a.astype(np.float64), b.astype(np.float64)
-    absolute = np.abs(a_wide - b_wide)
-    return Distance(
-        differing=a.size,
-        max_abs_error=float(absolute.max()),
-        max_rel_error=_max_relative(absolute, a_wide),
-        within=bool(np.all(_are_close(absolute, a_wide, tolerance))),
-    )
-
-
-def _float_distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
+    has_ulps = is_float(a.dtype)
     with np.errstate(all="ignore"):
-        where = _differing(a, b)
-        if not where.size:
-            return Distance(differing=0, max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
+        where = _differing(a, b) if has_ulps else np.flatnonzero(a != b)
+        if has_ulps and not where.size:
+            return Distance(max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
+        if not where.size or not str(a.dtype.name).startswith(("int", "uint", *_FLOATS)):
+            return Distance(differing=where.size, within=not where.size)
         a_apart, b_apart = a[where], b[where]
         a_wide, b_wide = a_apart.astype(np.float64), b_apart.astype(np.float64)
         finite = np.isfinite(a_wide) & np.isfinite(b_wide)
         a_wide, b_wide = a_wide[finite], b_wide[finite]
         absolute = np.abs(a_wide - b_wide)
         mismatch = int(where.size - a_wide.size)
-        ulps = _ulps(a_apart[finite], b_apart[finite])
         close = _are_close(absolute, a_wide, tolerance)
-        if tolerance.ulp:  # with none, zeros of different signs differ
-            close |= ulps <= tolerance.ulp
+        of_floats: dict[str, Any] = {}
+        if has_ulps:
+            ulps = _ulps(a_apart[finite], b_apart[finite])
+            if tolerance.ulp:  # with none, zeros of different signs differ
+                close |= ulps <= tolerance.ulp
+            histogram = (a.size - int(where.size), *_histogram(ulps))
+            of_floats = {"max_ulp": int(ulps.max(initial=0)), "ulp_histogram": histogram}
+            of_floats["cosine"] = _cosine(a, b)
         return Distance(
             differing=int(where.size),
             max_abs_error=float(absolute.max(initial=0.0)),
             max_rel_error=_max_relative(absolute, a_wide),
-            max_ulp=int(ulps.max(initial=0)),
-            ulp_histogram=(a.size - int(where.size), *_histogram(ulps)),
-            cosine=_cosine(a, b),
             nonfinite_mismatch=mismatch,
             within=not mismatch and bool(np.all(close)),
+            **of_floats,
         )
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether elements are floating-point numbers, small formats included."""
+    return str(dtype.name).startswith(_FLOATS)
 
 
 def _differing(a: Array, b: Array) -> Array:

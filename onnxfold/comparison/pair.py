@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.comparison.bisect import Side, first_difference
+from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
 from onnxfold.comparison.half import NOTE as HALF_NOTE
 from onnxfold.comparison.half import allowance, half_precision_outputs
@@ -225,12 +225,10 @@ class _Pair:
                     Side(copy, copy.accepted(self.feeds[run]), self.reopen)
                     for copy in map(stack.enter_context, copies)
                 ]
-                found = first_difference(
-                    functools.partial(
-                        compare_values, tolerance=self.tolerance, run=run, epsilon=epsilon
-                    ),
-                    *sides,
+                compared = functools.partial(
+                    compare_values, tolerance=self.tolerance, run=run, epsilon=epsilon
                 )
+                found = Search(compared, *sides).first()
         except (CannotLoad, CannotRun) as error:
             reason = f"the first difference was not found, a value cannot be seen: {error}"
             self.result.notes.append(reason)

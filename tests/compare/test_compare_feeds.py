@@ -37,13 +37,6 @@ def test_npz_of_a_type_that_numpy_does_not_have(parsed, tmp_path):
     assert compare(model, model, feeds=tmp_path / "feeds.npz").equal
 
 
-def test_test_data_of_sequences(parsed, tmp_path):
-    model = parsed("g (seq(float[N]) x) => (int64 n) { n = SequenceLength(x) }")
-    sequence = numpy_helper.from_list([np.ones(2, np.float32)] * 3)
-    (tmp_path / "input_0.pb").write_bytes(sequence.SerializeToString())
-    assert compare(model, model, feeds=tmp_path).equal
-
-
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [

@@ -17,7 +17,6 @@ from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, uses
 from onnxfold.passes.context import Run
 from onnxfold.pool import BufferTensor
-from onnxfold.pool.blocks import ArraySource, blocks_of
 
 # So many elements of large tensors tell candidates apart.
 _SAMPLES = 4
@@ -135,22 +134,14 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
         return True
     if is_a(a, BufferTensor) and is_a(b, BufferTensor) and a.buffer.key() == b.buffer.key():
         return True
-    ours = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)
-    theirs = np.empty(2 * _COMPARED_AT_ONCE, np.uint8)
-    pairs = zip(
-        blocks_of(ArraySource(np.asarray(a.numpy()), a.dtype), _COMPARED_AT_ONCE),
-        blocks_of(ArraySource(np.asarray(b.numpy()), b.dtype), _COMPARED_AT_ONCE),
-        strict=True,
+    one, other = a.numpy(), b.numpy()
+    bits = np.dtype(f"u{one.itemsize}" if one.itemsize <= 8 else f"V{one.itemsize}")
+    pairs = np.nditer(
+        [one.view(bits), other.view(bits)],
+        ["external_loop", "buffered", "zerosize_ok"],
+        buffersize=_COMPARED_AT_ONCE,
     )
-    equal = True
-    for one, other in pairs:
-        if one.nbytes > ours.nbytes:
-            ours, theirs = np.empty(one.nbytes, np.uint8), np.empty(one.nbytes, np.uint8)
-        one.read(ours[: one.nbytes])
-        other.read(theirs[: other.nbytes])
-        if not np.array_equal(ours[: one.nbytes], theirs[: other.nbytes]):
-            equal = False
-            break
+    equal = all(np.array_equal(x, y) for x, y in pairs)
     _release(a)
     _release(b)
     return equal

@@ -31,18 +31,16 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
         return {}
     if sum(1 for _ in model.graph.all_nodes()) > _MOST_NODES:
         return {}
-    others = {}
-    if options.level < 2:
-        others["-O2"] = replace(options, level=2)
-    if options.target is None:
-        others["--target onnxruntime"] = replace(options, target="onnxruntime")
-    now = _count(model)
+    others = {
+        "-O2": replace(options, level=2),
+        "--target onnxruntime": replace(options, target="onnxruntime"),
+    }
     found = {}
     for name, other in others.items():
         copy = model.clone()
-        if create("simplify", other)(copy).modified:
+        if other != options and create("simplify", other)(copy).modified:
             create("dead-code", other)(copy)
-            found[name] = now - _count(copy)
+            found[name] = _count(model) - _count(copy)
     return {name: nodes for name, nodes in found.items() if nodes > 0}
 
 

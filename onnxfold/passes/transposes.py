@@ -128,16 +128,9 @@ class _Turn:
         shape = self._region.facts.types.of(value).shape or ()
         if 0 < len(shape) < len(perm):  # a constant that broadcasts
             full = [*[1] * (len(perm) - len(shape)), *(d for d in shape if isinstance(d, int))]
-            order = [axis for axis in perm if full[axis] != 1]
-            if order == sorted(order):
-                new = [full[axis] for axis in perm[min(map(perm.index, order)) :]]
-                return value if new == list(shape) else self._reshape(value, new, before)
-            value = self._reshape(value, full, before)
+            sizes = insert_constant(before, self._names, full)
+            value = insert(before, self._names, "Reshape", [value, sizes], stem=value.name)
         return insert(before, self._names, "Transpose", [value], {"perm": perm}, stem=value.name)
-
-    def _reshape(self, value: ir.Value, shape: Sequence[int], before: ir.Node) -> ir.Value:
-        sizes = insert_constant(before, self._names, shape)
-        return insert(before, self._names, "Reshape", [value, sizes], stem=value.name)
 
     def _connect(self, old: ir.Value, new: ir.Value) -> None:
         """Have others than the nodes that change read the new value, or the old one made of it."""

@@ -43,35 +43,40 @@ def fix_dims(
     sizes = dict(dims)
     for name in sorted(sizes.keys() & set(keep)):
         raise UsageError(f"dimension {name!r} cannot be {sizes[name]} and be kept")
-    shapes = {
-        name: _collect(_input(model, name), name, shape, sizes, keep)
-        for name, shape in input_shapes.items()
-    }
+    inputs = {value.name: value for value in model.graph.inputs if value.name}
+    shapes = {}
+    for name, shape in input_shapes.items():
+        if name not in inputs:
+            raise UsageError(f"there is no input {name!r}{suggestion(name, inputs)}")
+        shapes[name] = _collect(inputs[name], shape, sizes, keep)
     for name, size in sizes.items():
         if size < 0:
             raise UsageError(f"dimension {name!r} must not be negative, got {size}")
-    fixed = {name: shape for name, shape in shapes.items() if shape is not None}
-    for name, shape in fixed.items():
-        _input(model, name).shape = ir.Shape(shape)
-    _substitute(model, sizes)
-    record = json.loads(model.metadata_props.get(KEY, "{}"))
-    record.update(sizes)
-    for name, shape in fixed.items():
-        record[name] = [size if isinstance(size, int) else size.value for size in shape]
-    if not sizes and not fixed:
+    for name, fixed in shapes.items():
+        inputs[name].shape = ir.Shape(fixed)
+    for graph in all_graphs(model):
+        for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
+            if not sizes.keys().isdisjoint(_names(value)):
+                value.shape = ir.Shape(
+                    [
+                        d if isinstance(d, int) else sizes.get(d.value or "", d)
+                        for d in value.shape or ()
+                    ]
+                )
+    if not sizes and not shapes:
         return False
+    record = json.loads(model.metadata_props.get(KEY, "{}")) | sizes
+    for name, fixed in shapes.items():
+        record[name] = [size if isinstance(size, int) else size.value for size in fixed]
     model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
     return True
 
 
 def _collect(
-    value: ir.Value,
-    name: str,
-    shape: Sequence[int],
-    sizes: dict[str, int],
-    keep: Collection[str],
-) -> list[int | ir.SymbolicDim] | None:
-    """Return the shape that an input gets, and the sizes that its named dims get by it."""
+    value: ir.Value, shape: Sequence[int], sizes: dict[str, int], keep: Collection[str]
+) -> list[int | ir.SymbolicDim]:
+    """Return the shape that an input gets; add the sizes that its named dims get by it."""
+    name = value.name
     if value.shape is None:
         if any(size < 0 for size in shape):
             raise UsageError(f"input {name!r} declares no shape: all sizes are needed")
@@ -95,26 +100,7 @@ def _collect(
     return result
 
 
-def _input(model: ir.Model, name: str) -> ir.Value:
-    for value in model.graph.inputs:
-        if value.name == name:
-            return value
-    known = [value.name for value in model.graph.inputs if value.name]
-    raise UsageError(f"there is no input {name!r}{suggestion(name, known)}")
-
-
 def _names(value: ir.Value) -> list[str]:
     if value.shape is None:
         return []
     return [d.value for d in value.shape if not isinstance(d, int) and d.value]
-
-
-def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
-    for graph in all_graphs(model):
-        values = [*graph.inputs, *(v for node in graph for v in node.outputs)]
-        for value in values:
-            if any(name in sizes for name in _names(value)):
-                assert value.shape is not None
-                value.shape = ir.Shape(
-                    [d if isinstance(d, int) else sizes.get(d.value or "", d) for d in value.shape]
-                )

@@ -1,9 +1,10 @@
-"""Convolutions and what is next to them: normalization, scales and biases.
+"""Convolutions and matrix products whose weights take in what is next to them.
 
-Scaling a weight rounds once more, or once less, than scaling the result, so most rules here are
-for level 2. The new weights are computed in float64 and rounded once. The bias is another matter:
-onnxruntime's CPU kernels of Conv and ConvTranspose, which are for float32, add it to the finished
-sum of each element, as an Add after the convolution does. A first bias is exact therefore.
+That is a scale, a shift, or a normalization. Scaling a weight rounds once more, or once less, than
+scaling the result, so most rules here are for level 2. The new weights are computed in float64 and
+rounded once. The bias is another matter: onnxruntime's CPU kernels of Conv and ConvTranspose, which
+are for float32, add it to the finished sum of each element, as an Add after the convolution does. A
+first bias is exact therefore.
 """
 
 from __future__ import annotations
@@ -30,47 +31,77 @@ from onnxfold.rules.weights import (
 
 from onnxfold.rewrite import Matched, any_of, constant, op, optional, rule, values
 
-x, rest = values("x *rest")
+x, y, rest = values("x y *rest")
 
-_conv, _any_conv = op.any_of("Conv"), op.any_of("Conv", "ConvTranspose")
+_conv, _gemm, _matmul = op.any_of("Conv"), op.any_of("Gemm"), op.any_of("MatMul")
+_any_conv = op.any_of("Conv", "ConvTranspose")
+_any_biased, _any_product = (
+    op.any_of("Gemm", "Conv", "ConvTranspose"),
+    op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose"),
+)
 _scales, _shifts = op.any_of("Mul", "Div"), op.any_of("Add", "Sub")
-_product = _any_conv(x, w, optional(b)).named("product")
 _factor = spread(wide(c), channels)
+_scaled_weight = scaled_weight(_scales, _factor)
+# the bias, if there is one, has one number a channel or column, or one for all
+_is_row = (lambda b=None: b is None or b.rank < 2 or b.shape[0] == 1,)
 
-# -------------------------------------------------------------------- behind a convolution
+# -------------------------------------------------------------------- behind a product
 
 conv_batch_normalization = rule(
-    normalized(_product)
-    >> _any_conv(x, scaled_weight(op.Mul, normal_factor), normal_bias(wide(b))),
-    where=lambda w, scale, shift, mean, variance, product, result, b=None: (
-        product.is_single_use
-        # before opset 14, further outputs ask for training
-        and result.has_one_output
-        and affordable(w.size + scale.size, w, b, scale, shift, mean, variance)
+    normalized(_any_biased(x, w, optional(b)).named("product"))
+    >> _any_biased(
+        x,
+        scaled_weight(op.Mul, normal_factor),
+        normal_bias(
+            op.Mul(
+                wide(b),
+                constant(
+                    lambda product: product.attribute("beta") if product.op_type == "Gemm" else 1.0,
+                    DOUBLE,
+                ),
+            )
+        ),
+        beta=None,
     ),
+    where=[
+        *_is_row,
+        lambda w, scale, shift, mean, variance, product, result, b=None: (
+            product.is_single_use
+            # before opset 14, further outputs ask for training
+            and result.has_one_output
+            and affordable(w.size + scale.size, w, b, scale, shift, mean, variance)
+        ),
+    ],
     opset=(7, None),
     inexact=True,
-    doc="A convolution does the scaling and shifting of BatchNormalization, in inference.",
+    doc="A product or convolution with a BatchNormalization in inference behind it is the product"
+    " with another weight and bias: both scale and shift each channel.",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 
-convolution_scaled = rule(
-    _scales(_product, c).named("scaled")
-    >> _any_conv(x, scaled_weight(_scales, _factor), narrow(_scales(wide(b), _factor))),
-    where=lambda w, c, product, scaled, b=None: (
-        product.is_single_use
-        and per_channel(c, product, 1)
-        and (scaled.op_type == "Mul" or c.array.all())
-        and affordable(w.size + (0 if b is None else b.size), w, b, c)
-    ),
-    inexact=True,
+product_scaled = rule(
+    _scales(_any_product(x, w, optional(b)).named("product"), c).named("scaled")
+    >> _any_product(x, _scaled_weight, narrow(_scales(wide(b), _factor))),
+    where=[
+        *_is_row,
+        lambda w, c, product, scaled, b=None: (
+            product.is_single_use
+            and (w.rank == 2 or product.op_type != "MatMul")
+            and per_channel(c, product, product.rank - 1 if product.op_type == "MatMul" else 1)
+            and (scaled.op_type == "Mul" or c.array.all())
+            and affordable(w.size + (b is not None) * channels(w, product)[0], w, b, c)
+        ),
+    ],
     opset=(7, None),
-    doc="A convolution is scaled by a constant, one number a channel or one for all.",
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
+    inexact=True,
+    benefit=1,
+    doc="A matrix product or convolution times a constant, or divided by one (one number for all or"
+    " one a channel), is the product with a scaled weight and bias.",
+    seen_in="models/lora/torchscript",
 )
 
 convolution_shifted = rule(
-    _shifts(_product, c)
+    _shifts(_any_conv(x, w, optional(b)).named("product"), c)
     # adding to -0.0 keeps the sign of a zero
     >> _any_conv(x, w, narrow(_shifts(any_of(wide(b), constant(-0.0, DOUBLE)), _factor))),
     where=lambda w, c, product, b=None: (
@@ -172,3 +203,35 @@ convolution_of_shifted = rule(
     doc="What the input is shifted by comes to the same in every window: it is the bias's.",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
+
+# -------------------------------------------------------------------- attention
+
+_reshape, _transpose = op.any_of("Reshape"), op.any_of("Transpose")
+_scaled_bias = narrow(_scales(wide(b), op.Reshape(wide(c), constant([1]))))
+
+
+attention_scale = [
+    rule(
+        _scales(_transpose(_reshape(projection, y).named("reshaped")).named("heads"), c)
+        >> _transpose(_reshape(scaled, y)),
+        where=[
+            lambda c, heads, result: c.has_one_element and heads.same_shape(result),
+            lambda heads, reshaped, product, biased=None: all(
+                value is None or value.is_single_use for value in (heads, reshaped, biased, product)
+            ),
+            lambda w, b, c: w.rank == 2 and b.rank == 1 and affordable(w.size + b.size, w, b, c),
+        ],
+        opset=(7, None),
+        inexact=True,
+        doc="Attention's scale goes through the split into heads into the projection.",
+        seen_in=seen_in,
+    )
+    for projection, scaled, seen_in in (
+        (
+            op.Add(_matmul(x, w).named("product"), b).named("biased"),
+            op.Add(_matmul(x, _scaled_weight), _scaled_bias),
+            "torch/heads",
+        ),
+        (_gemm(x, w, b).named("product"), _gemm(x, _scaled_weight, _scaled_bias), "models/swin"),
+    )
+]

@@ -129,21 +129,16 @@ _scales = (
     lambda c, result: result.op_type == "Mul" or c.number != 0,
 )
 
-fused_matmul_scaled = _rule(
-    op.Mul(_matmul, c) >> _fused_matmul(lambda c: c.number),
-    "A product and a scale.",
-    *_scales,
-    *_are_matrices,
-    seen_in="pmsh-ocr/decoder_loop",
-)
-
-fused_matmul_divided = _rule(
-    op.Div(_matmul, c) >> _fused_matmul(lambda c: 1 / c.number),
-    "A product and a scale.",
-    *_scales,
-    *_are_matrices,
-    seen_in="trueocr/order",
-)
+fused_matmul_scaled = [
+    _rule(
+        scale(_matmul, c) >> _fused_matmul(alpha),
+        "A product of matrices times a number, or divided by one, is a FusedMatMul with alpha.",
+        *_scales,
+        *_are_matrices,
+        seen_in="pmsh-ocr/decoder_loop",
+    )
+    for scale, alpha in ((op.Mul, lambda c: c.number), (op.Div, lambda c: 1 / c.number))
+]
 
 _product = _fused(x, y, alpha=s).named("product")
 

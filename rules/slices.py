@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from onnxfold.rewrite import (
     Matched,
+    any_of,
     attributes,
     constant,
     constants,
@@ -105,18 +106,12 @@ _part = {"start": lambda c: c.ints[0], "end": lambda c: c.ints[0] + 1 or 1 << 31
 
 size_of_one_axis = (
     rule(
-        op.Unsqueeze(op.Gather(_shape, c), filled(0)) >> op.Shape(x, **_part),
-        where=lambda c: c.rank == 0,
+        any_of(op.Unsqueeze(op.Gather(_shape, c), filled(0)), op.Gather(_shape, c))
+        >> op.Shape(x, **_part),
+        where=lambda c, result: c.has_one_element and result.rank == 1,
         opset=(15, None),
-        doc="The size of an axis is a part of the shape.",
+        doc="One element taken out of a shape, as a list, is a Shape with start and end.",
         seen_in="pmsh-ocr/decoder_loop",
-    ),
-    rule(
-        op.Gather(_shape, c) >> op.Shape(x, **_part),
-        where=lambda c: c.shape == (1,),
-        opset=(15, None),
-        doc="The size of an axis is a part of the shape.",
-        seen_in="silero-vad/silero_vad_16k_op15",
     ),
     rule(
         op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))

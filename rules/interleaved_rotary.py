@@ -89,11 +89,11 @@ interleaved_rotary = [
         opset=(11, None),
         inexact=True,
         target="onnxruntime",
-        doc="Neighbours in every head, turned by angles that " + which,
+        doc="Rotary embedding of neighbouring elements becomes RotaryEmbedding; " + which,
         seen_in="torch/gptj",
     )
     for positions, has_batch, which in (
-        (constant([0]), False, "are the same for a whole batch."),
-        (rows_of_all(cosines), True, "each sequence has its own of."),
+        (constant([0]), False, "the angles are the same for a whole batch."),
+        (rows_of_all(cosines), True, "each sequence has its own angles."),
     )
 ]

@@ -38,8 +38,8 @@ product_of_heads = [
         ],
         inexact=True,
         target="onnxruntime",
-        doc="A product of matrices in one axis of batch and heads, maybe with something added, is a"
-        " product with two axes: Reshapes to one axis and back are not needed.",
+        doc="MatMul between Reshapes that join batch and heads to one axis and back is done without"
+        " them.",
         seen_in="torch/deberta_v2",
     )
     for multiply in (op.any_of("MatMul"), op.domain("com.microsoft").any_of("FusedMatMul"))

@@ -1,4 +1,4 @@
-"""Truths that are turned round: Not before Where and And."""
+"""Not before Where, And, and after comparisons."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ x, y, c = values("x y c")
 where_not = rule(
     op.Where(op.Not(c), x, y) >> op.Where(c, y, x),
     inexact=lambda x, y: x.is_float and not (no_negative_zero(x) and no_negative_zero(y)),
-    doc="The branches change places instead of the condition.",
+    doc="Where(not c, x, y) is Where(c, y, x).",
     seen_in="khmersm/model",
 )
 
 and_of_nots = rule(
     op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y)),
-    doc="Neither is true: not one or the other.",
+    doc="(not x) and (not y) is not (x or y).",
     seen_in="ppocr-vectron/ctc_decode",
 )
 
@@ -30,6 +30,7 @@ not_of_greater = rule(
     op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y),
     where=lambda x: x.dtype in (ir.DataType.INT32, ir.DataType.INT64),
     opset=(12, None),
-    doc="The opposite comparison; of integers only, as a NaN compares false either way.",
+    doc="not (x > y) is x <= y for integers; not for floats, where every comparison with NaN is"
+    " false.",
     seen_in="pmsh-ocr/decoder_loop",
 )

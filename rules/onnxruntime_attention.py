@@ -151,7 +151,7 @@ attention = rule(
     opset=(10, None),
     inexact=True,
     target="onnxruntime",
-    doc="Softmax of the product of queries and keys, and its product with the values.",
+    doc="softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention.",
     seen_in="models/swin",
 )
 
@@ -169,7 +169,7 @@ attention_of_rows = rule(
     >> _op(x, _k_flat, _v_flat, *rest),
     inexact=True,
     target="onnxruntime",
-    doc="The heads of keys and values need not be brought to the front.",
+    doc="MultiHeadAttention reads keys and values before their heads are transposed to the front.",
     seen_in="models/swin",
 )
 
@@ -187,7 +187,7 @@ attention_of_scaled = [
         ),
         inexact=True,
         target="onnxruntime",
-        doc="What queries or keys are scaled by is a part of the scale of their products.",
+        doc="A factor of the queries or keys goes into the scale of MultiHeadAttention.",
         seen_in="models/lora/dynamo",
     )
     for before, after in zip(*(((it, *rest), (q, it, *rest)) for it in _scale_taken), strict=True)
@@ -207,6 +207,6 @@ attention_with_past = rule(
     ),
     inexact=True,
     target="onnxruntime",
-    doc="The op puts keys and values of the past before the new ones itself.",
+    doc="Concat of past and new keys and values is done by MultiHeadAttention itself.",
     seen_in="torch/gpt2_past",
 )

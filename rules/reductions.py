@@ -22,7 +22,7 @@ unsqueeze_of_reduced = rule(
         # onnxruntime leaves axes counted from the end alone where a tensor has no elements
         and (x.has_elements or min(reduced.written_axes) >= 0)
     ),
-    doc="A reduction can keep the reduced axes itself.",
+    doc="Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction.",
     seen_in="silero-vad/silero_vad_16k_op15",
 )
 
@@ -38,7 +38,7 @@ mean_of_image = rule(
         and any(user.op_type in ("Conv", "FusedConv") for user in result.users)
     ),
     inexact=True,
-    doc="The mean over an image is a GlobalAveragePool, as in PP-OCRv6's squeeze-and-excitation:"
-    " onnxruntime computes it in the layout of the convolutions around it.",
+    doc="ReduceMean over height and width before a Conv becomes GlobalAveragePool, which"
+    " onnxruntime computes in the memory layout of convolutions.",
     seen_in="rapidocr/PP-OCRv6_det_small",
 )

@@ -69,6 +69,7 @@ attention_of_groups = rule(
     ],
     inexact=True,
     target="onnxruntime",
-    doc="Heads of keys and values are read by several queries, and not repeated for them.",
+    doc="Keys and values that are repeated for groups of query heads are not repeated: the queries"
+    " of a group follow each other as if the sequence were longer.",
     seen_in="models/lora/torchscript",
 )

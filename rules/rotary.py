@@ -93,12 +93,12 @@ rotary = [
         opset=(11, None),
         inexact=True,
         target="onnxruntime",
-        doc="The halves of every head, turned by angles that " + which,
+        doc="Rotary embedding of the halves of heads becomes RotaryEmbedding; " + which,
         seen_in="models/lora/torchscript",
     )
     for positions, has_batch, which in (
-        (constant([0]), False, "are the same for a whole batch."),
-        (rows_of_all(angles), True, "each sequence has its own of."),
+        (constant([0]), False, "the angles are the same for a whole batch."),
+        (rows_of_all(angles), True, "each sequence has its own angles."),
     )
 ]
 
@@ -113,6 +113,7 @@ rotary_of_rows = rule(
     where=lambda x, result: result.shape == (*x.shape[:2], math.prod(x.sizes_of((2, 3)))),
     inexact=True,
     target="onnxruntime",
-    doc="The heads need not be brought to the front to be rotated.",
+    doc="RotaryEmbedding between two Transposes of the heads needs neither: it reads heads in"
+    " place.",
     seen_in="models/lora/torchscript",
 )

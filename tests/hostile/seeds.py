@@ -73,35 +73,23 @@ _TEXTS = (
 )
 
 
-def external(offset: object = 0, length: object | None = 4096, location: str = DATA_FILE):
-    """A model whose weight of 4,096 bytes is in the data file, or where the arguments say."""
-    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[32, 32])
+def _external() -> onnx.ModelProto:
+    """A model whose weight of 4,096 bytes is in the data file."""
+    text = "g (float[n, 32] x) => (float[n, 32] y) { v = Neg(w) y = MatMul(x, v) }"
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    weight = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[32, 32])
     weight.data_location = TensorProto.EXTERNAL
-    weight.external_data.add(key="location", value=location)
-    weight.external_data.add(key="offset", value=str(offset))
-    if length is not None:
-        weight.external_data.add(key="length", value=str(length))
-    graph = helper.make_graph(
-        [helper.make_node("Neg", ["w"], ["v"]), helper.make_node("MatMul", ["x", "v"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 32])],
-        [weight],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    for key, value in (("location", DATA_FILE), ("offset", "0"), ("length", "4096")):
+        weight.external_data.add(key=key, value=value)
+    return model
 
 
 def _sparse() -> onnx.ModelProto:
+    text = "g (float[2, 3] x) => (float[2, 3] y) { y = Add(x, w) }"
+    model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
     values = numpy_helper.from_array(np.array([1, 2], np.float32), "w")
     indices = numpy_helper.from_array(np.array([1, 5], np.int64))
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "w"], ["y"])],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
-        sparse_initializer=[helper.make_sparse_tensor(values, indices, [2, 3])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     model.metadata_props.add(key="author", value="nobody")
     return model
 
@@ -109,7 +97,7 @@ def _sparse() -> onnx.ModelProto:
 @functools.cache
 def own() -> tuple[bytes, ...]:
     """The models written here, and the smallest of the repository."""
-    models = [*map(parser.parse_model, _TEXTS), external(), _sparse()]
+    models = [*map(parser.parse_model, _TEXTS), _external(), _sparse()]
     small = (ROOT / "tests" / "data" / "control_flow.onnx").read_bytes()
     return (*(model.SerializeToString() for model in models), small)
 

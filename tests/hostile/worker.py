@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shutil
 import tempfile
 import traceback
@@ -12,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.driver import Failure, Phase, Result
 
@@ -207,26 +210,13 @@ def _has_half(path: str) -> bool:
     import onnx
 
     text = str(onnx.load(path, load_external_data=False))
-    return any(
-        f"{word}: {number}\n" in text
-        for word in ("elem_type", "data_type", "i")
-        for number in (10, 16)
-    )
+    return re.search(r"\b(elem_type|data_type|i): (10|16)\n", text) is not None
 
 
 def _peak() -> int:
     """The most memory that this process, or a child that is there, has taken, in bytes."""
     most = 0
-    for pid in (os.getpid(), *_children(os.getpid())):
-        with contextlib.suppress(OSError), open(f"/proc/{pid}/status") as status:
-            for line in status:
-                if line.startswith("VmHWM:"):
-                    most = max(most, int(line.split()[1]) * 1024)
+    for process in (own := psutil.Process(), *own.children(recursive=True)):
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/status") as status:
+            most = max(most, *(int(s.split()[1]) << 10 for s in status if s.startswith("VmHWM:")))
     return most
-
-
-def _children(pid: int) -> list[int]:
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        direct = [int(word) for word in file.read().split()]
-        return direct + [below for child in direct for below in _children(child)]
-    return []

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -33,25 +32,12 @@ def grown(source, target, **options) -> tuple[int, dict]:
     return record["growth"], record["pool"]
 
 
-def saved(path, nodes, weights: dict[str, np.ndarray], outputs) -> None:
-    """A model with external data; an input x keeps a node in it."""
-    tensors = []
-    with open(f"{path}.data", "wb") as data:
-        for name, array in weights.items():
-            tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
-            tensor.data_type = helper.np_dtype_to_tensor_dtype(array.dtype)
-            place = {"location": f"{path.name}.data", "offset": data.tell(), "length": array.nbytes}
-            for key, value in place.items():
-                tensor.external_data.add(key=key, value=str(value))
-            array.tofile(data)
-            tensors.append(tensor)
-    graph = helper.make_graph(nodes, "g", [], outputs, tensors)
-    opsets = [helper.make_opsetid("", 18)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
-
-
-def info(name: str, dtype: int = TensorProto.FLOAT, shape=None):
-    return helper.make_tensor_value_info(name, dtype, shape)
+def saved(path, text: str, **weights: np.ndarray) -> None:
+    """A model with all its weights in external data."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
+    for name, array in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
 
 
 def tensors(path) -> dict[str, np.ndarray]:
@@ -64,11 +50,10 @@ def tensors(path) -> dict[str, np.ndarray]:
 )
 def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
     """64 MiB go through: a reduction and onnxruntime's functions get all of them at once."""
-    ops = [op_types[k % len(op_types)] for k in range(40)]
-    nodes = [helper.make_node(op, [f"v{k}"], [f"v{k + 1}"]) for k, op in enumerate(ops)]
-    nodes.append(helper.make_node("ReduceMean", ["v40"], ["mean"], keepdims=0))
+    nodes = " ".join(f"v{k + 1} = {op_types[k % len(op_types)]}(v{k})" for k in range(40))
     weight = np.random.default_rng(0).standard_normal((4096, 4096), np.float32)
-    saved(tmp_path / "in.onnx", nodes, {"v0": weight}, [info("mean", shape=[])])
+    text = f"g () => (float mean) {{ {nodes} mean = ReduceMean<keepdims = 0>(v40) }}"
+    saved(tmp_path / "in.onnx", text, v0=weight)
     growth, pool = grown(tmp_path / "in.onnx", tmp_path / "out.onnx", fold_all=True)
     assert pool["peak_bytes"] < held * 64 * MIB + 16 * MIB
     assert growth < pool["peak_bytes"] + sessions * 64 * MIB + 48 * MIB
@@ -76,13 +61,9 @@ def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
 
 def test_a_fold_larger_than_the_limit(tmp_path):
     """256 MiB of float32, Cast and transposed, within 32 MiB: straight into the file."""
-    nodes = [
-        helper.make_node("Cast", ["w"], ["c"], to=TensorProto.FLOAT16),
-        helper.make_node("Transpose", ["c"], ["y"], perm=[1, 0]),
-    ]
+    text = "g () => (float16[4096, 16384] y) { c = Cast<to = 10>(w) y = Transpose(c) }"
     weight = np.random.default_rng(0).standard_normal((16384, 4096), np.float32)
-    out = [info("y", TensorProto.FLOAT16, [4096, 16384])]
-    saved(tmp_path / "in.onnx", nodes, {"w": weight}, out)
+    saved(tmp_path / "in.onnx", text, w=weight)
     growth, pool = grown(tmp_path / "in.onnx", tmp_path / "out.onnx", memory_limit=32 * MIB)
     assert growth < 112 * MIB  # two slabs of the result, and what is read for them
     assert pool["peak_bytes"] <= 96 * MIB
@@ -96,13 +77,10 @@ def test_results_that_are_needed_twice_go_to_the_disk(tmp_path):
     nodes, weights, outputs = [], {}, []
     for k in range(4):
         weights[f"w{k}"] = np.random.default_rng(k).standard_normal((4096, 2048), np.float32)
-        nodes += [
-            helper.make_node("Floor", [f"w{k}"], [f"c{k}"]),
-            helper.make_node("Transpose", [f"c{k}"], [f"a{k}"], perm=[1, 0]),
-            helper.make_node("Neg", [f"c{k}"], [f"b{k}"]),
-        ]
-        outputs += [info(f"a{k}", shape=[2048, 4096]), info(f"b{k}", shape=[4096, 2048])]
-    saved(tmp_path / "in.onnx", nodes, weights, outputs)
+        nodes.append(f"c{k} = Floor(w{k}) a{k} = Transpose(c{k}) b{k} = Neg(c{k})")
+        outputs.append(f"float[2048, 4096] a{k}, float[4096, 2048] b{k}")
+    text = f"g () => ({', '.join(outputs)}) {{ {' '.join(nodes)} }}"
+    saved(tmp_path / "in.onnx", text, **weights)
     growth, pool = grown(
         tmp_path / "in.onnx", tmp_path / "out.onnx", memory_limit=48 * MIB, fold_all=True
     )
@@ -119,22 +97,12 @@ def test_results_that_are_needed_twice_go_to_the_disk(tmp_path):
 @pytest.mark.parametrize("limit", [None, 16 * MIB])
 def test_what_only_shape_matters_of_takes_no_memory(tmp_path, limit):
     """Slice of a GiB of one number, and the shape of a TiB."""
-    nodes = [
-        helper.make_node("Expand", ["one", "square"], ["t"]),
-        helper.make_node("Slice", ["t", "from", "to", "axes"], ["part"]),
-        helper.make_node("ConstantOfShape", ["huge"], ["z"]),
-        helper.make_node("Shape", ["z"], ["shape"]),
-    ]
-    weights = {
-        "one": np.full((), 2.5, np.float32),
-        "square": np.int64([16384, 16384]),
-        "from": np.int64([0, 0]),
-        "to": np.int64([2, 2]),
-        "axes": np.int64([0, 1]),
-        "huge": np.int64([1 << 20, 1 << 20]),
-    }
-    outputs = [info("part", shape=[2, 2]), info("shape", TensorProto.INT64, [2])]
-    saved(tmp_path / "in.onnx", nodes, weights, outputs)
+    text = """g () => (float[2, 2] part, int64[2] shape)
+    <float one = {2.5}, int64[2] square = {16384, 16384}, int64[2] from = {0, 0},
+     int64[2] to = {2, 2}, int64[2] axes = {0, 1}, int64[2] huge = {1048576, 1048576}> {
+        t = Expand(one, square) part = Slice(t, from, to, axes)
+        z = ConstantOfShape(huge) shape = Shape(z) }"""
+    saved(tmp_path / "in.onnx", text)
     growth, pool = grown(tmp_path / "in.onnx", tmp_path / "out.onnx", memory_limit=limit)
     assert growth < 12 * MIB
     assert pool["peak_bytes"] < 4096

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from model_table import cases, feeds
+from model_table import parse as parse_case
 from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
-from onnxfold import compare, optimize_file
+from onnxfold import compare, optimize_file, storage
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
+from onnxfold.graphs import all_graphs
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split import split
 
@@ -50,6 +54,11 @@ def check(model, folder, feeds, *names, **arguments):
 
 def ops(path):
     return sorted(node.op_type for node in onnx.load(path).graph.node)
+
+
+def all_ops(path):
+    """The ops of a file, those of bodies included."""
+    return [node.op_type for graph in all_graphs(storage.load(path)) for node in graph]
 
 
 def cached(bundle):
@@ -94,110 +103,21 @@ def test_an_adapter_is_merged_once(adapter, tmp_path):
     assert ops(bundle.entry) == ["MatMul"]
 
 
-def test_a_broadcast_of_a_cached_tensor_stays_in_entry(tmp_path):
-    model = parse(
-        """g (float[n, 64, 256] x, float[1, 1, 256] r) => (float[n, 64, 256] y) {
-            shape = Constant<value = int64[3] {8, 64, 256}> ()
-            e = Exp(r)
-            wide = Expand(e, shape)
-            y = Add(x, wide)
-        }"""
-    )
-    feeds = {"x": random(8, 64, 256), "r": random(1, 1, 256)}
-    bundle = check(model, tmp_path, feeds, "r", level=0)
-    assert cached(bundle) == ["e"]
-    assert "Expand" in ops(bundle.entry)
-    assert "only repeats elements" in bundle.manifest.stays[0].reason
-
-
-def test_a_broadcast_to_a_dynamic_shape_stays_in_entry(tmp_path):
-    model = parse(
-        """g (float[n, p, 64] x, float[1, p, 64] r, float[n, p] like) => (float[n, p, 64] y) {
-            shape = Shape(like)
-            one = Constant<value = int64[1] {64}> ()
-            whole = Concat<axis = 0>(shape, one)
-            e = Exp(r)
-            wide = Expand(e, whole)
-            y = Add(x, wide)
-        }"""
-    )
-    feeds = {"x": random(3, 7, 64), "r": random(1, 7, 64), "like": random(3, 7)}
-    bundle = check(model, tmp_path, feeds, "r", "like", level=0)
-    assert "wide" not in cached(bundle) and "e" in cached(bundle)
-
-
-def test_a_table_from_a_length_is_computed_once(tmp_path):
-    model = parse(
-        """g (float[n, 32] x, int64 length) => (float[n, 32] y) {
-            zero = Constant<value = int64 {0}> ()
-            one = Constant<value = int64 {1}> ()
-            last = Constant<value = int64[1] {-1}> ()
-            range = Range(zero, length, one)
-            f = Cast<to = 1>(range)
-            column = Unsqueeze(f, last)
-            angles = Mul(column, w)
-            table = Cos(angles)
-            y = Add(x, table)
-        }""",
-        w=random(32),
-    )
-    feeds = {"x": random(9, 32), "length": np.array(9)}
-    bundle = check(model, tmp_path, feeds, "length")
-    assert cached(bundle) == ["table"]
-
-
-IF = """If (c) <then_branch = t () => ({0} a) {{ a = {1} }},
-                else_branch = e () => ({0} b) {{ b = {2} }}>"""
-SQUARE = "float[64, 64]"
-
-
-@pytest.mark.parametrize(
-    ("result", "text", "constants", "inputs", "entry_ops"),
-    [
-        pytest.param(
-            *("y", "{ e = MatMul(r, r) t = Add(x, e) y = MatMul(t, r) }", "r"),
-            *(["x", "r", "e"], ["Add", "MatMul"]),
-            id="an input that entry needs stays its input",
-        ),
-        pytest.param(
-            *("e", "{ e = MatMul(r, r) y = Add(x, e) }", "r"),
-            *(["x", "e_folded"], ["Add", "Identity"]),
-            id="an output that is constant keeps its name",
-        ),
-        pytest.param(
-            *("y", "{ q = MatMul(r, r) y = Add(x, q) }", "r", ["x", "q"], ["Add"]),
-            id="rules do not fuse across the cut",
-        ),
-        pytest.param(
-            "y",
-            """{ y = local.f(x, r) } <domain: "local", opset_import: ["" : 21]>
-            f (a, b) => (p) { q = MatMul(b, b) p = Add(a, q) }""",
-            *("r", ["x", "q"], ["Add"]),
-            id="a function is cut through",
-        ),
-        pytest.param(
-            *("y", f"{{ k = {IF.format(SQUARE, 'MatMul(r, r)', 'Neg(r)')} y = Add(x, k) }}", "rc"),
-            *(["x", "k"], ["Add"]),
-            id="control flow on constants only is folded whole",
-        ),
-        pytest.param(
-            "y",
-            f"{{ k = MatMul(r, r) y = {IF.format(SQUARE, 'Add(x, k)', 'Sub(x, k)')} }}",
-            *("r", ["x", "c", "k"], ["If"]),
-            id="what a variable branch captures is cached",
-        ),
-    ],
-)
-def test_where_a_model_is_cut(tmp_path, result, text, constants, inputs, entry_ops):
-    results = ", ".join(f"{SQUARE} {name}" for name in dict.fromkeys((result, "y")))
-    condition = ", bool c" if "(c)" in text else ""
-    model = parse(f"g ({SQUARE} x, {SQUARE} r{condition}) => ({results}) {text}")
-    for c in (True, False) if condition else (True,):
-        feeds = {"x": random(64, 64), "r": random(64, 64, seed=1), "c": np.array(c)}
-        feeds = {value.name: feeds[value.name] for value in model.graph.input}
-        bundle = check(model, tmp_path / str(c), feeds, *constants)
-        assert bundle.manifest.entry_inputs == inputs
-        assert ops(bundle.entry) == entry_ops
+@pytest.mark.parametrize(("text", "way"), cases(Path(__file__).parent / "splits.txt"))
+def test_where_a_model_is_cut(text, way, tmp_path):
+    model = parse_case(text)
+    known = [value.name for value in model.graph.input]
+    arguments = way.options("constants", "cached", "inputs", "sizes", *known)
+    for k, given in enumerate(feeds(model, way)):
+        names = way.values.get("constants", "").split()
+        bundle = check(model, tmp_path / str(k), given, *names, **arguments)
+        assert way.ops is None or way.ops == Counter(all_ops(bundle.entry))
+        assert cached(bundle) == way.values.get("cached", " ".join(cached(bundle))).split()
+        if "inputs" in way.values:
+            assert bundle.manifest.entry_inputs == way.values["inputs"].split()
+        assert len(bundle.manifest.stays) >= len(way.asserted)
+        for (_, reason), stay in zip(way.asserted, bundle.manifest.stays, strict=False):
+            assert reason in stay.reason
 
 
 @pytest.mark.parametrize("fold_at", ["compile", "runtime"])
@@ -225,37 +145,6 @@ def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
         onnx.checker.check_model(str(path), full_check=True)
     for want, got in zip(original(model, feeds), recombine(bundle, feeds), strict=True):
         assert np.array_equal(np.asarray(got), np.asarray(want))
-
-
-def test_results_of_a_call_that_nobody_reads_take_no_name(tmp_path):
-    model = parse(
-        """g (float[4, 4] x, float[4, 4] r) => (int64[2] s, float[4, 4] y) {
-            a, s = local.f(r)
-            val_0 = MatMul(r, a)
-            y = Add(x, val_0)
-        }
-        <domain: "local", opset_import: ["" : 21]>
-        f (p) => (q, t) { q = MatMul(p, p) t = Shape(p) }"""
-    )
-    feeds = {"x": random(4, 4), "r": random(4, 4, seed=1)}
-    for fold_at in ("compile", "runtime"):
-        check(model, tmp_path / fold_at, feeds, "r", fold_at=fold_at)
-    check(model, tmp_path / "none", feeds, fold_at="runtime")
-
-
-def test_results_of_a_call_may_be_left_out(tmp_path):
-    model = parse(
-        """g (float[4, 4] x, float[4, 4] r) => (float[4, 4] y) {
-            "", b = local.f(r)
-            y = Add(x, b)
-        }
-        <domain: "local", opset_import: ["" : 21, "local" : 1]>
-        f (p) => (q, t) { q, "" = local.h(p) t = MatMul(q, p) }
-        <domain: "local", opset_import: ["" : 21]>
-        h (p) => (u, t) { q, t = Split<axis = 0, num_outputs = 2>(p) u = Concat<axis = 0>(q, t) }"""
-    )
-    feeds = {"x": random(4, 4), "r": random(4, 4, seed=1)}
-    check(model, tmp_path, feeds, "r")
 
 
 def test_the_cache_can_be_bounded(decoder, tmp_path):
@@ -287,27 +176,6 @@ def test_overridable_initializers_on_request(tmp_path):
     bundle = check(model, tmp_path / "yes", feeds, overridable=True)
     assert cached(bundle) == ["t"]
     assert inputs_of(ort.InferenceSession(str(bundle.runtime_fold), options())) == ["w"]
-
-
-def test_folding_at_run_time_leaves_the_weights_as_they_are(tmp_path):
-    model = parse(
-        """g (float[n, 64] x, float[64] r) => (float[n, 64] y) {
-            t = Transpose<perm = [1, 0]>(w)
-            s = Exp(t)
-            z = MatMul(x, s)
-            e = Exp(r)
-            y = Add(z, e)
-        }""",
-        w=random(64, 64),
-    )
-    feeds = {"x": random(3, 64), "r": random(64)}
-    late = check(model, tmp_path / "late", feeds, "r", fold_at="runtime")
-    assert sorted(cached(late)) == ["e", "s"]
-    assert ops(late.entry) == ["Add", "MatMul"]
-    assert not onnx.load(late.entry).graph.initializer
-    early = check(model, tmp_path / "early", feeds, "r")
-    assert cached(early) == ["e"]
-    assert ops(early.runtime_fold) == ["Exp"]
 
 
 def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
@@ -395,37 +263,6 @@ def test_wrong_arguments(decoder, tmp_path, arguments, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_function_that_ignores_what_varies_stays_in_entry(tmp_path):
-    """Its result is constant, but to call it takes the operand."""
-    model = parse(
-        """g (float[n, 4] x, float[4] r) => (float[4] y, float[n, 4] z) {
-            c = local.f(x, w)
-            e = Exp(c)
-            y = Mul(e, r)
-            z = Add(x, e)
-        }
-        <domain: "local", opset_import: ["" : 21]>
-        f (unread, a) => (b) { b = Neg(a) }""",
-        w=random(4),
-    )
-    feeds = {"x": random(3, 4), "r": random(4, seed=1)}
-    bundle = check(model, tmp_path, feeds, "r", fold_at="runtime")
-    assert all(group.constants in ([], ["r"]) for group in bundle.manifest.groups)
-
-
-def test_stand_ins_that_an_op_does_not_take(tmp_path):
-    """A single integer stands for a length; here it is an axis."""
-    model = parse(
-        """g (int64[n] x, int64[1] axes, int64 number) => (int64[n] y) {
-            m = Unsqueeze(number, axes)
-            t = Neg(m)
-            y = Add(x, t)
-        }"""
-    )
-    feeds = {"x": np.arange(3), "axes": np.array([0]), "number": np.array(5)}
-    check(model, tmp_path, feeds, "axes", "number")
-
-
 @pytest.mark.parametrize("name", ["swin.onnx", "t5-decoder.onnx"])
 def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     """Entry may take the bytes that the source took, and its nodes are those of `optimize`."""
@@ -437,22 +274,3 @@ def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     assert bundle.manifest.nodes["runtime_fold"] == 0
     assert bundle.entry.stat().st_size <= source.stat().st_size
     compare(source, bundle.entry, seeds=1).assert_equal()
-
-
-def test_what_needs_no_runtime_constant_is_no_part_of_the_cut(tmp_path):
-    """Repeating a weight is left to the optimizer, which leaves it where the file would grow."""
-    model = parse(
-        """g (float[512, 256] x, float[256] r) => (float[512, 256] y) {
-            shape = Constant<value = int64[2] {512, 256}> ()
-            wide = Expand(w, shape)
-            e = Exp(r)
-            near = Add(x, wide)
-            y = Add(near, e)
-        }""",
-        w=random(1, 256),
-    )
-    feeds = {"x": random(512, 256), "r": random(256)}
-    bundle = check(model, tmp_path, feeds, "r", level=0)
-    assert cached(bundle) == ["e"]
-    assert ops(bundle.entry) == ["Add", "Add", "Expand"]
-    assert not bundle.manifest.stays

@@ -15,31 +15,19 @@ _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
 
 def small_model(k: int) -> onnx.ModelProto:
     """A model with constant work in it; no two are the same."""
-    dtype, opset = _DTYPES[k % len(_DTYPES)], 13 + k % 9
-    size = 2 + k % 61
+    dtype, opset, size = _DTYPES[k % len(_DTYPES)], 13 + k % 9, 2 + k % 61
     model = parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": {opset}]>
-        g ({dtype}[N, {size}] x) => ({dtype}[N, M] y) {{
-          t = Transpose<perm = [1, 0]>(w)
-          s = Add(t, b)
-          y = MatMul(x, s)
-        }}"""
-        if dtype in ("float", "double", "int32", "int64")
-        else f"""<ir_version: 8, opset_import: ["": {opset}]>
-        g ({dtype}[N, {size}] x) => ({dtype}[N, {size}] y) {{
+        g ({dtype}[N, {size}] x) => ({dtype}[M, {size}] y) {{
           t = Transpose<perm = [1, 0]>(w)
           s = Reshape(t, shape)
           y = Concat<axis = 0>(x, s)
         }}"""
     )
-    numbers = np.random.default_rng(k)
-    code = model.graph.input[0].type.tensor_type.elem_type
-    kind = helper.tensor_dtype_to_np_dtype(code)
-    weight = numbers.integers(0, 100, (7, size)).astype(kind)
-    held = {"w": weight, "b": weight[0, 0]}
-    if dtype not in ("float", "double", "int32", "int64"):
-        held = {"w": weight, "shape": np.array([7, size])}
-    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in held.items())
+    kind = helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+    weight = np.random.default_rng(k).integers(0, 100, (7, size)).astype(kind)
+    for name, array in (("w", weight), ("shape", np.array([7, size]))):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
     return model
 
 

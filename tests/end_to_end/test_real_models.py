@@ -10,16 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from model_table import floats
 from reference_session import reference_session
 
 import onnxfold
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
-
-
-def floats(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def lstm_gru(batch: int, seq: int) -> dict[str, np.ndarray]:

@@ -244,11 +244,6 @@ def test_external_data_that_is_written_again(tmp_path: Path, cache: Path) -> Non
         onnxfold.InferenceSession(model, providers=CPU)
 
 
-def truncate(entry: Path) -> None:
-    for file in entry.iterdir():
-        os.truncate(file, file.stat().st_size // 2)
-
-
 def flip(entry: Path) -> None:
     """Change bytes of the weights; sizes and times of change stay."""
     file = entry / "weights"
@@ -257,23 +252,20 @@ def flip(entry: Path) -> None:
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def lose(entry: Path) -> None:
-    (entry / "weights").unlink()
+DAMAGES = {
+    "cut": lambda entry: [os.truncate(f, f.stat().st_size // 2) for f in entry.iterdir()],
+    "flipped": flip,
+    "lost": lambda entry: (entry / "weights").unlink(),
+    "confused": lambda entry: (entry / "record.json").write_text("[]"),
+    "empty": lambda entry: (entry / "model.onnx").write_bytes(b""),
+}
 
 
-def confuse(entry: Path) -> None:
-    (entry / "record.json").write_text("[]")
-
-
-def empty(entry: Path) -> None:
-    (entry / "model.onnx").write_bytes(b"")
-
-
-@pytest.mark.parametrize("damage", [truncate, flip, lose, confuse, empty])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_entries_are_made_again(path: Path, cache: Path, damage) -> None:
     onnxfold.InferenceSession(path)
     (entry,) = entries(cache)
-    damage(entry)
+    DAMAGES[damage](entry)
     damaged = state(cache)
     assert close(onnxfold.InferenceSession(path))
     made = state(cache)

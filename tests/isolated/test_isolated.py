@@ -15,6 +15,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+import psutil
 import pytest
 
 from onnxfold import isolated
@@ -81,10 +82,10 @@ def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
 
 def is_gone(process: int) -> bool:
     """Whether a process has ended; somebody may still have to wait for it."""
-    state = subprocess.run(
-        ["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True
-    )
-    return state.stdout.strip()[:1] in ("", "Z")
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.fixture(autouse=True)

@@ -110,26 +110,6 @@ def test_a_repeated_row_and_a_repeated_column():
         assert written(array, ir.DataType.FLOAT, 4096) == stored(array, ir.DataType.FLOAT)
 
 
-@pytest.mark.parametrize("count", [1, 3, 5, 4097])
-def test_odd_counts_of_four_bits_are_padded_at_the_very_end_only(count):
-    array = random_array((count,), ir.DataType.INT4, 4)
-    result = written(array, ir.DataType.INT4, 16)
-    assert len(result) == (count + 1) // 2
-    assert result == stored(array, ir.DataType.INT4)
-
-
-def test_a_scalar_is_one_tile():
-    array = np.array(3.5, np.float32)
-    (tile,) = tiles_of(array, ir.DataType.FLOAT, 1)
-    assert (tile.offset, tile.nbytes) == (0, 4)
-    assert written(array, ir.DataType.FLOAT, 1) == array.tobytes()
-
-
-def test_an_empty_array_has_no_tiles():
-    for shape in ((0,), (3, 0, 2), (0, 0)):
-        assert list(tiles_of(np.zeros(shape, np.float32), ir.DataType.FLOAT, 64)) == []
-
-
 def test_tiles_are_about_as_large_as_asked():
     array = random_array((500, 1000), ir.DataType.FLOAT, 5).T
     sizes = [tile.nbytes for tile in tiles_of(array, ir.DataType.FLOAT, 1 << 16)]

@@ -64,17 +64,6 @@ def test_parts_of_a_result_are_computed_without_the_whole():
     assert not cast.is_known
 
 
-def test_a_part_of_a_large_chain_costs_a_part():
-    bench = Bench()
-    value = bench.held(counting(SIDE, SIDE))
-    for op_type in ("Neg", "Abs", "Sqrt"):
-        previous, value = value, bench.apply(op_type, value)
-        bench.release(previous)
-    part = bench.apply("Slice", value, bench.integers(3, 5), bench.integers(5, 9))
-    bench.release(value)
-    np.testing.assert_array_equal(part.array(), np.sqrt(counting(SIDE, SIDE))[3:5, 5:9])
-
-
 def test_repeated_elements_are_computed_once():
     bench = Bench()
     row = bench.held(counting(1, SIDE))

@@ -17,17 +17,6 @@ def bench() -> Bench:
     return Bench()
 
 
-def test_a_buffer_is_freed_at_its_last_release(bench):
-    statistics = bench.pool.statistics
-    buffer = bench.held(counting(100))
-    bench.pool.retain(buffer)
-    bench.release(buffer)
-    assert (statistics.live, statistics.live_bytes) == (1, 400)
-    bench.release(buffer)
-    assert (statistics.live, statistics.live_bytes) == (0, 0)
-    assert statistics.peak_bytes == 400
-
-
 def test_the_peak_is_what_was_live_together(bench):
     first = bench.held(counting(100))
     bench.release(first)

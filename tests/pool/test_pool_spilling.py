@@ -47,17 +47,6 @@ def test_every_view_keeps_its_content(bench):
         assert (other.array() == k).all()
 
 
-def test_views_of_spilled_memory_are_views_too(bench):
-    base = bench.held(counting(SIDE, SIDE))
-    _fill_up(bench, 4)
-    live = bench.live_bytes
-    view = bench.apply("Transpose", base, perm=[1, 0])
-    assert view.region is base.region
-    assert bench.live_bytes == live
-    bench.release(base)
-    np.testing.assert_array_equal(view.array(), counting(SIDE, SIDE).T)
-
-
 def test_what_was_spilled_is_counted_and_no_longer_live(bench):
     buffers = _fill_up(bench, 6)
     statistics = bench.pool.statistics
@@ -66,14 +55,10 @@ def test_what_was_spilled_is_counted_and_no_longer_live(bench):
     )
     assert statistics.spilled_bytes + statistics.live_bytes == 6 * BLOCK
     assert statistics.live_bytes <= bench.pool.memory_limit
+    assert statistics.peak_bytes <= bench.pool.memory_limit + BLOCK
     bench.release(*buffers)
     assert statistics.live_bytes == 0
     assert statistics.live == 0
-
-
-def test_the_limit_is_exceeded_by_one_block_at_most(bench):
-    _fill_up(bench, 8)
-    assert bench.pool.statistics.peak_bytes <= bench.pool.memory_limit + BLOCK
 
 
 def test_transposed_memory_spills_as_it_lies(bench):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import model_table
 import numpy as np
 import onnx
-import onnx.parser
+from model_table import floats as random
+from model_table import with_weights
 from reference_session import reference_options, reference_session
 
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.split import split
-
-HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
 
 # One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
 # together from the sizes of inputs.
@@ -66,15 +66,7 @@ adapter (float[n, 64] x, float[64, 4] a, float[4, 64] b, float[1] scale) => (flo
 
 def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
     """A model of a graph's (and functions') text, with initializers."""
-    model = onnx.parser.parse_model(HEADER + text)
-    for name, array in weights.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    return model
-
-
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    """A float32 array."""
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return with_weights(model_table.parse(text), **weights)
 
 
 options = reference_options

@@ -43,6 +43,14 @@ def plain():
     return parse(PLAIN, w=random(16, 12), a=random(16, 4, seed=1), b=random(4, 12, seed=2))
 
 
+@pytest.fixture
+def turned():
+    """Another of which runtime_fold transposes a factor."""
+    low = "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
+    text = PLAIN.replace("low = MatMul(x, a)", low)
+    return parse(text, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
+
+
 @pytest.fixture(params=MODELS, ids=lambda path: path.stem)
 def lora(request):
     return onnxfold.Session(request.param, runtime_constants=LORA)
@@ -197,14 +205,10 @@ def test_a_rank_that_something_else_sees_is_fixed(old, new, constants):
     assert all(isinstance(d, int) for i in manifest.runtime_constants for d in i.shape)
 
 
-def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, plain):
-    turned = PLAIN.replace(
-        "low = MatMul(x, a)", "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
-    )
-    model = parse(turned, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
+def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, turned):
     arguments = {"runtime_constants": ["a", "b"], "fsync": False}
-    usual = split(model, tmp_path / "one", **arguments).manifest.cached_bytes
-    larger = split(model, tmp_path / "two", nominal={"rank_0": 40}, **arguments)
+    usual = split(turned, tmp_path / "one", **arguments).manifest.cached_bytes
+    larger = split(turned, tmp_path / "two", nominal={"rank_0": 40}, **arguments)
     assert (usual, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
 
 
@@ -216,12 +220,8 @@ def test_globs_mean_inputs_before_weights(adapter):
     assert session.bundle.manifest.weights == []
 
 
-def test_a_default_is_stored_once(tmp_path):
-    turned = PLAIN.replace(
-        "low = MatMul(x, a)", "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
-    )
-    model = parse(turned, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
-    bundle = bundle_of(model, tmp_path / "b", "a", "b")
+def test_a_default_is_stored_once(tmp_path, turned):
+    bundle = bundle_of(turned, tmp_path / "b", "a", "b")
     parts = [onnx.load(path).graph for path in (bundle.entry, bundle.runtime_fold)]
     assert [sorted(i.name for i in g.initializer if i.dims) for g in parts] == [["b", "w"], ["a"]]
 
@@ -259,20 +259,13 @@ def test_half_precision_is_widened(plain, tmp_path):
     [
         ("safetensors", b""),
         ("safetensors", struct.pack("<Q", 1 << 60) + b"{}"),
-        ("safetensors", struct.pack("<Q", 2) + b"[]"),
-        ("safetensors", struct.pack("<Q", 4) + b"\xff{}}"),
-        ("safetensors", '{"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}}'),
-        ("safetensors", '{"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 0]}}'),
-        ("safetensors", '{"a": {"dtype": "F3", "shape": [0], "data_offsets": [0, 0]}}'),
-        ("safetensors", '{"a": 3}'),
+        ("safetensors", struct.pack("<Q", 8) + b'{"a": 3}'),
         ("npz", b"PK but no more"),
         ("onnx_adapter", b"no adapter"),
     ],
 )
 def test_damaged_files_are_refused(plain, tmp_path, kind, content):
     path = tmp_path / f"it.{kind}"
-    if isinstance(content, str):
-        content = struct.pack("<Q", len(content)) + content.encode()
     path.write_bytes(content)
     session = onnxfold.Session(plain, runtime_constants=["a", "b"])
     with pytest.raises(ModelError) as raised:

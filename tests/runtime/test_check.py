@@ -9,23 +9,27 @@ from runtime_models import parse, random
 
 from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.check import draws, error_of, largest_error
+from onnxfold.runtime.backends.check import Draw, draws, error_of, largest_error
 from onnxfold.runtime.backends.demands import demands
 
 ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
 
 
-def checked(text: str, function, nominal=None) -> float:
+def drawn(text: str, nominal=None) -> list[Draw]:
+    """What a kernel of a model would be checked with."""
+    model = storage.from_proto(parse(f"g {text}"))
+    return draws(model.graph.inputs, demands(model), nominal or {})
+
+
+def checked(text: str, function) -> float:
     """The largest error of a function in place of a kernel of a model."""
-    proto = parse(f"g {text}")
-    model = storage.from_proto(proto)
-    inputs = draws(model.graph.inputs, demands(model), nominal or {})
+    content = parse(f"g {text}").SerializeToString()
     largest = 0.0
-    for draw in inputs:
+    for draw in drawn(text):
         with np.errstate(all="ignore"):
             made = function(*draw.arrays)
         results = made if isinstance(made, tuple) else [made]
-        wanted = run_model(proto.SerializeToString(), draw.arrays)
+        wanted = run_model(content, draw.arrays)
         largest = max(largest, largest_error(draw, results, wanted))
     return largest
 
@@ -127,10 +131,8 @@ def test_what_a_nan_does_is_seen_in_each_of_few_rows(sizes):
 
 
 def test_sizes_that_the_caller_names_are_those_of_the_first_draw():
-    model = storage.from_proto(
-        parse("g (float[n, m] x, float[m, 3] z) => (float[n, 3] y) { y = MatMul(x, z) }")
-    )
-    inputs = draws(model.graph.inputs, demands(model), {"n": 40, "k": 2})
+    text = "(float[n, m] x, float[m, 3] z) => (float[n, 3] y) { y = MatMul(x, z) }"
+    inputs = drawn(text, {"n": 40, "k": 2})
     shapes = {draw.name: [array.shape for array in draw.arrays] for draw in inputs}
     assert shapes["numbers around 0"] == [(40, 64), (64, 3)]
     assert shapes["large sizes"] == [(40, 1024), (1024, 3)]
@@ -170,38 +172,18 @@ def test_the_measure_is_the_type_and_the_magnitude_of_a_result():
     assert error_of(large * np.inf, large, "float16")[0].within
 
 
-def test_large_sizes_are_left_out_where_results_would_be_larger():
-    text = (
-        "(float[n, 1, 1] x, float[m, 1] y, float[k] z) => (float[n, m, k] s) { s = Sum(x, y, z) }"
-    )
-    model = storage.from_proto(parse(f"g {text}"))
-    names = [draw.name for draw in draws(model.graph.inputs, demands(model), {})]
+NEG = "(float[{0}] x) => (float[{0}] y) {{ y = Neg(x) }}"
+SUM = "(float[n, 1, 1] x, float[m, 1] y, float[k] z) => (float[n, m, k] s) { s = Sum(x, y, z) }"
+
+
+def test_how_often_inputs_are_drawn_and_at_what_sizes():
+    special = [d.arrays[0] for d in drawn(NEG.format("2, 2")) if d.name == "NaN and infinities"]
+    assert len(special) > 3 and np.isnan(special).any() and np.isinf(special).any()
+    names = [draw.name for draw in drawn(NEG.format("5000, 5000"))]
+    assert names == ["numbers around 0", "NaN and infinities"]
+    names = [draw.name for draw in drawn(SUM)]  # its results would be larger
     assert "large sizes" not in names and len(names) > 10
-
-
-def test_small_inputs_are_drawn_more_often():
-    model = storage.from_proto(parse("g (float[2, 2] x) => (float[2, 2] y) { y = Neg(x) }"))
-    inputs = draws(model.graph.inputs, demands(model), {})
-    special = [draw.arrays[0] for draw in inputs if draw.name == "NaN and infinities"]
-    assert len(special) > 3
-    assert np.isnan(special).any() and np.isinf(special).any()
-
-
-def test_large_inputs_are_drawn_less_often():
-    model = storage.from_proto(
-        parse("g (float[5000, 5000] x) => (float[5000, 5000] y) { y = Neg(x) }")
-    )
-    assert [draw.name for draw in draws(model.graph.inputs, demands(model), {})] == [
-        *("numbers around 0", "NaN and infinities")
-    ]
-
-
-def test_large_inputs_are_drawn_for_few_rows():
-    model = storage.from_proto(
-        parse("g (float[n, 1500, 384] x) => (float[n, 1500, 384] y) { y = Neg(x) }")
-    )
-    first, *others = draws(model.graph.inputs, demands(model), {})
-    assert first.arrays[0].shape[0] == 64
-    first, *others = draws(model.graph.inputs, demands(model), {"n": 5})
-    assert first.arrays[0].shape[0] == 5
-    assert {draw.arrays[0].shape[0] for draw in others} == {1, 3}
+    for nominal, rows in (({}, 64), ({"n": 5}, 5)):
+        first, *others = drawn(NEG.format("n, 1500, 384"), nominal)
+        assert first.arrays[0].shape[0] == rows
+        assert nominal == {} or {draw.arrays[0].shape[0] for draw in others} == {1, 3}

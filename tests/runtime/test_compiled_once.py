@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
 
 import numpy as np
 import onnx
-import pytest
 from runtime_models import bundle_of, options, original, parse, random
 
 from onnxfold.memory import processors
-from onnxfold.runtime.backends import process
-from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
@@ -113,19 +108,3 @@ def test_compilations_run_side_by_side_and_are_counted(compiled, tmp_path, monke
     assert told[:3] == [("compile", done, 2) for done in range(3)]
     assert told[3:] == [("time", 1, 2), ("time", 2, 2)]
     assert sys.modules["counting_backend"].most == min(2, processors())
-
-
-def test_an_interrupt_ends_the_compilations():
-    def interrupt(*step):
-        time.sleep(0.5)  # both run
-        raise KeyboardInterrupt
-
-    def job():
-        with contextlib.suppress(CompileError):
-            process.run_command(["sleep", "60"], 60)
-        process.run_command(["sleep", "60"], 60)  # and nothing begins any more
-
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        process.side_by_side([job, job], interrupt)
-    assert time.monotonic() - begin < 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import subprocess
@@ -100,34 +99,6 @@ def test_a_process_that_dies_leaves_a_bundle(tmp_path):
         assert runs_as(folder) == {0}
         assert listed(folder) == clean
     assert seen == sorted(seen) and set(seen) == {0, 1} and len(seen) > 8
-
-
-@pytest.mark.parametrize("fails", range(12))
-def test_a_full_disk_leaves_a_bundle_and_nothing_else(tmp_path, monkeypatch, fails):
-    write(0, tmp_path)
-    clean = listed(tmp_path)
-    calls = iter(range(1000))
-
-    def full(function):
-        def call(*arguments, **rest):
-            if next(calls) == fails:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return function(*arguments, **rest)
-
-        return call
-
-    for name in ("replace", "link", "ftruncate", "mkdir", "fsync"):
-        monkeypatch.setattr(os, name, full(getattr(os, name)))
-    try:
-        write(1, tmp_path)
-    except OnnxFoldError as error:
-        assert "No space left" in str(error)
-    monkeypatch.undo()
-    (found,) = runs_as(tmp_path)
-    left = listed(tmp_path)
-    assert (found == 0 and left == clean) or set(left) >= set(clean)
-    write(1, tmp_path)
-    assert runs_as(tmp_path) == {1} and listed(tmp_path) == clean
 
 
 def test_a_session_never_mixes_two_bundles(tmp_path):

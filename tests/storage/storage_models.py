@@ -11,15 +11,12 @@ import onnx_ir as ir
 import onnxruntime as ort
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from model_table import floats as array
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-
-
-def array(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def tensor(name: str, *shape: int, seed: int = 0) -> TensorProto:

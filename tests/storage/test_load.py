@@ -31,8 +31,7 @@ from storage_models import (
 
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.load import external_locations, take_out
-from onnxfold.storage.wire import StandIns
+from onnxfold.storage.load import external_locations
 
 
 def write(tmp_path, model: onnx.ModelProto, name: str = "m.onnx"):
@@ -387,15 +386,6 @@ def test_bfloat16_in_typed_fields(tmp_path) -> None:
     model = storage.load(write(tmp_path, graph_model([], initializers=[t])))
     loaded = model.graph.initializers["w"].const_value.numpy()
     assert loaded.dtype == ml_dtypes.bfloat16 and loaded.tolist() == [1, 2, 3]
-
-
-def test_models_too_large_to_serialize_in_memory() -> None:
-    original = everything()
-    stand_ins = StandIns()
-    skeleton = take_out(original, stand_ins)
-    assert normal(original) == normal(everything())
-    assert len(skeleton) < len(original.SerializeToString()) // 4
-    assert sum(len(data) for data in stand_ins.objects) > 64 * 64 * 4
 
 
 def test_texts_that_are_not_utf8(tmp_path) -> None:

@@ -82,26 +82,12 @@ def test_exit_codes_and_messages_come_out(tool):
             tool.run(folder, ["sh", "-c", "echo > /dev/full"], 60)
 
 
-def test_it_may_not_have_all_memory(engine, tool, monkeypatch):
-    for module in ("process", "onnx_mlir.tool"):
-        name = f"onnxfold.runtime.backends.{module}.memory_limit"
-        monkeypatch.setattr(name, lambda: 512 << 20)
-    with pytest.raises(CompileError, match=r"signal 9|alloc"), work_folder() as folder:
-        find_tool().run(folder, ["tail", "/dev/zero"], 60)
-
-
-def test_a_limit_of_two_seconds_takes_less_than_four(tool):
-    began = time.monotonic()
-    with pytest.raises(CompileError, match="longer than 2 s"), work_folder() as folder:
-        tool.run(folder, ["sleep", "600"], 2)  # process 1, which ignores SIGTERM
-    assert time.monotonic() - began < 4
-    assert not running(tool)
-
-
-@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.2, 0.3, 0.45, 0.7])
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.2, 0.3, 0.45, 0.7, 2])
 def test_it_can_be_ended_at_any_moment(tool, seconds):
+    began = time.monotonic()
     with pytest.raises(CompileError, match="longer than"), work_folder() as folder:
-        tool.run(folder, ["sleep", "600"], seconds)
+        tool.run(folder, ["sleep", "600"], seconds)  # process 1, which ignores SIGTERM
+    assert time.monotonic() - began < seconds + 2
     assert not running(tool)
 
 

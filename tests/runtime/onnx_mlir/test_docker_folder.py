@@ -42,13 +42,6 @@ def test_what_is_copied_is_there_and_not_left_out():
     assert {"pyproject.toml", "README.md", "LICENSE", "onnxfold", "rules"} <= set(names)
 
 
-def test_compose_builds_the_targets_of_the_dockerfile():
-    targets = re.findall(r"target: (\S+)", COMPOSE)
-    assert targets == re.findall(r" AS (\S+)$", DOCKERFILE, re.MULTILINE)
-    assert re.findall(r"dockerfile: (\S+)", COMPOSE) == ["docker/Dockerfile"]
-    assert (DOCKER / re.findall(r"context: (\S+)", COMPOSE)[0] / "pyproject.toml").exists()
-
-
 def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
     shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
     folder = Path("/DIR")
@@ -59,14 +52,6 @@ def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
     # on another kind of machine, and for an older CPU, they are not there
     target = {w for w in shown if w.startswith(("--march", "--mcpu"))} - set(made)
     assert [w for w in shown if w not in target] == made
-
-
-def test_the_readme_names_the_files_and_variables_there_are():
-    for name in re.findall(r"\bdocker/([\w.]+)", README):
-        assert (DOCKER / name).exists() or name == "README.md"
-    for flag in commands.STAGES.values():
-        assert f"`{flag}`" in README
-    assert IMAGE in README
 
 
 @pytest.mark.parametrize("digest", ["", "sha256:" + "ab" * 32])

@@ -41,12 +41,3 @@ def test_json(run, tiny, changed):
 def test_feeds(run, tiny, tmp_path):
     np.savez(tmp_path / "feeds.npz", x=np.ones((4, 2), np.float32))
     assert run("compare", tiny, tiny, "--feeds", tmp_path / "feeds.npz").code == 0
-    result = run("compare", tiny, tiny, "--feeds", tmp_path / "none.npz")
-    assert result.code == 2
-    assert "none.npz" in result.err
-
-
-def test_a_dimension_that_is_not_there(run, tiny):
-    result = run("compare", tiny, tiny, "--dim", "seq=3")
-    assert result.code == 2
-    assert "batch" in result.err

@@ -21,45 +21,6 @@ def one_line(result, word):
     return True
 
 
-@pytest.mark.parametrize("command", ["optimize", "inspect", "compare"])
-def test_a_bad_file_is_one_line_and_nothing_is_written(run, tmp_path, command):
-    (tmp_path / "garbage.onnx").write_bytes(b"\x12\x34 this is not a model" * 20)
-    (tmp_path / "empty.onnx").write_bytes(b"")
-    (tmp_path / "folder.onnx").mkdir()
-    before = sorted(os.listdir(tmp_path))
-    for name in ("missing.onnx", "garbage.onnx", "empty.onnx", "folder.onnx"):
-        more = {"optimize": ["-o", tmp_path / "out.onnx"], "compare": [tmp_path / name]}
-        assert one_line(run(command, tmp_path / name, *more.get(command, [])), name)
-    assert sorted(os.listdir(tmp_path)) == before
-
-
-@pytest.mark.parametrize(
-    ("args", "word"),
-    [
-        (["optimize", "in.onnx"], "-o OUT"),
-        (["in.onnx"], "-o OUT"),
-        (["optimize", "in.onnx", "out.onnx", "-o", "out.onnx"], "twice"),
-        (["optimize"], "IN"),
-        (["optimise", "in.onnx"], "optimise"),
-        (["optimize", "in.onnx", "-o", "o.onnx", "--fold-everything"], "--fold-everything"),
-        (["optimize", "in.onnx", "-o", "o.onnx", "--max-growth", "12 parsecs"], "12 parsecs"),
-        (["optimize", "in.onnx", "-o", "o.onnx", "--check", "-1"], "--check"),
-        (
-            ["optimize", "a", "-o", "b", "--no-external-data", "--external-data-name", "w"],
-            "--external-data-name",
-        ),
-        (["compare", "a.onnx"], "B"),
-        (["compare", "a.onnx", "b.onnx", "--dim", "batch"], "batch=2"),
-    ],
-)
-def test_usage(run, args, word):
-    assert one_line(run(*args), word)
-
-
-def test_a_folder_that_does_not_exist(run, tiny, tmp_path):
-    assert one_line(run("optimize", tiny, "-o", tmp_path / "no" / "out.onnx"), "no")
-
-
 def test_no_command_shows_the_help(run):
     result = run()
     assert result.code == 2

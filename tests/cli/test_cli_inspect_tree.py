@@ -116,10 +116,3 @@ def test_scopes_that_make_no_sense_are_no_scopes(run, tmp_path):
     assert [m["path"] for m in document["modules"]] == [""]
     result = run("inspect", "--tree", tmp_path / "model.onnx")
     assert "say nothing of modules" in result.out
-
-
-def test_what_does_not_go_together(run, swin):
-    assert run("inspect", "--depth", 2, swin).code == 2
-    assert run("inspect", "--tree", swin, swin).code == 2
-    assert run("inspect").code == 2
-    assert run("inspect", swin, swin, swin).code == 2

@@ -93,9 +93,6 @@ def test_explain_writes_nothing(run, swin, tmp_path):
     kept = run("explain", swin, "--value", name, "--keep", name)
     assert kept.code == 0 and "stays" in kept.out and "kept by option" in kept.out
     assert not list(tmp_path.glob("*.data"))
-    nothing = run("explain", swin, "--value", "no such value")
-    assert nothing.code == 2 and "no constant node matches 'no such value'" in nothing.err
-    assert run("explain", tmp_path / "missing.onnx").code == 2
 
 
 def test_the_habit_of_other_tools(run, tiny, tmp_path):
@@ -130,10 +127,9 @@ def test_keep(run, tiny, tmp_path):
     assert "Mul" in ops(tmp_path / "out.onnx")
 
 
-@pytest.mark.parametrize("module", [["-m", "onnxfold"]])
-def test_python_m_in_a_process_of_its_own(tiny, tmp_path, module):
+def test_python_m_in_a_process_of_its_own(tiny, tmp_path):
     out = tmp_path / "out.onnx"
-    command = [sys.executable, *module, "optimize", str(tiny), "-o", str(out), "--json"]
+    command = [sys.executable, "-m", "onnxfold", "optimize", str(tiny), "-o", str(out), "--json"]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(result.stdout)["folded"] >= 1
     assert result.stderr == ""
@@ -189,14 +185,9 @@ def test_a_check_takes_what_compare_takes(run, long, tmp_path):
 
 def test_a_check_that_cannot_be_made_writes_nothing(run, long, tmp_path):
     out = tmp_path / "out.onnx"
-    for options, message in (
-        (("--check-dim", "m=3"), "no input has a dimension 'm'"),
-        (("--check-dim", "n=3"), "--check-dim"),
-        (("--feeds", tmp_path / "none.npz"), "cannot read the feeds"),
-    ):
-        result = run("optimize", long, "-o", out, *options)
-        assert result.code == 2 and message in result.err
-        assert not out.exists()
+    result = run("optimize", long, "-o", out, "--check-dim", "n=3")
+    assert result.code == 2 and "--check-dim" in result.err
+    assert not out.exists()
 
 
 def test_the_tolerance_of_inexact_rules_may_be_given(run, tmp_path):

@@ -104,7 +104,3 @@ def test_names_of_no_node_are_one_error(run, adapter, name, part):
     assert (result.code, result.out) == (2, "")
     assert part in result.err
     assert len(result.err.splitlines()) == 1
-
-
-def test_why_takes_no_glob_of_values(run, adapter):
-    assert run("explain", adapter, "--why", "e", "--value", "*").code == 2

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from fold_check import X, large, parse, run, with_weights
+from fold_check import assert_same, large, parse, with_weights
 
 from onnxfold import storage
 from onnxfold.passes.deduplicate import DeduplicateInitializers
@@ -22,127 +24,93 @@ def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, boo
     return list(opened.graph.initializers), after, result.modified
 
 
-def two(a: np.ndarray, b: np.ndarray) -> onnx.ModelProto:
+def named(text: str, **arrays: Any) -> onnx.ModelProto:
+    return with_weights(parse(text), **arrays)
+
+
+def two(a: Any, b: Any, op: str = "Neg") -> onnx.ModelProto:
     """Two initializers, each with a use of its own."""
-    model = parse("g (float[2] x) => (float[n] y, float[m] z) { y = Neg (a) z = Neg (b) }")
-    for output, array in zip(model.graph.output, (a, b), strict=True):
-        output.CopyFrom(onnx.helper.make_tensor_value_info(output.name, 1, array.shape))
-    return with_weights(model, a=a, b=b)
+    model = named(f"g () => (y, z) {{ y = {op} (a) z = {op} (b) }}", a=a, b=b)
+    for output, tensor in zip(model.graph.output, model.graph.initializer, strict=True):
+        info = onnx.helper.make_tensor_value_info(output.name, tensor.data_type, tensor.dims)
+        output.CopyFrom(info)
+    return model
 
 
 def nan(payload: int) -> np.ndarray:
     return np.array([0x7FC00000 + payload, 0], np.uint32).view(np.float32)
 
 
-@pytest.mark.parametrize("size", [1, 3, 300, 5000])
-def test_equal_ones_become_one(size):
-    model = two(large(size), large(size))
-    names, after, modified = deduplicate(model)
-    assert (names, modified) == (["a"], True)
-    for want, got in zip(run(model, X), run(after, X), strict=True):
-        np.testing.assert_array_equal(want, got)
-    assert deduplicate(after)[2] is False
+def changed(array: np.ndarray, place: int) -> np.ndarray:
+    """The array with one bit that differs."""
+    other = array.copy()
+    other.view(np.uint32)[place] ^= np.uint32(1 << 31)
+    return other
 
 
-DIFFERENT = {
-    "values": (np.float32([1, 2]), np.float32([1, 3])),
-    "signs of zero": (np.float32([0.0, 1]), np.float32([-0.0, 1])),
-    "NaN payloads": (nan(1), nan(2)),
-    "shapes": (np.float32([[1, 2]]), np.float32([1, 2])),
-    "scalar and one element": (np.float32(1), np.float32([1])),
-    "empty shapes": (np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32)),
-    "large values": (large(5000), large(5000, seed=1)),
+def texts(*values: str) -> onnx.TensorProto:
+    return onnx.helper.make_tensor("t", 8, [len(values)], [v.encode() for v in values])
+
+
+def packed(*values: int) -> ir.TensorProtocol:
+    return ir.Tensor(np.array(values, np.int8).astype(ir.DataType.INT4.numpy()))
+
+
+ZEROS, MANY = np.zeros(5000, np.float32), np.zeros((3 << 20) // 4, np.float32)
+PAIRS: dict[str, tuple[Any, Any, bool]] = {
+    **{f"{size} elements": (large(size), large(size), True) for size in (1, 3, 300, 5000)},
+    "NaN": (nan(7), nan(7), True),
+    "zeros": (ZEROS, ZEROS.copy(), True),
+    "texts": (texts("ab", "c"), texts("ab", "c"), True),
+    "four bits": (packed(1, -2, 3), packed(1, -2, 3), True),
+    "values": (np.float32([1, 2]), np.float32([1, 3]), False),
+    "signs of zero": (np.float32([0.0, 1]), np.float32([-0.0, 1]), False),
+    "NaN payloads": (nan(1), nan(2), False),
+    "shapes": (np.float32([[1, 2]]), np.float32([1, 2]), False),
+    "scalar and one element": (np.float32(1), np.float32([1]), False),
+    "empty shapes": (np.zeros((0, 3), np.float32), np.zeros((3, 0), np.float32), False),
+    "large values": (large(5000), large(5000, seed=1), False),
+    "small dtypes": (large(2), large(2).view(np.int32), False),
+    "large dtypes": (large(2000), large(2000).view(np.int32), False),
+    "other texts": (texts("ab", "c"), texts("a", "bc"), False),
+    "other four bits": (packed(1, -2, 3), packed(1, -2, 4), False),
+    "the last of many pieces": (MANY, changed(MANY, -2), False),
+    # one bit differs, not where large ones are sampled
+    **{f"bit at {k}": (large(5000), changed(large(5000), k), False) for k in (1, 777, 4998)},
+    **{f"sign at {k}": (ZEROS, changed(ZEROS, k), False) for k in (1, 777, 4998)},
 }
 
 
-@pytest.mark.parametrize("what", DIFFERENT)
-def test_different_ones_stay_apart(what):
-    names, _, modified = deduplicate(two(*DIFFERENT[what]))
-    assert (names, modified) == (["a", "b"], False)
+@pytest.mark.parametrize("what", PAIRS)
+def test_equal_ones_become_one_and_others_stay_apart(what):
+    a, b, are_equal = PAIRS[what]
+    is_plain = isinstance(a, np.ndarray | np.generic)
+    model = two(a, b, "Neg" if is_plain else "Identity")
+    names, after, modified = deduplicate(model)
+    assert (names, modified) == ((["a"], True) if are_equal else (["a", "b"], False))
+    if is_plain:
+        assert_same(model, after, {})
+    assert deduplicate(after)[2] is False
 
 
-def test_equal_nans_become_one():
-    assert deduplicate(two(nan(7), nan(7)))[0] == ["a"]
-
-
-@pytest.mark.parametrize("size", [2, 2000])
-def test_the_same_bytes_of_another_dtype_stay_apart(size):
-    floats = large(size)
-    model = parse("g () => (float[n] y, int32[n] z) { y = Neg (a) z = Neg (b) }")
-    with_weights(model, a=floats, b=floats.view(np.int32))
-    assert deduplicate(model)[0] == ["a", "b"]
-
-
-@pytest.mark.parametrize("place", [1, 777, 4998])
-def test_large_ones_that_agree_where_they_are_sampled(place):
-    """One bit differs, not at the ends."""
-    other = large(5000)
-    other.view(np.uint32)[place] ^= 1
-    assert deduplicate(two(large(5000), other))[0] == ["a", "b"]
-    assert deduplicate(two(np.zeros(5000, np.float32), np.zeros(5000, np.float32)))[0] == ["a"]
-    zeros = np.zeros(5000, np.float32)
-    zeros[place] = -0.0
-    assert deduplicate(two(np.zeros(5000, np.float32), zeros))[0] == ["a", "b"]
-
-
-def test_a_difference_in_the_last_of_many_pieces():
-    big = np.zeros((3 << 20) // 4, np.float32)
-    other = big.copy()
-    other[-2] = 1
-    assert deduplicate(two(big, other))[0] == ["a", "b"]
-
-
-def test_three_candidates_two_of_them_equal():
-    model = two(large(3000), large(3000, seed=1))
-    model.graph.node.append(onnx.helper.make_node("Neg", ["c"], ["unused"]))
-    with_weights(model, c=large(3000, seed=1))
-    assert deduplicate(model)[0] == ["a", "b"]
-
-
-def test_strings():
-    def texts(*values: str) -> onnx.TensorProto:
-        return onnx.helper.make_tensor("t", 8, [len(values)], [v.encode() for v in values])
-
-    model = parse("g () => (string[2] y, string[2] z) { y = Identity (a) z = Identity (b) }")
-    same = with_weights(model, a=texts("ab", "c"), b=texts("ab", "c"))
-    assert deduplicate(same)[0] == ["a"]
-    model = parse("g () => (string[2] y, string[2] z) { y = Identity (a) z = Identity (b) }")
-    assert deduplicate(with_weights(model, a=texts("ab", "c"), b=texts("a", "bc")))[0] == ["a", "b"]
-
-
-def test_four_bits():
-    def packed(*values: int) -> ir.TensorProtocol:
-        return ir.Tensor(np.array(values, np.int8).astype(ir.DataType.INT4.numpy()))
-
-    model = parse("g () => (int4[3] y, int4[3] z) { y = Identity (a) z = Identity (b) }")
-    assert deduplicate(with_weights(model, a=packed(1, -2, 3), b=packed(1, -2, 3)))[0] == ["a"]
-    model = parse("g () => (int4[3] y, int4[3] z) { y = Identity (a) z = Identity (b) }")
-    model = with_weights(model, a=packed(1, -2, 3), b=packed(1, -2, 4))
-    assert deduplicate(model)[0] == ["a", "b"]
-
-
-# ---------------------------------------------------------------- what is not touched
-
-
-def test_inputs_can_be_overridden_and_stay():
-    model = parse("g (float[2] a, float[2] b) => (float[2] y) { y = Add (a, b) }")
-    with_weights(model, a=np.float32([1, 2]), b=np.float32([1, 2]))
-    assert deduplicate(model)[0] == ["a", "b"]
-
-
-def test_outputs_keep_their_names_and_others_give_way_to_them():
-    model = parse("g (float[2] x) => (float[2] y, float[2] b) { s = Add (x, a) y = Add (s, b) }")
-    with_weights(model, a=np.float32([1, 2]), b=np.float32([1, 2]))
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        # of three candidates two are equal
+        ("g (float[2] x) => (float[2] y) { s = Sum (x, a, b, c) y = Neg (s) }", "ac"),
+        # inputs can be overridden
+        ("g (float[2] a, float[2] b) => (float[2] y) { y = Add (a, b) }", "ab"),
+        # outputs keep their names, and others give way to them
+        ("g (float[2] x) => (float[2] y, float[2] b) { s = Add (x, a) y = Add (s, b) }", "b"),
+        ("g (float[2] x) => (float[2] y, float[2] a, float[2] b) { y = Neg (x) }", "ab"),
+    ],
+)
+def test_what_is_left_of_equal_ones(text, left):
+    arrays = {"a": large(2), "b": large(2), "c": large(2, seed=1)}
+    model = named(text, **{name: arrays[name] for name in arrays if name != "c" or ", c" in text})
     names, after, _ = deduplicate(model)
-    assert names == ["b"]
-    assert [o.name for o in after.graph.output] == ["y", "b"]
-    assert run(after, X)[1].tolist() == [1, 2]
-
-
-def test_two_equal_outputs_stay_both():
-    model = parse("g (float[2] x) => (float[2] y, float[2] a, float[2] b) { y = Neg (x) }")
-    with_weights(model, a=np.float32([1, 2]), b=np.float32([1, 2]))
-    assert deduplicate(model)[0] == ["a", "b"]
+    assert "".join(names) == left
+    assert_same(model, after, {i.name: large(2, seed=7) for i in model.graph.input})
 
 
 # ---------------------------------------------------------------- subgraphs and views
@@ -177,8 +145,7 @@ def test_an_initializer_of_a_subgraph_gives_way_to_an_outer_one(size):
     assert names == ["w"]
     assert inner_initializers(after) == [0, 1]
     for c in (True, False):
-        feeds = {"x": large(size, seed=5), "c": np.array(c)}
-        np.testing.assert_array_equal(run(model, feeds)[0], run(after, feeds)[0])
+        assert_same(model, after, {"x": large(size, seed=5), "c": np.array(c)})
 
 
 @pytest.mark.parametrize("size", [4, 4000])
@@ -189,30 +156,34 @@ def test_those_of_branches_that_do_not_see_each_other_stay(size):
 
 
 def test_an_initializer_gives_way_to_one_of_any_graph_around_it():
-    text = """g (float[400] x, bool c) => (float[400] y) {
-        y = If (c) <
-            then_branch = t () => (float[400] p) {
-                h = Add (x, k)
-                p = If (c) <
-                    then_branch = tt () => (float[400] pp) { pp = Add (h, i) },
-                    else_branch = te () => (float[400] pq) { pq = Mul (h, i) }
-                >
-            },
-            else_branch = e () => (float[400] q) { q = Add (x, k) }
-        >
-    }"""
-    model = parse(text)
-    then, otherwise = (a.g for a in model.graph.node[0].attribute)
-    inner = [a.g for a in then.node[1].attribute]
-    for graph, name in zip((then, otherwise, *inner), "kkii", strict=True):
+    model = parse(
+        """g (float[400] x, bool c) => (float[400] y) {
+            y = If (c) <
+                then_branch = t () => (float[400] p) {
+                    h = Add (x, k)
+                    p = If (c) <
+                        then_branch = tt () => (float[400] pp) { pp = Add (h, i) },
+                        else_branch = te () => (float[400] pq) { pq = Mul (h, i) }
+                    >
+                },
+                else_branch = e () => (float[400] q) { q = Add (x, k) }
+            >
+        }"""
+    )
+
+    def branches(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
+        return [a.g for a in graph.node[-1].attribute]
+
+    def inner(model: onnx.ModelProto) -> list[onnx.GraphProto]:
+        then, otherwise = branches(model.graph)
+        return [then, otherwise, *branches(then)]
+
+    for graph, name in zip(inner(model), "kkii", strict=True):
         graph.initializer.append(onnx.numpy_helper.from_array(large(400), name))
     _, after, _ = deduplicate(model)
-    then, otherwise = (a.g for a in after.graph.node[0].attribute)
-    inner = [a.g for a in then.node[1].attribute]
-    assert [len(g.initializer) for g in (then, otherwise, *inner)] == [1, 1, 0, 0]
+    assert [len(g.initializer) for g in inner(after)] == [1, 1, 0, 0]
     for c in (True, False):
-        feeds = {"x": large(400, seed=5), "c": np.array(c)}
-        np.testing.assert_array_equal(run(model, feeds)[0], run(after, feeds)[0])
+        assert_same(model, after, {"x": large(400, seed=5), "c": np.array(c)})
 
 
 def test_equal_views_of_one_buffer_are_one_and_others_are_not():

@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from call_count import calls_of
 from fold_check import fold, parse
 from onnx_ir.passes import common
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.editing import remove_unused
 from onnxfold.graphs import all_graphs
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify
-from onnxfold.passes.symbolic_shapes import SymbolicShapes
-
-
-def clean(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
-    opened = storage.from_proto(model)
-    modified = RemoveDeadCode()(opened).modified
-    after = storage.to_proto(opened)
-    onnx.checker.check_model(after)
-    return after, modified
-
-
-def test_unused_initializers_of_subgraphs():
-    model = parse(
-        """g (float[2] x, bool c) => (float[2] y) {
-            y = If (c) <
-                then_branch = t () => (float[2] p) { p = Add (x, k) },
-                else_branch = e () => (float[2] q) { q = Neg (x) }
-            >
-        }"""
-    )
-    for attribute in model.graph.node[0].attribute:
-        attribute.g.initializer.append(onnx.numpy_helper.from_array(np.float32([1, 2]), "k"))
-    after, modified = clean(model)
-    assert modified
-    assert [len(a.g.initializer) for a in after.graph.node[0].attribute] == [1, 0]
-
 
 IF_OF_OUTER_VALUES = """g (float[2] x, bool c) => (float[2] y) {
     a = Exp (x)
@@ -69,18 +43,6 @@ def test_what_only_the_branches_of_an_unused_node_read_goes_too():
     assert not RemoveDeadCode()(opened).modified
 
 
-def test_rules_after_dead_code_see_no_users_in_removed_branches():
-    """A value that only a removed branch read besides: `single_use` holds, and no node is lost."""
-    model = parse(
-        IF_OF_OUTER_VALUES.replace("y = Neg (x)", "d = Cast <to = 1> (b)\n    y = Neg (d)")
-    )
-    opened = storage.from_proto(model)
-    sequence = ir.passes.Sequential(RemoveDeadCode(), Simplify())
-    assert sequence(opened).modified
-    assert [node.op_type for node in opened.graph] == ["Exp", "Exp", "Neg"]
-    assert [use.node.op_type for use in opened.graph.inputs[0].uses()] == ["Exp"]
-
-
 def test_between_passes_that_leave_users_behind():
     """onnx-ir's pass takes out the If and leaves the nodes of its branches as users."""
     opened = storage.from_proto(parse(IF_OF_OUTER_VALUES.replace("Neg (x)\n}", "Neg (b)\n}")))
@@ -90,24 +52,6 @@ def test_between_passes_that_leave_users_behind():
     assert sequence(opened).modified
     assert [node.op_type for node in opened.graph] == ["Exp", "Exp", "Neg"]
     assert [use.node.op_type for use in opened.graph[1].outputs[0].uses()] == ["Neg"]
-
-
-def test_a_node_that_makes_nothing_for_anybody_reads_nothing():
-    """An If that a rewrite makes superfluous goes with what its branches read."""
-    model = parse(
-        """g (float[2] x, bool c) => (int64[1] y) {
-            a = Exp (x)
-            u = If (c) <
-                then_branch = t () => (float[2] p) { p = Exp (a) },
-                else_branch = e () => (float[2] q) { q = Neg (a) }
-            >
-            y = Shape (u)
-        }"""
-    )
-    opened = storage.from_proto(model)
-    SymbolicShapes()(opened)
-    assert not [node.op_type for node in opened.graph if node.op_type in ("If", "Exp")]
-    assert not opened.graph.inputs[0].uses()
 
 
 def test_nodes_of_a_subgraph_that_goes_with_its_node():
@@ -159,8 +103,7 @@ def test_a_used_node_keeps_all_its_outputs_and_inputs():
         }""",
         opset=23,
     )
-    after, modified = clean(model)
-    assert not modified
+    after = onnxfold.optimize(model, passes=["dead-code"])
     assert [list(n.output) for n in after.graph.node] == [list(n.output) for n in model.graph.node]
     assert [list(n.input) for n in after.graph.node] == [list(n.input) for n in model.graph.node]
 

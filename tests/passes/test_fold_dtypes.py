@@ -106,49 +106,6 @@ def test_bfloat16_arithmetic_rounds_after_every_op():
     assert bits(fold(model).weights["y"]) == bits((w + w) * w - w)
 
 
-# ---------------------------------------------------------------- strings
-
-
-def strings(name: str, *texts: str, dims=None) -> onnx.TensorProto:
-    return onnx.helper.make_tensor(name, 8, dims or [len(texts)], [t.encode() for t in texts])
-
-
-def test_strings_move():
-    model = parse("g () => (string[3, 2] y) { y = Transpose <perm = [1, 0]> (w) }")
-    with_weights(model, w=strings("w", "a", "b", "", "ä", "日本", "a b", dims=[2, 3]))
-    value = fold(model).weights["y"]
-    texts = [t.decode() if isinstance(t, bytes) else t for t in value.reshape(-1)]
-    assert texts == ["a", "ä", "b", "日本", "", "a b"]
-
-
-def test_strings_are_compared_and_joined():
-    model = parse(
-        """g (bool[2] x) => (bool[2] y, string[2] z) {
-            e = Equal (a, b)
-            y = And (x, e)
-            z = StringConcat (a, b)
-        }"""
-    )
-    with_weights(model, a=strings("a", "x", "ä"), b=strings("b", "x", "y"))
-    folded = fold(model, {"x": np.array([True, True])})
-    assert folded.ops == {"And": 1}
-    assert folded.weights["e"].tolist() == [True, False]
-
-
-def test_a_string_without_axes():
-    model = parse(
-        "g () => (string z, string[1] u) { z = StringConcat (a, a)  u = StringConcat (a, b) }"
-    )
-    scalar = onnx.TensorProto(name="a", data_type=8, string_data=[b"x"])
-    folded = fold(with_weights(model, a=scalar, b=strings("b", "y")), {})
-    assert folded.ops == {}
-
-
-def test_a_string_constant_node():
-    model = parse('g () => (string[2] y) { y = Constant <value_strings = ["a", "b"]> () }')
-    assert fold(model, {}).outputs == ["y"]
-
-
 # ---------------------------------------------------------------- empty and 0-d
 
 

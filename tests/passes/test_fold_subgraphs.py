@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
-from fold_check import X, fold, parse, run, with_weights
+from fold_check import X, fold, parse, run
 
 import onnxfold
 
@@ -26,42 +25,6 @@ def known_if(then: str, otherwise: str = "q = Abs (x)", *, before: str = "", con
 def branch(model: onnx.ModelProto, name: str = "then_branch") -> onnx.GraphProto:
     node = next(n for n in model.graph.node if n.op_type == "If")
     return next(a.g for a in node.attribute if a.name == name)
-
-
-def test_initializers_of_the_branch_come_along_and_fold():
-    model = known_if("a = Add (w, k) p = Mul (x, a)")
-    weight = onnx.numpy_helper.from_array(np.float32([3, 4]), "k")
-    branch(model).initializer.append(weight)
-    folded = fold(model, X)
-    assert folded.ops == {"Mul": 1, "Neg": 1}
-
-
-def test_names_of_the_branch_that_the_model_uses_elsewhere():
-    """Legal in ONNX as long as the graphs do not see each other; after inlining they do."""
-    model = parse(
-        """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}, bool c = {1}> {
-            r = If (c) <
-                then_branch = t () => (float[2] p)
-                    { late = Exp (x) k2 = Add (late, k) p = Neg (k2) },
-                else_branch = e () => (float[2] q) { q = Abs (x) }
-            >
-            late = Sqrt (w)
-            k2 = Add (r, late)
-            y = Neg (k2)
-        }"""
-    )
-    branch(model).initializer.append(onnx.numpy_helper.from_array(np.float32([3, 4]), "k"))
-    folded = fold(model, X)
-    assert folded.ops == {"Exp": 1, "Add": 2, "Neg": 2}
-    made = [name for node in folded.proto.graph.node for name in node.output]
-    assert len(made) == len(set(made))
-
-
-def test_a_branch_that_gives_its_initializer():
-    model = known_if("a = Neg (x)")
-    graph = branch(model)
-    graph.initializer.append(onnx.numpy_helper.from_array(np.float32([3, 4]), "p"))
-    assert fold(model, X).ops == {}
 
 
 def two_results(inside: str) -> onnx.ModelProto:
@@ -113,23 +76,6 @@ def test_a_branch_whose_output_is_a_value_of_the_outer_graph(op):
     assert run(folded.proto, X)[0].tolist() == wanted.tolist()
 
 
-def test_a_string_op_of_the_reference_evaluator_in_a_chain():
-    """onnxruntime joins the strings; where it lacks a locale, the other changes their case."""
-    model = parse(
-        """g () => (string[2] y) {
-            j = StringConcat (a, b)
-            y = StringNormalizer <case_change_action = "UPPER", is_case_sensitive = 1> (j)
-        }"""
-    )
-    for name in "ab":
-        tensor = onnx.helper.make_tensor(name, 8, [2], [b"x", b"yz"])
-        with_weights(model, **{name: tensor})
-    folded = fold(model)
-    assert folded.ops == {}
-    texts = folded.weights["y"].tolist()
-    assert [t.decode() if isinstance(t, bytes) else t for t in texts] == ["XX", "YZYZ"]
-
-
 def test_a_loop_that_onnxruntime_refuses_stays():
     """onnxruntime has no Abs of bfloat16; onnx stacks the numbers to a column."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
@@ -140,3 +86,16 @@ def test_a_loop_that_onnxruntime_refuses_stays():
         }""")
     folded = onnxfold.optimize(model, fold_all=True)
     assert [node.op_type for node in folded.graph.node] == ["Loop"]
+
+
+def test_a_string_op_of_the_reference_evaluator_in_a_chain():
+    """onnxruntime joins the strings; where it lacks a locale, the other changes their case."""
+    folded = fold(
+        """g () => (string[2] y) <string[2] a = {"x", "yz"}> {
+            j = StringConcat (a, a)
+            y = StringNormalizer <case_change_action = "UPPER", is_case_sensitive = 1> (j)
+        }"""
+    )
+    assert folded.ops == {}
+    texts = folded.weights["y"].tolist()
+    assert [t.decode() if isinstance(t, bytes) else t for t in texts] == ["XX", "YZYZ"]

@@ -89,7 +89,7 @@ def test_options_are_checked():
         fold(ABS, keep="bias")
     with pytest.raises(UsageError, match="max_growth"):
         fold(ABS, max_growth=-1)
-    with pytest.raises(UsageError, match="memory.limit"):
+    with pytest.raises(UsageError, match=r"memory.limit"):
         fold(ABS, memory_limit=0)
 
 

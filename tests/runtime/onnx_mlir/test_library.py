@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from pathlib import Path
 

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.analysis.minimum_cut import Network
-from onnxfold.analysis.preflow import SINK, SOURCE
+from onnxfold.analysis.preflow import SINK, SOURCE, Network
 from onnxfold.kernels.anywhere import EXACT_ANYWHERE, ORDERING, VECTORIZED
 from onnxfold.kernels.registry import Kind, Unfoldable, find
 from onnxfold.onnx_ir_private import nodes_of, uses

@@ -6,12 +6,11 @@ An edge's capacity is what its value costs to store; an op that stays adds an ed
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from onnxfold.analysis.preflow import SINK, SOURCE, Preflow
+from onnxfold.analysis.preflow import SINK, SOURCE, Network
 
 V = TypeVar("V", bound=Hashable)
 
@@ -38,84 +37,29 @@ def minimum_cut(
         price: What it costs to keep an op, besides the op's own cost. A higher price never
             gives a set that folds less.
     """
-    return _ValueNetwork(ops, wanted, cost, price).minimum()
+    network = Network()
+    index: dict[V, int] = {}
+    """The vertex before each value's own edge; the one after it is the next number."""
 
-
-class Network:
-    """A network of which the cheapest cut is read off from the sink's side."""
-
-    def __init__(self) -> None:
-        self._heads: list[list[int]] = [[], []]  # vertex -> its edges
-        self._to: list[int] = []
-        self._left: list[float] = []
-
-    def vertex(self) -> int:
-        """Return a new vertex, besides SOURCE and SINK."""
-        self._heads.append([])
-        return len(self._heads) - 1
-
-    def edge(self, start: int, end: int, capacity: float) -> None:
-        """A new edge; it is cut where only its end is on the sink's side."""
-        self._heads[start].append(len(self._to))
-        self._to.append(end)
-        self._left.append(capacity)
-        self._heads[end].append(len(self._to))
-        self._to.append(start)
-        self._left.append(0)
-
-    def before_sink(self) -> set[int]:
-        """Return the vertices on the sink's side of the cheapest cut, as few as there can be."""
-        Preflow(self._heads, self._to, self._left).run()
-        reached = {SINK}
-        queue = deque([SINK])
-        while queue:
-            vertex = queue.popleft()
-            for edge in self._heads[vertex]:
-                start = self._to[edge]
-                if start not in reached and self._left[edge ^ 1] > 0:
-                    reached.add(start)
-                    queue.append(start)
-        return reached
-
-
-class _ValueNetwork(Network, Generic[V]):
-    """The network of one part."""
-
-    def __init__(
-        self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float
-    ) -> None:
-        super().__init__()
-        self._cost = cost
-        self._index: dict[V, int] = {}
-        produced: set[V] = set()
-        for op in ops:
-            vertex = self.vertex()
-            for value in op.inputs:
-                self.edge(self._value(value) + 1, vertex, math.inf)
-            for value in op.outputs:
-                produced.add(value)
-                self.edge(vertex, self._value(value), math.inf)
-            self.edge(SOURCE, vertex, op.cost + price)
-        for value, vertex in self._index.items():
-            if value not in produced:
-                self.edge(SOURCE, vertex, cost[value])
-            if value in wanted:
-                self.edge(vertex + 1, SINK, math.inf)
-
-    def _value(self, value: V) -> int:
-        """Return the vertex before the value's own edge; the one after it is the next number."""
-        vertex = self._index.get(value)
+    def before(value: V) -> int:
+        vertex = index.get(value)
         if vertex is None:
-            vertex = self._index[value] = self.vertex()
-            self.vertex()
-            self.edge(vertex, vertex + 1, self._cost[value])
+            vertex = index[value] = network.vertex()
+            network.edge(vertex, network.vertex(), cost[value])
         return vertex
 
-    def minimum(self) -> set[V]:
-        """Return the cheapest cut nearest to the sink."""
-        before_sink = self.before_sink()
-        return {
-            value
-            for value, vertex in self._index.items()
-            if vertex + 1 in before_sink and vertex not in before_sink
-        }
+    for op in ops:
+        vertex = network.vertex()
+        for value in op.inputs:
+            network.edge(before(value) + 1, vertex, math.inf)
+        for value in op.outputs:
+            network.edge(vertex, before(value), math.inf)
+        network.edge(SOURCE, vertex, op.cost + price)
+    produced = {value for op in ops for value in op.outputs}
+    for value, vertex in index.items():
+        if value not in produced:
+            network.edge(SOURCE, vertex, cost[value])
+        if value in wanted:
+            network.edge(vertex + 1, SINK, math.inf)
+    reached = network.before_sink()
+    return {v for v, vertex in index.items() if vertex + 1 in reached and vertex not in reached}

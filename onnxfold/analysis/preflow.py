@@ -2,47 +2,53 @@
 
 What is pushed from many places flows together and is pushed on as one amount, so a long chain with
 a source at every link takes one walk. Labels are lower bounds of the distance to the sink; where a
-label has no vertex any more, the sink is out of reach of all vertices above it.
+label has no vertex any more, the sink is out of reach of all vertices above it. What cannot reach
+the sink stays where it got stuck: that is enough to read off minimum cuts.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-
 SOURCE, SINK = 0, 1
 
 
-class Preflow:
-    """A network on which as much as possible is pushed into the sink.
+class Network:
+    """A network of which the cheapest cut is read off from the sink's side."""
 
-    What cannot reach the sink stays where it got stuck: that is enough to read off minimum cuts.
+    def __init__(self) -> None:
+        self._heads: list[list[int]] = [[], []]  # vertex -> its edges
+        self._to: list[int] = []  # edges come in pairs: k and k ^ 1 are opposite
+        self._left: list[float] = []
 
-    Args:
-        heads: The edges that start at each vertex; SOURCE and SINK are the first two vertices.
-        to: The vertex that each edge leads to. Edges come in pairs: k and k ^ 1 are opposite.
-        left: The capacity of each edge; afterwards what is left of it.
-    """
+    def vertex(self) -> int:
+        """Return a new vertex, besides SOURCE and SINK."""
+        self._heads.append([])
+        return len(self._heads) - 1
 
-    def __init__(self, heads: Sequence[Sequence[int]], to: Sequence[int], left: list[float]):
-        self._heads = heads
-        self._to = to
-        self._left = left
-        self._nowhere = len(heads)  # the label of what cannot reach the sink
-        self._label = self._distances()
-        self._label[SOURCE] = self._nowhere
-        self._excess: list[float] = [0] * len(heads)
-        self._position = [0] * len(heads)
-        self._active: list[list[int]] = [[] for _ in heads]
-        self._labelled: list[list[int]] = [[] for _ in heads]
+    def edge(self, start: int, end: int, capacity: float) -> None:
+        """A new edge; it is cut where only its end is on the sink's side."""
+        self._heads[start].append(len(self._to))
+        self._to.append(end)
+        self._left.append(capacity)
+        self._heads[end].append(len(self._to))
+        self._to.append(start)
+        self._left.append(0)
+
+    def before_sink(self) -> set[int]:
+        """Return the vertices on the sink's side of the cheapest cut, as few as there can be."""
+        self._nowhere = nowhere = len(self._heads)  # the label of what cannot reach the sink
+        self._label = [nowhere] * nowhere
+        for vertex, distance in self._distances().items():
+            self._label[vertex] = distance
+        self._label[SOURCE] = nowhere
+        self._excess: list[float] = [0] * nowhere
+        self._position = [0] * nowhere
+        self._active: list[list[int]] = [[] for _ in self._heads]
+        self._labelled: list[list[int]] = [[] for _ in self._heads]
         for vertex, label in enumerate(self._label):
-            if label < self._nowhere:
+            if label < nowhere:
                 self._labelled[label].append(vertex)
         self._count = [len(vertices) for vertices in self._labelled]
-        self._top = max((k for k, count in enumerate(self._count) if count), default=0)
-
-    def run(self) -> None:
-        """Push until nothing more reaches the sink."""
+        self._top = max(k for k, count in enumerate(self._count) if count)
         for edge in self._heads[SOURCE]:
             self._push(edge, self._left[edge])
         highest = self._top
@@ -51,17 +57,16 @@ class Preflow:
                 highest = self._discharge(self._active[highest].pop(), highest)
             else:
                 highest -= 1
+        return set(self._distances())
 
-    def _distances(self) -> list[int]:
-        """Edges from each vertex to the sink."""
-        distance = [self._nowhere] * len(self._heads)
-        distance[SINK] = 0
-        queue = deque([SINK])
-        while queue:
-            vertex = queue.popleft()
+    def _distances(self) -> dict[int, int]:
+        """Return the edges to the sink from each vertex that can reach it."""
+        distance = {SINK: 0}
+        queue = [SINK]
+        for vertex in queue:
             for edge in self._heads[vertex]:
                 start = self._to[edge]
-                if distance[start] == self._nowhere and self._left[edge ^ 1] > 0:
+                if start not in distance and self._left[edge ^ 1] > 0:
                     distance[start] = distance[vertex] + 1
                     queue.append(start)
         return distance

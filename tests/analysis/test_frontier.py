@@ -90,17 +90,9 @@ def test_the_least_bytes_and_of_those_the_fewest_ops(region):
     assert found == best(ops, demanded, cost)
 
 
-def needed(ops, demanded, stored) -> set:
-    """Of what is stored, what is read: by an op that stays, or outside."""
-    staying = staying_ops(ops, demanded, stored)
-    return stored & {*demanded, *(v for k in staying for v in ops[k].inputs)}
-
-
 @settings(max_examples=300, deadline=None)
 @given(regions(), st.integers(0, 20), st.integers(1, 8))
-def test_growth_is_never_more_than_allowed_and_nothing_is_left_that_it_would_buy(
-    region, allowed, per_op
-):
+def test_growth_is_never_more_than_allowed(region, allowed, per_op):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
     price_of_least, before = (
@@ -114,11 +106,6 @@ def test_growth_is_never_more_than_allowed_and_nothing_is_left_that_it_would_buy
     assert staying is not None and len(staying) <= len(before)
     if sum(cost[v] for v in set(demanded)) - price_of_least <= allowed:
         assert not staying
-    for value in cost.keys() - choice.stored if allowed else ():
-        other = needed(ops, demanded, choice.stored | {value})
-        left = staying_ops(ops, demanded, other)
-        if sum(cost[v] for v in other) + worth(ops, left) <= price_of_least + allowed:
-            assert len(left) >= len(staying), value
     bounded = choose(ops, demanded, cost, [Growth(allowed, per_op)])
     gone = len(before) - len(staying_ops(ops, demanded, bounded.stored))
     assert price(ops, demanded, cost, bounded) - price_of_least <= min(allowed, per_op * gone)

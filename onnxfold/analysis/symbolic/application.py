@@ -115,12 +115,7 @@ def _computed(application: Application) -> Results | None:
 
     Of an op that only moves elements, some may be expressions: the kernel moves their numbers.
     """
-    op_type, inputs, attributes = application.op_type, application.inputs, application.attributes
-    if op_type == "CastLike":
-        like = application.input(1)
-        if like is None or like.dtype is None:
-            return None
-        op_type, inputs, attributes = "Cast", inputs[:1], {"to": like.dtype.value, **attributes}
+    op_type, inputs = application.op_type, application.inputs
     arrays: list[Array | None] = [None if f is None else f.known for f in inputs]
     items: list[Number] = []
     if op_type in _MOVING and any(f is not None and f.is_symbolic for f in inputs):
@@ -139,7 +134,7 @@ def _computed(application: Application) -> Results | None:
         with np.errstate(all="ignore"):
             results = kernel(
                 arrays,
-                dict(attributes),
+                dict(application.attributes),
                 n_outputs=application.n_outputs,
                 opset=application.opset,
                 most_bytes=_MOST_BYTES,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
 from onnxfold.graphs import subgraphs_of
 
@@ -46,12 +46,14 @@ def results(
         if len(body.inputs) == 2 + len(given) and len(body.outputs) > len(given):
             mark = len(algebra.atoms)  # younger ones are those of a turn
             made = _repeat(algebra, body, given, depth, visit)
-            is_certain = _has_a_turn(inputs)
+            others, ends = made[len(given) :], body.outputs[1 + len(given) :]
+            has_a_turn = _has_a_turn(inputs)
+            shapes = [f.shape if has_a_turn else v.shape for f, v in zip(others, ends, strict=True)]
             turns = algebra.unknown(low=0)
-            return [
-                *made[: len(given)],
-                *(_stacked(algebra, f, mark, turns, is_certain) for f in made[len(given) :]),
+            stacked = [
+                _stacked(algebra, f, s, mark, turns) for f, s in zip(others, shapes, strict=True)
             ]
+            return [*made[: len(given)], *stacked]
     for graph in graphs:
         visit(graph, [UNKNOWN] * len(graph.inputs))
     return []
@@ -102,12 +104,19 @@ def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
     return fact is given, fact.dtype, fact.rank, [a == b for a, b in sizes]
 
 
-def _stacked(algebra: Algebra, fact: Fact, mark: int, turns: Number, is_certain: bool) -> Fact:
+def _stacked(
+    algebra: Algebra, fact: Fact, shape: Iterable[object] | None, mark: int, turns: Number
+) -> Fact:
     """Return one result for each turn: sizes that may change from turn to turn are not known
-    outside. Without a turn, onnxruntime takes the shape that the file says.
+    outside. Without a turn, onnxruntime takes the shape in the file.
     """
-    if fact.shape is None or fact.other is not None or not is_certain:
+    shape = None if shape is None else list(shape)
+    if shape is None or len(shape) != fact.rank or fact.other is not None:
         return Fact(fact.dtype)
-    is_older = [all(k < mark for k in algebra.atoms_in(d)) for d in fact.shape]
-    sizes = [d if k else algebra.unknown(low=0) for d, k in zip(fact.shape, is_older, strict=True)]
+    sizes = [
+        size
+        if isinstance(size, (int, Expr)) and all(k < mark for k in algebra.atoms_in(size))
+        else algebra.unknown(low=0)
+        for size in shape
+    ]
     return of_type(fact.dtype, [turns, *sizes], algebra)

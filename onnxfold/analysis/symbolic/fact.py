@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic.atoms import INFINITY
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 
 Array = npt.NDArray[Any]
@@ -108,15 +109,12 @@ class FactTable:
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
     """Return the fact of a tensor with these elements, which are Python integers or expressions."""
-    if dtype == ir.DataType.INT32 and not _fit(items, 1 << 31):
+    numbers = [item for item in items.flat if isinstance(item, int)]
+    if dtype == ir.DataType.INT32 and any(not -(1 << 31) <= n < 1 << 31 for n in numbers):
         return of_type(dtype, items.shape, algebra)
-    if not any(isinstance(item, Expr) for item in items.flat):
+    if len(numbers) == items.size:
         items = items.astype(dtype.numpy())
     return Fact(dtype, items.shape, items)
-
-
-def _fit(items: Array, limit: int) -> bool:
-    return all(not isinstance(item, int) or -limit <= item < limit for item in items.flat)
 
 
 def of_array(array: Array, dtype: ir.DataType) -> Fact:
@@ -134,14 +132,13 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
     if shape is None:
         return Fact(dtype)
     shape = tuple(shape)
-    if dtype not in SIZE_DTYPES or len(shape) > 1 or (shape and not _is_short(shape[0])):
+    count = shape[0] if shape else 1
+    if dtype not in SIZE_DTYPES or len(shape) > 1 or not isinstance(count, int):
         return Fact(dtype, shape)
-    is_bool = dtype == ir.DataType.BOOL
-    count = 1
-    for size in shape:
-        assert isinstance(size, int)
-        count *= size
-    items = list_of([algebra.unknown(0, 1) if is_bool else algebra.unknown() for _ in range(count)])
+    if not 0 <= count <= MOST_ELEMENTS:
+        return Fact(dtype, shape)
+    bounds = (0, 1) if dtype == ir.DataType.BOOL else (-INFINITY, INFINITY)
+    items = list_of([algebra.unknown(*bounds) for _ in range(count)])
     return of_items(items if shape else items.reshape(()), dtype, algebra)
 
 
@@ -161,11 +158,4 @@ def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
 
 def list_of(numbers: Sequence[Number]) -> Array:
     """Return a one-dimensional array of numbers and expressions."""
-    items: Array = np.empty(len(numbers), np.dtype(object))
-    for k, number in enumerate(numbers):
-        items[k] = number
-    return items
-
-
-def _is_short(size: Number) -> bool:
-    return isinstance(size, int) and 0 <= size <= MOST_ELEMENTS
+    return np.array(numbers, object)

@@ -15,9 +15,6 @@ from onnxfold.graphs import has_references
 from onnxfold.kernels.inference import infer_types, schema_of
 from onnxfold.kernels.registry import Unfoldable
 
-# Elements of floating point lists that decide about shapes: the scales of Resize.
-_DATA_ELEMENTS = 64
-
 
 def infer(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
@@ -58,7 +55,7 @@ def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Alge
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
-        return Fact(other=_without_names(proto).SerializeToString())
+        return Fact(other=_without_shape(proto).SerializeToString())
     tensor = proto.tensor_type
     dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
@@ -75,9 +72,7 @@ def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Alge
 
 def _data(fact: Fact) -> onnx.TensorProto | None:
     known, dtype = fact.known, fact.dtype
-    if known is None or known.ndim > 1 or known.size > _DATA_ELEMENTS:
-        return None
-    if dtype is None or dtype.bitwidth < 8:
+    if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
     raw_data = np.ascontiguousarray(known).tobytes()
     return onnx.TensorProto(data_type=dtype.value, dims=known.shape, raw_data=raw_data)
@@ -101,14 +96,10 @@ def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
     return proto
 
 
-def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:
-    """Return the type of a sequence or an optional; sizes had names for this one node only."""
+def _without_shape(proto: onnx.TypeProto) -> onnx.TypeProto:
+    """Return the type of a sequence or an optional: sizes had names for this one node only."""
     inner = proto
-    while not inner.HasField("tensor_type"):
-        kind = inner.WhichOneof("value")
-        if kind not in ("sequence_type", "optional_type"):
-            return proto
+    while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
         inner = getattr(inner, kind).elem_type
-    for dim in inner.tensor_type.shape.dim:
-        dim.ClearField("dim_param")
+    inner.tensor_type.ClearField("shape") if kind == "tensor_type" else None
     return proto

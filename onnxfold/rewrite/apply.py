@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.analysis.facts import ModelFacts
 from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
@@ -23,6 +22,9 @@ FROM_KEY = "onnxfold.from"
 """Metadata of a new node: the nodes of the original model that it comes from."""
 _MOST_SOURCES = 8
 
+Keeps = Callable[[ir.Value], bool]
+"""Says of a value whether the node that makes it must stay."""
+
 
 class Mismatch(Exception):
     """The replacement has another dtype or shape: the rule is wrong."""
@@ -35,186 +37,164 @@ class Change:
     added: list[ir.Node]
     users: list[ir.Node]
     """The nodes that read what was replaced (not all that read what took its place)."""
-    touched: list[ir.Value] = field(default_factory=list)
+    touched: list[ir.Value]
     """Values that lost users."""
 
 
-class Splicer:
-    """Applies matches to one model.
+def apply(match: Match, keeps: Keeps) -> Change:
+    """Rewrite a match.
 
     Args:
-        facts: The model.
+        match: The match.
         keeps: Says of a value whether the node that makes it must stay.
+
+    Raises:
+        Refused, NotKnown: the graph is as it was.
+        Mismatch: so it is, but the rule should not have matched.
     """
+    first = match.roots[0].producer()
+    assert first is not None and first.graph is not None
+    graph = first.graph
+    dying = _dying(match, graph, keeps)
+    builder = Builder(match, first)
+    try:
+        values = _build(match, builder)
+        _check_count(match, dying, builder, graph)
+        _check_values(match, values, graph)
+        values = _keep_outputs(match, values, builder, dying, keeps)
+    except Exception:
+        builder.discard()
+        raise
+    return _connect(match, values, builder, dying, graph, keeps)
 
-    def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
-        self._facts = facts
-        self._keeps = keeps
 
-    def apply(self, match: Match) -> Change:
-        """Rewrite a match.
+def _build(match: Match, builder: Builder) -> list[ir.Value]:
+    values: list[ir.Value] = []
+    for replacement in match.rule.pair.replacements:
+        if isinstance(replacement, AllOutputs):
+            values.extend(builder.outputs(replacement, len(match.roots)))
+            continue
+        value = builder.value(replacement)
+        if value is None:
+            raise Refused("the replacement is an omitted input")
+        values.append(value)
+    return values
 
-        Raises:
-            Refused, NotKnown: the graph is as it was.
-            Mismatch: so it is, but the rule should not have matched.
-        """
-        first = match.roots[0].producer()
-        assert first is not None
-        graph = _graph_of(first)
-        dying = self._dying(match, graph)
-        builder = Builder(match, first)
-        try:
-            values = self._build(match, builder)
-            self._check_count(match, dying, builder, graph)
-            self._check_types(match, values)
-            self._check_readers(match, values, graph)
-            values = self._keep_outputs(match, values, builder, dying)
-        except Exception:
-            builder.discard()
-            raise
-        return self._connect(match, values, builder, dying)
 
-    def _build(self, match: Match, builder: Builder) -> list[ir.Value]:
-        values: list[ir.Value] = []
-        for replacement in match.rule.pair.replacements:
-            if isinstance(replacement, AllOutputs):
-                values.extend(builder.outputs(replacement, len(match.roots)))
-                continue
-            value = builder.value(replacement)
-            if value is None:
-                raise Refused("the replacement is an omitted input")
-            values.append(value)
-        return values
-
-    # ---------------------------------------------------------------- is it worth it
-
-    def _dying(self, match: Match, graph: ir.Graph) -> dict[ir.Node, None]:
-        """Return the matched nodes that the rewrite makes unused, users before their operands."""
-        roots = dict.fromkeys(match.roots)
-        matched = match.nodes
-        for value in roots:
-            if value.is_graph_output() and value.graph is not graph:
-                raise Refused("it is the output of another graph")
-            node = value.producer()
-            if node is None or node.graph is not graph:
-                raise Refused("its outputs are in different graphs")
-            # what is made anew stands in the place of the first root
-            if node is not match.roots[0].producer() and any(
-                use.node not in matched for use in uses(value)
+def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
+    """Return the matched nodes that the rewrite makes unused, users before their operands."""
+    roots = dict.fromkeys(match.roots)
+    matched = match.nodes
+    for value in roots:
+        if value.is_graph_output() and value.graph is not graph:
+            raise Refused("it is the output of another graph")
+        node = value.producer()
+        if node is None or node.graph is not graph:
+            raise Refused("its outputs are in different graphs")
+        # what is made anew stands in the place of the first root
+        if node is not match.roots[0].producer() and any(
+            use.node not in matched for use in uses(value)
+        ):
+            raise Refused("another node reads an output before the first one is there")
+    dying: dict[ir.Node, None] = {}
+    changed = True
+    while changed:
+        changed = False
+        for node in matched:
+            if node not in dying and all(
+                value in roots or _is_unused(value, dying) for value in node.outputs
             ):
-                raise Refused("another node reads an output before the first one is there")
-        dying: dict[ir.Node, None] = {}
-        changed = True
-        while changed:
-            changed = False
-            for node in matched:
-                if node not in dying and all(
-                    value in roots or _is_unused(value, dying) for value in node.outputs
-                ):
-                    dying[node] = None
-                    changed = True
-        for value in roots:
-            if value.producer() not in dying:
-                raise Refused("another output of it is used")
-        if any(self._keeps(value) for node in dying for value in node.outputs):
-            raise Refused("kept by option")
-        return dying
+                dying[node] = None
+                changed = True
+    if any(value.producer() not in dying for value in roots):
+        raise Refused("another output of it is used")
+    if any(keeps(value) for node in dying for value in node.outputs):
+        raise Refused("kept by option")
+    return dying
 
-    def _check_count(
-        self,
-        match: Match,
-        dying: dict[ir.Node, None],
-        builder: Builder,
-        graph: ir.Graph,
-    ) -> None:
-        """Nodes with other users stay: then the rewrite must not add more than it removes.
 
-        As many nodes with new constants are more, too, beside those that give a result.
-        """
-        matched = set(match.nodes)
-        if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
-            return
-        known = self._facts.known
-        added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
-        gone = sum(node.graph is graph for node in dying)
-        for_ever = any(
-            v.is_graph_output() for node in matched.difference(dying) for v in node.outputs
-        )
-        if added > gone or (added == gone and for_ever and builder.initializers):
-            raise Refused("nodes in the pattern have other users")
+def _check_count(
+    match: Match, dying: dict[ir.Node, None], builder: Builder, graph: ir.Graph
+) -> None:
+    """Nodes with other users stay: then the rewrite must not add more than it removes.
 
-    def _check_types(self, match: Match, values: Sequence[ir.Value]) -> None:
-        types = self._facts.types
-        for root, value in zip(match.roots, values, strict=True):
-            before, after = types.of(root), types.of(value)
-            if None not in (before.dtype, after.dtype) and before.dtype != after.dtype:
-                raise Mismatch(f"{before.dtype} became {after.dtype}")
-            if differ(before.shape, after.shape):
-                raise Mismatch(f"shape {before.shape} became {after.shape}")
+    As many nodes with new constants are more, too, beside those that give a result.
+    """
+    matched = set(match.nodes)
+    if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
+        return
+    known = match.facts.known
+    added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
+    gone = sum(node.graph is graph for node in dying)
+    for_ever = any(v.is_graph_output() for node in matched.difference(dying) for v in node.outputs)
+    if added > gone or (added == gone and for_ever and builder.initializers):
+        raise Refused("nodes in the pattern have other users")
 
-    def _check_readers(self, match: Match, values: Sequence[ir.Value], graph: ir.Graph) -> None:
-        for root, value in zip(match.roots, values, strict=True):
-            if self._facts.known.tensor(value) is None:
-                continue
-            fact = self._facts.types.of(value)
-            opsets = self._facts.scopes.of(graph).opsets
-            if not may_be_constant(root, fact.dtype, fact.known, opsets):
-                raise Refused("a runtime would not load a model in which it is a constant")
 
-    # ---------------------------------------------------------------- graph outputs
+def _check_values(match: Match, values: Sequence[ir.Value], graph: ir.Graph) -> None:
+    """Check that what is new has the same type, and can be a constant if it is one."""
+    types, opsets = match.facts.types, match.facts.scopes.of(graph).opsets
+    for root, value in zip(match.roots, values, strict=True):
+        before, after = types.of(root), types.of(value)
+        if None not in (before.dtype, after.dtype) and before.dtype != after.dtype:
+            raise Mismatch(f"{before.dtype} became {after.dtype}")
+        if differ(before.shape, after.shape):
+            raise Mismatch(f"shape {before.shape} became {after.shape}")
+        if match.facts.known.tensor(value) is not None and not may_be_constant(
+            root, after.dtype, after.known, opsets
+        ):
+            raise Refused("a runtime would not load a model in which it is a constant")
 
-    def _keep_outputs(
-        self,
-        match: Match,
-        values: list[ir.Value],
-        builder: Builder,
-        dying: dict[ir.Node, None],
-    ) -> list[ir.Value]:
-        """Return where a graph output becomes a value that cannot take its name, copy it."""
-        kept = []
-        taken: set[ir.Value] = set()
-        for root, value in zip(match.roots, values, strict=True):
-            if root.is_graph_output() and (
-                value in taken or not can_take_name(root, value, self._keeps)
-            ):
-                if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
-                    raise Refused("it gives a graph output its name")
-                builder.insert(new_node(self._facts.names, root.name or "", "Identity", [value]))
-                value = builder.nodes[-1].outputs[0]
-            taken.add(value)
-            kept.append(value)
-        return kept
 
-    # ---------------------------------------------------------------- doing it
+def _keep_outputs(
+    match: Match,
+    values: list[ir.Value],
+    builder: Builder,
+    dying: dict[ir.Node, None],
+    keeps: Keeps,
+) -> list[ir.Value]:
+    """Return where a graph output becomes a value that cannot take its name, copy it."""
+    kept = []
+    taken: set[ir.Value] = set()
+    for root, value in zip(match.roots, values, strict=True):
+        if root.is_graph_output() and (value in taken or not can_take_name(root, value, keeps)):
+            if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
+                raise Refused("it gives a graph output its name")
+            builder.insert(new_node(match.facts.names, root.name or "", "Identity", [value]))
+            value = builder.nodes[-1].outputs[0]
+        taken.add(value)
+        kept.append(value)
+    return kept
 
-    def _connect(
-        self,
-        match: Match,
-        values: Sequence[ir.Value],
-        builder: Builder,
-        dying: dict[ir.Node, None],
-    ) -> Change:
-        new = set(builder.nodes)
-        _remember_origin(match.rule, builder.nodes, dying)
-        for node in builder.nodes:
-            scope = self._facts.scopes.of(_graph_of(node))
-            if node.domain not in scope.opsets:
-                scope.root.opset_imports[node.domain] = 1
-        users: dict[ir.Node, None] = {}
-        for root, value in zip(match.roots, values, strict=True):
-            users.update(dict.fromkeys(use.node for use in uses(root)))
-            producer = value.producer()
-            self._facts.types.same(root, value)
-            if producer in new or root.is_graph_output():
-                # the same content under the same name; of two names the graph output's stays
-                take_over(root, value, declared=root.is_graph_output())
-            else:
-                replace(root, value)
-            if producer in new and producer is not None:
-                _inherit(root.producer(), producer)
-        touched = remove_unused(dying, self._keeps)
-        alive = [v for v in touched if v.producer() is not None and v.graph is not None]
-        return Change(list(builder.nodes), list(users), alive)
+
+def _connect(
+    match: Match,
+    values: Sequence[ir.Value],
+    builder: Builder,
+    dying: dict[ir.Node, None],
+    graph: ir.Graph,
+    keeps: Keeps,
+) -> Change:
+    new, scope = set(builder.nodes), match.facts.scopes.of(graph)
+    _remember_origin(match.rule, builder.nodes, dying)
+    for node in builder.nodes:
+        if node.domain not in scope.opsets:
+            scope.root.opset_imports[node.domain] = 1
+    users: dict[ir.Node, None] = {}
+    for root, value in zip(match.roots, values, strict=True):
+        users.update(dict.fromkeys(use.node for use in uses(root)))
+        producer = value.producer()
+        match.facts.types.same(root, value)
+        if producer in new or root.is_graph_output():
+            # the same content under the same name; of two names the graph output's stays
+            take_over(root, value, declared=root.is_graph_output())
+        else:
+            replace(root, value)
+        if producer in new and producer is not None:
+            _inherit(root.producer(), producer)
+    touched = remove_unused(dying, keeps)
+    alive = [v for v in touched if v.producer() is not None and v.graph is not None]
+    return Change(list(builder.nodes), list(users), alive)
 
 
 def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
@@ -227,11 +207,6 @@ def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> 
         return True
     present = [v for v in node.inputs if v is not None]
     return bool(present) and all(is_constant(v) for v in present)
-
-
-def _graph_of(node: ir.Node) -> ir.Graph:
-    assert node.graph is not None
-    return node.graph
 
 
 # -------------------------------------------------------------------- where new nodes come from
@@ -267,4 +242,4 @@ def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.No
     for node in added:
         if node.op_type != "Constant":
             node.metadata_props[RULE_KEY] = ", ".join(rules)
-            node.metadata_props[FROM_KEY] = ", ".join(n for n in names)
+            node.metadata_props[FROM_KEY] = ", ".join(names)

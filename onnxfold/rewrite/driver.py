@@ -16,7 +16,7 @@ from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
-from onnxfold.rewrite.apply import Change, Mismatch, Splicer
+from onnxfold.rewrite.apply import Change, Mismatch, apply
 from onnxfold.rewrite.build import Refused
 from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
@@ -121,7 +121,7 @@ class Rewriter:
         self._level = level
         self._facts = facts_of(model)
         self._types = self._facts.types  # with what follows from earlier changes, also in `known`
-        self._keeps = keeps or _keeps_nothing
+        self._keeps = keeps or (lambda value: False)
         self._indexes = {
             graph: RuleIndex(self._rules, self._facts.scopes.of(graph).opsets, self._facts)
             for graph in self._facts.scopes.graphs()
@@ -136,23 +136,16 @@ class Rewriter:
         self._given_up: set[Rule] = set()
         self.report = RewriteReport()
 
-    @functools.cached_property
-    def _splicer(self) -> Splicer:
-        return Splicer(self._facts, self._keeps)
-
     def run(self) -> RewriteReport:
         """Rewrite the model.
 
         Raises:
             RuleError: a rule raised an exception.
         """
-        nodes = self._changed() if self._seen.inputs else self._in_order()
-        queue, queued = self._queue, self._queued
-        queue.extend(nodes)
-        queued.update(nodes)
-        while queue or self._add_skipped():
-            node = queue.popleft()
-            queued.discard(node)
+        self._enqueue(self._changed() if self._seen.inputs else self._in_order())
+        while self._queue or self._add_skipped():
+            node = self._queue.popleft()
+            self._queued.discard(node)
             if node.graph is not None:  # not removed in the meantime
                 self.report.visits += 1
                 self._visit(node, self._indexes[node.graph].candidates(node))
@@ -217,7 +210,7 @@ class Rewriter:
                 match = find_match(rule, node, self._facts)
                 if match is None or (self._level < 2 and not match.is_exact):
                     continue
-                change = self._splicer.apply(match)
+                change = apply(match, self._keeps)
             except (Refused, NotKnown):
                 continue
             except Mismatch as error:
@@ -254,8 +247,7 @@ class Rewriter:
     # ---------------------------------------------------------------- what to visit again
 
     def _revisit(self, change: Change) -> None:
-        for node in change.added:
-            self._enqueue(node)
+        self._enqueue(change.added)
         self._enqueue_from(change.users)
         for value in change.touched:
             # it may be used once now; how often a constant is used decides nothing
@@ -268,8 +260,7 @@ class Rewriter:
             if step and len(nodes) > _WIDE:
                 self._skipped = True  # visited once for all such changes, at the end
                 return
-            for node in nodes:
-                self._enqueue(node)
+            self._enqueue(nodes)
             nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
 
     def _add_skipped(self) -> bool:
@@ -277,31 +268,27 @@ class Rewriter:
         if not self._skipped:
             return False
         self._skipped = False
-        for node in self._in_order():
-            self._enqueue(node)
+        self._enqueue(self._in_order())
         return bool(self._queue)
 
-    def _enqueue(self, node: ir.Node) -> None:
-        if node not in self._queued and node.graph is not None:
-            self._queued.add(node)
-            self._queue.append(node)
+    def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            if node not in self._queued and node.graph is not None:
+                self._queued.add(node)
+                self._queue.append(node)
 
 
-def _tolerate(rule: Rule, node: ir.Node | None, error: Exception) -> None:
+def _tolerate(rule: Rule, node: ir.Node, error: Exception) -> None:
     """A function of a rule raised: ours do for an invalid node, which then stays as it is.
 
     Raises:
         RuleError: the rule is somebody else's, who wants to know, or it is no such error.
     """
-    name = None if node is None else node.name or node.op_type
+    name = node.name or node.op_type
     message = f"{rule.label} failed: {type(error).__name__}: {error}"
     if not rule.ours or not isinstance(error, _SENSELESS):
         raise RuleError(message, node=name) from error
     logger.debug("%s at %r", message, name)
-
-
-def _keeps_nothing(value: ir.Value) -> bool:
-    return False
 
 
 # -------------------------------------------------------------------- the rules for a node
@@ -415,9 +402,9 @@ def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
     first = next((k for k, operand in enumerate(operands) if isinstance(operand, Rest)), None)
     if first is not None:  # what comes behind a variadic variable may be anywhere
         return all(
-            any(_could_be(operand, o) for o in (origins[k : k + 1] if k < first else origins))
+            isinstance(operand, Rest)
+            or any(_could_be(operand, o) for o in (origins[k : k + 1] if k < first else origins))
             for k, operand in enumerate(operands)
-            if not isinstance(operand, Rest)
         )
     if len(origins) > len(operands) and any(origins[len(operands) :]):
         return False

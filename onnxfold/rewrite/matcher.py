@@ -156,9 +156,8 @@ class _Matcher:
         """By op type: which output is the root, its place, and what matches it."""
         for root in rule.roots:
             (place,) = self._places(1)
-            op, index = op_of(root), _index_of(root)
-            start = index, place, self._op(op, place, self._accept(place), index)
-            for op_type in op.op_types:
+            start = _index_of(root), place, self._op(root, place, self._accept(place))
+            for op_type in op_of(root).op_types:
                 self._starts.setdefault(op_type, []).append(start)
 
     def find(self, node: ir.Node, facts: ModelFacts) -> Match | None:
@@ -205,10 +204,7 @@ class _Matcher:
 
     def _step(self, pattern: Expression, place: int, then: _Step) -> _Step:
         """Match the value at a place and go on."""
-        make = _MAKERS.get(type(pattern))
-        if make is None:
-            raise TypeError(f"{pattern!r} cannot be matched")
-        return make(self, pattern, place, then)
+        return _MAKERS[type(pattern)](self, pattern, place, then)
 
     # ---------------------------------------------------------------- values
 
@@ -270,10 +266,8 @@ class _Matcher:
 
     # ---------------------------------------------------------------- ops
 
-    def _output(self, output: OutputOf, place: int, then: _Step) -> _Step:
-        return self._op(output.op, place, then, output.index)
-
-    def _op(self, op: Op, place: int, then: _Step, index: int = 0) -> _Step:
+    def _op(self, pattern: Expression, place: int, then: _Step) -> _Step:
+        op, index = op_of(pattern), _index_of(pattern)
         slot, domain, op_types = self._slots[op], op.domain, op.op_types
         match_node = self._node(op, then)
 
@@ -405,7 +399,7 @@ _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
     Rest: _Matcher._rest,
     AnyOf: _Matcher._any_of,
     Op: _Matcher._op,
-    OutputOf: _Matcher._output,
+    OutputOf: _Matcher._op,
 }
 """What makes the function that matches an expression of each kind."""
 

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
 from typing import Any
@@ -64,12 +64,12 @@ class Rule:
     """Whether it comes with onnxfold."""
     name: str = ""
     """The module variable that holds the rule, once a rule set has collected it."""
-    roots: tuple[Expression, ...] = field(init=False, default=())
-    """The first pattern: an op (or output of one), or several alternatives."""
 
-    def __post_init__(self) -> None:
+    @functools.cached_property
+    def roots(self) -> tuple[Expression, ...]:
+        """The first pattern: an op (or output of one), or several alternatives."""
         first = self.pair.patterns[0]
-        self.roots = tuple(first.operands) if isinstance(first, AnyOf) else (first,)
+        return tuple(first.operands) if isinstance(first, AnyOf) else (first,)
 
     @functools.cached_property
     def slots(self) -> dict[object, int]:
@@ -113,13 +113,14 @@ class Rule:
     @functools.cached_property
     def parameters(self) -> dict[Function, tuple[Parameter, ...]]:
         """How the functions of the rule are called, found out once."""
-        return {function: tuple(self._parameters_of(function)) for _, function in self.functions()}
-
-    def _parameters_of(self, function: Function) -> Iterator[Parameter]:
-        for name, default in parameters_of(function).items():
-            thing = self.names.get(name)
-            slot = None if thing is None else self.slots[thing]
-            yield slot, _VIEWS.get(type(thing), Matched), default
+        names, slots = self.names, self.slots
+        return {
+            function: tuple(
+                (slots.get(names.get(name)), _VIEWS.get(type(names.get(name)), Matched), default)
+                for name, default in parameters_of(function).items()
+            )
+            for _, function in self.functions()
+        }
 
     @property
     def place(self) -> str:
@@ -219,10 +220,10 @@ def rule_set(
     for variable, thing in namespace.items():
         if variable.startswith("_"):
             continue
-        several = isinstance(thing, (list, tuple))
-        for k, rule in enumerate(thing if isinstance(thing, (list, tuple)) else [thing]):
+        several = thing if isinstance(thing, (list, tuple)) else None
+        for k, rule in enumerate([thing] if several is None else several, 1):
             if isinstance(rule, Rule):
-                rule.name = rule.name or (f"{variable}_{k + 1}" if several else variable)
+                rule.name = rule.name or (variable if several is None else f"{variable}_{k}")
                 found[rule] = None
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)

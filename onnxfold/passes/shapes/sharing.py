@@ -109,10 +109,16 @@ class Sharing:
             return
         if len(_exclusive(node, ())) < 2:  # it takes one node at least
             return
-        parts = self._parts(list(items))
-        needed = [v for part in parts for v in (part.value, part.source) if v is not None]
-        if parts and self._cost(parts, node) < len(_exclusive(node, needed)):
-            self._edit.replace(value, self._build(parts, value, node))
+        best: list[_Stretch] = []
+        least = 0
+        for reuse in (True, False):
+            parts = self._parts(list(items), reuse)
+            needed = [v for part in parts for v in (part.value, part.source) if v is not None]
+            change = self._cost(parts, node) - len(_exclusive(node, needed))
+            if parts and change < least:
+                best, least = parts, change
+        if best:
+            self._edit.replace(value, self._build(best, value, node))
 
     def _version(self, node: ir.Node) -> int:
         scope = self._analysis.scopes.find(node.graph)
@@ -126,22 +132,25 @@ class Sharing:
             for output in use.node.outputs
         )
 
-    def _parts(self, items: list[Number]) -> list[_Stretch]:
+    def _parts(self, items: list[Number], reuse: bool) -> list[_Stretch]:
         """Return the list as a few parts, from the front; none if one of them is not there."""
         parts: list[_Stretch] = []
         k = 0
         while k < len(items):
-            part = self._part(items, k)
+            part = self._part(items, k, reuse)
             if part is None:
                 return []
             parts.append(part)
             k += part.length
         return parts
 
-    def _part(self, items: list[Number], start: int) -> _Stretch | None:
-        """Return the next part: the longest one; of a constant, a list and a shape the first."""
+    def _part(self, items: list[Number], start: int, reuse: bool) -> _Stretch | None:
+        """Return the next part: the longest one; of a constant, a list and a shape the first.
+
+        With ``reuse`` a constant or list that is there comes before a longer shape.
+        """
         best = self._from_shape(items, start)
-        least = 1 if best is None else best.length
+        least = 1 if best is None or reuse else best.length
         ints = itertools.takewhile(lambda n: isinstance(n, int), items[start:])
         numbers = [n for n in ints if isinstance(n, int)]
         if len(numbers) >= least:

@@ -55,7 +55,7 @@ def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Alge
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
-        return Fact(other=_without_shape(proto).SerializeToString())
+        return Fact(other=_without_names(proto).SerializeToString())
     tensor = proto.tensor_type
     dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
@@ -96,10 +96,11 @@ def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
     return proto
 
 
-def _without_shape(proto: onnx.TypeProto) -> onnx.TypeProto:
-    """Return the type of a sequence or an optional: sizes had names for this one node only."""
+def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:
+    """Return the type of a sequence or an optional; sizes had names for this one node only."""
     inner = proto
     while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
         inner = getattr(inner, kind).elem_type
-    inner.tensor_type.ClearField("shape") if kind == "tensor_type" else None
+    for dim in inner.tensor_type.shape.dim if kind == "tensor_type" else ():
+        dim.ClearField("dim_param")
     return proto

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
@@ -266,6 +267,16 @@ def split(application: Application) -> Sequence[Fact]:
     application.agree(sizes[axis], functools.reduce(algebra.add, parts))
     dtype = application.fact(0).dtype
     return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
+
+
+@shape_function("SplitToSequence")
+def split_to_sequence(application: Application) -> Sequence[Fact]:
+    """Of pieces of given sizes without their axis ONNX and onnxruntime mean different shapes."""
+    dtype = application.fact(0).dtype
+    if application.input(1) is None or application.attributes.get("keepdims", 1) or dtype is None:
+        raise Undecided
+    tensor = onnx.helper.make_tensor_type_proto(dtype.value, None)
+    return [Fact(other=onnx.helper.make_sequence_type_proto(tensor).SerializeToString())]
 
 
 @shape_function("Slice")

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -331,15 +331,6 @@ def ort_copy(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
     made = ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), value.element_type())
     ctypes.memmove(made.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
     return made
-
-
-def arrays_of(values: Mapping[str, Feed], names: Sequence[str]) -> list[Array]:
-    """Return the values of these names as arrays, see `array_of`.
-
-    Raises:
-        ValueError: A value is no tensor in the CPU's memory.
-    """
-    return [array_of(values[name]) for name in names]
 
 
 def is_text(value: Feed) -> bool:

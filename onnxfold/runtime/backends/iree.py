@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold.memory import cpu_features
-from onnxfold.onnxruntime_sessions import Array, arrays_of
+from onnxfold.onnxruntime_sessions import Array, array_of
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -135,7 +135,7 @@ class Iree:
         lock = threading.Lock()  # calls from several threads run one after the other
 
         def run(values: Values) -> dict[str, Any]:
-            given = arrays_of(values, kernel.inputs)
+            given = [array_of(values[name]) for name in kernel.inputs]
             with lock:
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold.memory import cpu_features, cpu_level
-from onnxfold.onnxruntime_sessions import arrays_of
+from onnxfold.onnxruntime_sessions import array_of
 from onnxfold.runtime.backends.base import (
     Built,
     CompileError,
@@ -145,7 +145,7 @@ class OnnxMlir:
         lock = _lock_of(str(file))
 
         def run(values: Values) -> dict[str, Any]:
-            given = arrays_of(values, kernel.inputs)
+            given = [array_of(values[name]) for name in kernel.inputs]
             with lock:
                 results = library.call(kernel.function, [*given, *fixed])
             if len(results) != len(kernel.outputs):

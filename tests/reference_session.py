@@ -14,6 +14,9 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
+OLD_ONNXRUNTIME = ort.__version__.startswith("1.23.")
+"""Whether this is the oldest onnxruntime that the package takes, the last one for Python 3.10."""
+
 
 def reference_options() -> ort.SessionOptions:
     """Nothing is optimized, one thread, and nothing is logged."""

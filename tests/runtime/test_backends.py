@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from reference_session import OLD_ONNXRUNTIME
 from runtime_models import adapter_feeds, bundle_of, options, original, parse, random
 
 from onnxfold import storage
@@ -180,7 +181,13 @@ def test_half_precision_is_computed_in_float32(text, shapes, opset):
     np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("op", ["LayerNormalization<axis = 1>", "InstanceNormalization"])
+loses_digits = pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 loses them itself")
+
+
+@pytest.mark.parametrize(
+    "op",
+    [pytest.param("LayerNormalization<axis = 1>", marks=loses_digits), "InstanceNormalization"],
+)
 def test_what_is_normalized_has_no_mean(op):
     """A compiler that takes E[x^2] - E[x]^2 for the variance then loses no digits."""
     shape = "8, 6" if "Layer" in op else "8"

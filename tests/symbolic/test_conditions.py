@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-from reference_session import reference_session
+from reference_session import OLD_ONNXRUNTIME, reference_session
 from symbolic_check import Rewritten, floats, parse, rewrite
 
 NUMBERS = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] last = {-1}, int64 two = {2}"""
@@ -120,6 +120,7 @@ def test_what_may_have_either_outcome(nodes: str):
         ),
     ],
 )
+@pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 crashes on recurrent ops of a rank")
 def test_onnxruntime_refuses_what_is_taken_to_be_refused(node: str, shapes: list[tuple[int, ...]]):
     """If the rank is not known when it loads the model, it looks when it runs."""
     text = f"g (float[] x, float[] w, float[] r) => (float[] o) {{ {node} }}"

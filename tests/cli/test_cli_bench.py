@@ -11,7 +11,7 @@ def test_models_side_by_side(run, swin, tiny, tmp_path):
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["swin", "folded"]
     assert "1 thread" in lines[0] and "all threads" not in lines[0]
-    assert "com.microsoft.SkipLayerNormalization" in result.out
+    assert "com.microsoft::SkipLayerNormalization" in result.out
     assert any(line.startswith("Reshape ") and " ms in " in line for line in lines)
     document = json.loads(run("bench", tiny, tiny, *few[3:], "--json").out)
     assert [each["nodes"] for each in document["models"]] == [1, 1]

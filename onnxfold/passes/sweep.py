@@ -25,6 +25,7 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
+from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.passes.inline_if import inline_branch
 from onnxfold.passes.stored import bytes_if_stored, node_bytes
@@ -150,7 +151,7 @@ class Sweep:
                 continue
             cost = self._cost_of(output, buffer, opsets)
             self.cost[output] = cost
-            if output.uses() or output.is_graph_output():
+            if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
                 taken += cost
             else:
@@ -211,7 +212,7 @@ class Sweep:
         """Count down the users of a value; True when the last one is gone."""
         remaining = self._remaining.get(value)
         if remaining is None:
-            remaining = len(value.uses()) + value.is_graph_output()
+            remaining = len(uses(value)) + value.is_graph_output()
         remaining -= 1
         if remaining:
             self._remaining[value] = remaining

@@ -89,9 +89,9 @@ def decode(
         ModelError: The model is not valid.
     """
     proto = parse(skeleton)
-    size = proto.ByteSize()
     proto.DiscardUnknownFields()
-    if proto.ByteSize() != size:
+    # another size than before may also come from numbers that were written with too many bytes
+    if len(skeleton) != proto.ByteSize() != parse(skeleton).ByteSize():
         logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
     if proto.training_info:
         logger.warning("training information is left out")

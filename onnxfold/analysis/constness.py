@@ -54,8 +54,12 @@ def select_runtime_constants(
         if not isinstance(name, str):
             raise UsageError(f"runtime constants are given by name, got {name!r}")
         found = {name} if name in inputs else set(fnmatch.filter(inputs, name))
+        if not found and name in model.graph.initializers:
+            raise UsageError(
+                f"{name!r} is a weight in the file, not an input: it is a compile-time constant"
+            )
         if not found:
-            raise UsageError(_no_such_input(name, model.graph, list(inputs)))
+            raise UsageError(f"no input is called {name!r}{suggestion(name, list(inputs))}")
         chosen |= found
     chosen |= recorded(model) & set(inputs)
     if overridable:
@@ -84,12 +88,6 @@ def recorded(model: ir.Model) -> set[str]:
 def record(model: ir.Model, names: Sequence[str]) -> None:
     """Write the names of the runtime constants into the model's metadata."""
     model.metadata_props[RECORD_KEY] = json.dumps(list(names))
-
-
-def _no_such_input(name: str, graph: ir.Graph, inputs: Sequence[str]) -> str:
-    if name in graph.initializers:
-        return f"{name!r} is a weight in the file, not an input: it is a compile-time constant"
-    return f"no input is called {name!r}{suggestion(name, inputs)}"
 
 
 class ConstnessAnalysis:

@@ -128,13 +128,10 @@ class _Part(Generic[V]):
             else:  # it goes, or it stays and its inputs are needed
                 (op,) = self._ops
                 inputs = self._wanted.union(op.inputs).difference(op.outputs)
-                found = min(self._wanted, inputs, key=lambda stored: self._total(stored, price))
+                both = [(stored, *self._weigh(stored)[1:]) for stored in (self._wanted, inputs)]
+                found = min(both, key=lambda each: each[1] + price * each[2])[0]
             self._cuts[price] = found
         return self._cuts[price]
-
-    def _total(self, stored: set[V], price: int) -> float:
-        _, nbytes, staying = self._weigh(stored)
-        return nbytes + price * staying
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
         """Return what is needed of these values; what it costs with the ops that stay; how many

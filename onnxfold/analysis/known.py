@@ -228,7 +228,7 @@ class KnownValues:
             buffer = self._pool.wrap(tensor)
         if buffer is None or not buffer.is_known:
             return None
-        self._pool.retain(buffer)
+        self._keep(buffer)
         try:
             return function(buffer.array())
         finally:

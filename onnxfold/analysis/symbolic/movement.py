@@ -305,20 +305,14 @@ def slice_ranges(application: Application, rank: int) -> dict[int, tuple[Number,
     return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
 
 
-def _python_slice(start: int, end: int, step: int, length: int) -> slice:
-    """ONNX's range as Python's, which goes before the first element where ONNX stops at it."""
-    start = max(start, -length)
-    if step < 0 and end < -length:
-        return slice(start, None, step)
-    return slice(start, end, step)
-
-
 def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
     """Return how many elements of an axis a slice keeps."""
     if step < 0 and end in _ANY_END:  # onnxruntime goes to the first element, ONNX nowhere
         return algebra.unknown(low=0)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(size)[_python_slice(start, end, step, size)])
+        # Python goes before the first element where ONNX stops at it
+        stop = None if step < 0 and end < -size else end
+        return len(range(size)[max(start, -size) : stop : step])
     if step < 0:
         return algebra.unknown(low=0)
     # a start behind the end of the axis is behind the end of the range

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 
 _LONGEST = 48
+_WORD = re.compile(r"\w+\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_CALLS = {"min": "min", "max": "max"}
 
 
 class Texts:
@@ -36,15 +36,13 @@ class Texts:
         if isinstance(size, int):
             return None
         if size not in self._texts:
-            name = self._algebra.name_of(size)
-            self._texts[size] = name if name is not None else self._composed(size)
+            text = self._algebra.name_of(size)
+            if text is None:
+                text = self._sum(size)
+                if text is None or len(text) > _LONGEST or _squeezed(text) in self._taken:
+                    text = None
+            self._texts[size] = text
         return self._texts[size]
-
-    def _composed(self, size: Expr) -> str | None:
-        text = self._sum(size)
-        if text is None or len(text) > _LONGEST or _squeezed(text) in self._taken:
-            return None
-        return text
 
     def _sum(self, size: Number) -> str | None:
         if isinstance(size, int):
@@ -74,19 +72,15 @@ class Texts:
         if atom.op == "symbol":
             name = str(atom.args[0]) if atom.args else ""
             return name if _NAME.match(name) else None
-        if atom.op not in _CALLS and atom.op != "floor_div":
+        if atom.op not in ("min", "max", "floor_div"):
             return None
         operands = [self._sum(a) if isinstance(a, (int, Expr)) else None for a in atom.args]
         if any(o is None for o in operands):
             return None
         if atom.op == "floor_div":
-            whole, divisor = (o if o and _is_one_word(o) else f"({o})" for o in operands)
+            whole, divisor = (o if _WORD.match(o or "") else f"({o})" for o in operands)
             return f"({whole}//{divisor})"
-        return f"{_CALLS[atom.op]}({', '.join(sorted(o for o in operands if o is not None))})"
-
-
-def _is_one_word(text: str) -> bool:
-    return text.replace("_", "").isalnum()
+        return f"{atom.op}({', '.join(sorted(o for o in operands if o is not None))})"
 
 
 def _squeezed(text: str) -> str:

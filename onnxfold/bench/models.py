@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import statistics
 import sys
@@ -21,7 +20,6 @@ from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
 from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.random_feeds import Feeds
-from onnxfold.comparison.result import OutputResult
 from onnxfold.comparison.runners import CannotRun
 from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
@@ -214,7 +212,7 @@ def bench_models(
                 runs={n: spread(b.wall for _, b in pairs[n]) for n in pairs},
                 cpu={n: spread(b.cpu for _, b in pairs[n]) for n in pairs},
                 speedup={n: statistics.median(a.wall / b.wall for a, b in pairs[n]) for n in pairs},
-                max_difference=max(map(_error, results), default=0.0),
+                max_difference=max((r.error for r in results), default=0.0),
                 profile=_profile(each, chosen, threads[0], fed, rounds),
                 within=all(result.within for result in results) if is_judged else None,
                 folding=_folding(sessions[threads[0]][k], saved),
@@ -256,12 +254,6 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
     seconds, nbytes = session.fold_statistics().seconds, session.cache_statistics().bytes
     even = int(seconds / saved) + 1 if saved > 0 else None
     return FoldBench(seconds, nbytes, even, session.placements())
-
-
-def _error(result: OutputResult) -> float:
-    """Return the largest absolute difference; infinity for outputs that cannot be compared."""
-    is_comparable = result.note is None and not result.nonfinite_mismatch
-    return result.max_abs_error if is_comparable else math.inf
 
 
 def _feeds(

@@ -47,7 +47,11 @@ def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
         rounds: How often each has its turn.
     """
     took: list[list[Taken]] = [[] for _ in runs]
-    times = [_times(run) for run in runs]
+    times = []
+    for run in runs:
+        begin = time.perf_counter()
+        run()
+        times.append(max(1, int(_LEAST / max(time.perf_counter() - begin, 1e-6))))
     for turn in range(rounds):
         for k in range(len(runs)) if turn % 2 else reversed(range(len(runs))):
             cpu, wall = time.process_time(), time.perf_counter()
@@ -56,12 +60,6 @@ def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             took[k].append(Taken(wall / times[k], cpu / times[k]))
     return took
-
-
-def _times(run: Runner) -> int:
-    begin = time.perf_counter()
-    run()
-    return max(1, int(_LEAST / max(time.perf_counter() - begin, 1e-6)))
 
 
 def usual_sizes(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:

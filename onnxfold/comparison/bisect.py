@@ -143,7 +143,13 @@ class Search:
 
     def _groups(self, values: Sequence[ir.Value]) -> Iterator[Sequence[ir.Value]]:
         """Yield the values in groups of about the same bytes, in order."""
-        nbytes = [_estimate(self._facts.types.of(value)) for value in values]
+        facts = [self._facts.types.of(value) for value in values]
+        nbytes = [
+            _UNKNOWN
+            if f.static_shape is None or f.dtype is None
+            else int(math.prod(f.static_shape) * f.dtype.itemsize)
+            for f in facts
+        ]
         limit = max(_GROUP, sum(nbytes) // _GROUPS)
         start = taken = 0
         for k, size in enumerate(nbytes):
@@ -193,14 +199,6 @@ def _can_be_given_out(value: ir.Value) -> bool:
     if isinstance(value.type, (ir.OptionalType, ir.SparseTensorType)):
         return False
     return value.dtype is None or value.dtype.bitwidth >= 8
-
-
-def _estimate(fact: Fact) -> int:
-    """About how many bytes a value has."""
-    shape = fact.static_shape
-    if shape is None or fact.dtype is None:
-        return _UNKNOWN
-    return int(math.prod(shape) * fact.dtype.itemsize)
 
 
 def _since(values: Sequence[ir.Value], equal: Collection[ir.Value]) -> list[ir.Node]:

@@ -10,6 +10,7 @@ from onnxfold.errors import UsageError, suggestion
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
 _LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
+_SIDES = ("height", "width", "h", "w")
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
 
 
@@ -34,11 +35,16 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
     Distinct sizes notice a dimension that was frozen or taken for another one.
     "total" is past + current length, as exporters of decoders name them.
     """
-    sizes = {
-        name: _IMAGE_SIDES[(index + seed) % 2] if _is_image_side(name) else 2 + index + seed
-        for index, name in enumerate(names)
-    }
-    return _with_totals(sizes)
+    sizes = {name: 2 + index + seed for index, name in enumerate(names)}
+    for index, name in enumerate(sizes):
+        if name.lower().rpartition("_")[2] in _SIDES:
+            sizes[name] = _IMAGE_SIDES[(index + seed) % 2]
+    kinds = {name: next((k for k in _LENGTHS if k in name.lower()), "") for name in sizes}
+    first = {kind: sizes[name] for name, kind in reversed(kinds.items())}
+    if "past" in first and "seq" in first:
+        totals = (name for name in sizes if kinds[name] == "total")
+        sizes.update(dict.fromkeys(totals, first["past"] + first["seq"]))
+    return sizes
 
 
 def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
@@ -88,17 +94,3 @@ def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
         return sorted(dim.free_symbols())
     except ValueError:
         return [dim.value]
-
-
-def _is_image_side(name: str) -> bool:
-    name = name.lower()
-    return name in {"height", "width", "h", "w"} or name.endswith(("_height", "_width"))
-
-
-def _with_totals(sizes: dict[str, int]) -> dict[str, int]:
-    kinds = {name: next((k for k in _LENGTHS if k in name.lower()), "") for name in sizes}
-    first = {kind: sizes[name] for name, kind in reversed(kinds.items())}
-    if "past" not in first or "seq" not in first:
-        return sizes
-    total = first["past"] + first["seq"]
-    return {name: total if kinds[name] == "total" else sizes[name] for name in sizes}

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
-from onnxfold.comparison.random_feeds import Array, Feed, Feeds
+from onnxfold.comparison.random_feeds import Feed, Feeds
 from onnxfold.errors import UsageError
 
 GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]
@@ -82,15 +82,13 @@ def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.V
     known = {value.name: value for value in inputs}
     for name in fed:
         if name not in known:
-            raise UsageError(f"the model has no input {name!r}; it has: {_names(known)}")
+            has = ", ".join(map(str, known)) or "none"
+            raise UsageError(f"the model has no input {name!r}; it has: {has}")
     for value in required:
         if value.name not in fed:
-            raise UsageError(f"the feeds lack the input {value.name!r}; they have: {_names(fed)}")
+            has = ", ".join(fed) or "none"
+            raise UsageError(f"the feeds lack the input {value.name!r}; they have: {has}")
     return {name: _converted(value, known[name]) for name, value in fed.items()}
-
-
-def _names(mapping: Mapping[Any, Any]) -> str:
-    return ", ".join(str(name) for name in mapping) or "none"
 
 
 def _converted(value: Any, wanted: ir.Value) -> Feed:
@@ -102,20 +100,15 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
     dtype = wanted.dtype.numpy()
     if not isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value, dtype=dtype)
-    array = _retyped(np.asarray(value), dtype)
+    array = np.asarray(value)
+    if dtype.kind == "O" and array.dtype.kind in "US":  # NumPy's files hold text so,
+        array = array.astype(object)
+    if array.dtype.type is np.void and array.dtype.itemsize == dtype.itemsize:
+        array = array.view(dtype)  # and bfloat16 and its like as raw bytes
     if array.dtype != dtype:
         raise UsageError(f"input {wanted.name!r} is {dtype}, the feed {array.dtype}")
     if wanted.shape is not None and len(wanted.shape) != array.ndim:
         raise UsageError(
             f"input {wanted.name!r} has {len(wanted.shape)} dimensions, the feed {array.ndim}"
         )
-    return array
-
-
-def _retyped(array: Array, dtype: np.dtype[Any]) -> Array:
-    """NumPy's files hold text as fixed-width strings, and bfloat16 and its like as raw bytes."""
-    if dtype.kind == "O" and array.dtype.kind in "US":
-        return array.astype(object)
-    if array.dtype.type is np.void and array.dtype.itemsize == dtype.itemsize:
-        return array.view(dtype)
     return array

@@ -52,6 +52,8 @@ class Tolerance(NamedTuple):
     atol: float = 0.0
     ulp: int = 0
     """Units in the last place, of floats."""
+    half: float | None = None
+    """The spacing of a half format of which a few roundings are allowed, see `half`."""
 
 
 def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
@@ -78,19 +80,25 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
         a_wide, b_wide = a_wide[finite], b_wide[finite]
         absolute = np.abs(a_wide - b_wide)
         mismatch = int(where.size - a_wide.size)
-        close = _are_close(absolute, a_wide, tolerance)
+        relative = np.where(absolute == 0, 0.0, absolute / np.abs(a_wide))
+        close = np.zeros(absolute.shape, dtype=bool)
+        if tolerance.rtol or tolerance.atol:
+            close = absolute <= tolerance.atol + tolerance.rtol * np.abs(a_wide)
         of_floats: dict[str, Any] = {}
         if has_ulps:
-            ulps = _ulps(a_apart[finite], b_apart[finite])
+            x, y = _ordered(a_apart[finite]), _ordered(b_apart[finite])
+            ulps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
             if tolerance.ulp:  # with none, zeros of different signs differ
                 close |= ulps <= tolerance.ulp
-            histogram = (a.size - int(where.size), *_histogram(ulps))
+            # how many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of other signs
+            _, exponents = np.frexp(np.maximum(ulps, 1).astype(np.float64))
+            histogram = (a.size - int(where.size), *np.bincount(exponents)[1:].tolist())
             of_floats = {"max_ulp": int(ulps.max(initial=0)), "ulp_histogram": histogram}
             of_floats["cosine"] = _cosine(a, b)
         return Distance(
             differing=int(where.size),
             max_abs_error=float(absolute.max(initial=0.0)),
-            max_rel_error=_max_relative(absolute, a_wide),
+            max_rel_error=float(relative.max(initial=0.0)),
             nonfinite_mismatch=mismatch,
             within=not mismatch and bool(np.all(close)),
             **of_floats,
@@ -114,21 +122,6 @@ def _differing(a: Array, b: Array) -> Array:
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
-def _are_close(absolute: Array, reference: Array, tolerance: Tolerance) -> Array:
-    """For elements that are apart: whether `rtol` and `atol` allow it, if they are asked for."""
-    if not (tolerance.rtol or tolerance.atol):
-        return np.zeros(absolute.shape, dtype=bool)
-    return np.asarray(absolute <= tolerance.atol + tolerance.rtol * np.abs(reference))
-
-
-def _histogram(ulps: Array) -> list[int]:
-    """Return how many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of
-    different signs.
-    """
-    _, exponents = np.frexp(np.maximum(ulps, 1).astype(np.float64))
-    return [int(count) for count in np.bincount(exponents)[1:]]
-
-
 def _cosine(a: Array, b: Array) -> float | None:
     """Cosine of the angle between two vectors, over elements that are finite in both.
 
@@ -147,13 +140,6 @@ def _cosine(a: Array, b: Array) -> float | None:
     return float(dot / norm) if norm and math.isfinite(norm) else None
 
 
-def _max_relative(absolute: Array, reference: Array) -> float:
-    """Largest `absolute / abs(reference)`; infinite where only the reference is zero."""
-    with np.errstate(all="ignore"):
-        relative = np.where(absolute == 0, 0.0, absolute / np.abs(reference))
-    return float(relative.max(initial=0.0))
-
-
 def _bits(array: Array) -> Array:
     """Return the same bytes as unsigned integers."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
@@ -162,22 +148,13 @@ def _bits(array: Array) -> Array:
 def _ordered(array: Array) -> Array:
     """Integers in the order of the floats, consecutive for neighbours; both zeros are 0.
 
-    Sign-magnitude to two's complement, in int64. float4 and float6 are kept in a byte each.
+    Sign-magnitude to two's complement, in int64: the difference of two fits uint64. float4 and
+    float6 are kept in a byte each.
     """
     bits = _bits(array).astype(np.uint64)
-    width = _bit_width(array.dtype)
+    width: int = ml_dtypes.finfo(array.dtype).bits  # type: ignore[no-untyped-call]
+    if array.dtype.name == "float8_e8m0fnu":
+        width += 1  # it has no sign
     sign = (bits >> np.uint64(width - 1)).astype(bool)
     magnitude = (bits & np.uint64((1 << (width - 1)) - 1)).astype(np.int64)
     return np.asarray(np.where(sign, -magnitude, magnitude))
-
-
-def _bit_width(dtype: np.dtype[Any]) -> int:
-    """Bits of one element, without padding; float8_e8m0fnu, unsigned, counts a ninth for a sign."""
-    bits: int = ml_dtypes.finfo(dtype).bits  # type: ignore[no-untyped-call]
-    return bits + int(dtype.name == "float8_e8m0fnu")
-
-
-def _ulps(a: Array, b: Array) -> Array:
-    """Return how many floats apart the elements are; any difference of int64 fits uint64."""
-    a, b = _ordered(a), _ordered(b)
-    return np.asarray(np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64))

@@ -174,12 +174,9 @@ class _Pair:
         """Compare outputs that both models have; leave out those that are random."""
         found = {
             (run, name): compare_values(
-                a[run][name],
-                of_b[name],
-                self.tolerance,
+                *(a[run][name], of_b[name], self.tolerance._replace(half=self.allowed.get(name))),
                 run=run,
                 name=name,
-                epsilon=self.allowed.get(name),
             )
             for run, of_b in b.items()
             for name in self.first.outputs
@@ -217,7 +214,7 @@ class _Pair:
 
     def _bisect(self, run: str) -> None:
         """Look for the first value that differs in a run in which an output does."""
-        epsilon = max(self.allowed.values(), default=None)
+        tolerance = self.tolerance._replace(half=max(self.allowed.values(), default=None))
         try:
             with contextlib.ExitStack() as stack:
                 copies = (Subject(s.model, s.name) for s in (self.first, self.second))
@@ -225,9 +222,7 @@ class _Pair:
                     Side(copy, copy.accepted(self.feeds[run]), self.reopen)
                     for copy in map(stack.enter_context, copies)
                 ]
-                compared = functools.partial(
-                    compare_values, tolerance=self.tolerance, run=run, epsilon=epsilon
-                )
+                compared = functools.partial(compare_values, tolerance=tolerance, run=run)
                 found = Search(compared, *sides).first()
         except (CannotLoad, CannotRun) as error:
             reason = f"the first difference was not found, a value cannot be seen: {error}"
@@ -245,7 +240,6 @@ def compare_values(
     *,
     run: str = "",
     name: str = "",
-    epsilon: float | None = None,
 ) -> list[OutputResult]:
     """Compare a value of two models.
 
@@ -255,7 +249,6 @@ def compare_values(
         tolerance: What elements may be apart.
         run: The name of the run.
         name: The name of the value.
-        epsilon: The spacing of a half format, of which a few roundings are allowed besides.
 
     Returns:
         One result, or one for every tensor of a sequence.
@@ -269,9 +262,7 @@ def compare_values(
         return [
             result
             for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
-            for result in compare_values(
-                x, y, tolerance, run=run, name=f"{name}[{k}]", epsilon=epsilon
-            )
+            for result in compare_values(x, y, tolerance, run=run, name=f"{name}[{k}]")
         ]
     if a is None or b is None:
         reason = None if a is b else "the value of an optional is there on one side only"
@@ -283,8 +274,8 @@ def compare_values(
         return [
             made(within=False, note=f"{shaped(dtype, x.shape)} became {shaped(other, y.shape)}")
         ]
-    if epsilon is not None and is_float(x.dtype):
-        tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(x, epsilon)))
+    if tolerance.half is not None and is_float(x.dtype):
+        tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(x, tolerance.half)))
     return [made(**vars(distance(x, y, tolerance)))]
 
 

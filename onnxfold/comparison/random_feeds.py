@@ -108,7 +108,13 @@ class RandomFeeds:
                 fill = 1
             elif fill is not None:
                 fill = min(fill, 1)
-            return _integers(rng, type_.dtype, shape, use.least, use.limit(sizes), fill)
+            limit, dtype = use.limit(sizes), type_.dtype
+            if limit is None and fill is not None:
+                return np.full(shape, fill).astype(dtype.numpy())
+            bounds = use.least, _SMALL if limit is None else limit
+            if limit is None and dtype.bitwidth <= 16:
+                bounds = integer_range(dtype)
+            return np.asarray(rng.integers(*bounds, shape)).astype(dtype.numpy())
 
         return {value.name or "": feed(value, value.type) for value in self._inputs}
 
@@ -134,23 +140,6 @@ def random_floats(
         real = np.abs(real)  # has no sign
     with np.errstate(all="ignore"):  # what a type has no number for
         return np.asarray(real).astype(dtype.numpy())
-
-
-def _integers(
-    rng: np.random.Generator,
-    dtype: ir.DataType,
-    shape: tuple[int, ...],
-    least: int,
-    limit: int | None,
-    fill: int | None,
-) -> Array:
-    """Indices within their table, the fill, the whole range of narrow types, or small numbers."""
-    if limit is None and fill is not None:
-        return np.full(shape, fill).astype(dtype.numpy())
-    low, high = least, limit if limit is not None else _SMALL
-    if dtype.bitwidth <= 16 and limit is None:
-        low, high = integer_range(dtype)
-    return np.asarray(rng.integers(low, high, shape)).astype(dtype.numpy())
 
 
 def integer_range(dtype: ir.DataType) -> tuple[int, int]:

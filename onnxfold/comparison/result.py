@@ -36,6 +36,11 @@ class OutputResult(Distance):
         """Whether both outputs have the same dtype, shape and bits."""
         return self.note is None and self.differing == 0
 
+    @property
+    def error(self) -> float:
+        """The largest absolute error; infinity for values that cannot be compared."""
+        return math.inf if self.note is not None or self.nonfinite_mismatch else self.max_abs_error
+
     def __str__(self) -> str:
         return f"{self.run}: {self.name}: {self.apart}"
 
@@ -53,7 +58,9 @@ class OutputResult(Distance):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; an infinite error is given as a string."""
-        values = {key: _json_number(value) for key, value in asdict(self).items()}
+        values = asdict(self)
+        for key in ("max_abs_error", "max_rel_error"):  # JSON has no infinity
+            values[key] = values[key] if math.isfinite(values[key]) else str(values[key])
         return {**values, "bit_equal": self.bit_equal}
 
 
@@ -157,8 +164,3 @@ class Comparison(Shown, text="onnxfold.report.compare_table:compare_text"):
             "outputs": [output.to_dict() for output in self.outputs],
             "first_difference": self.first_difference and self.first_difference.to_dict(),
         }
-
-
-def _json_number(value: Any) -> Any:
-    """JSON has no infinity: write it as a string."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -37,7 +37,13 @@ class Subject(contextlib.ExitStack):
         given = storage.model_in(given)
         if isinstance(given, (onnx.ModelProto, ir.Model)):
             self.name = name
-            self.model = given if isinstance(given, ir.Model) else _in_memory(given)
+            self.model = given if isinstance(given, ir.Model) else storage.from_proto(given)
+            for value in () if self.model is given else self.model.graph.initializers.values():
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    raise UsageError(
+                        f"weight {value.name!r} of the model in memory is external data; "
+                        "compare the model by its path"
+                    )
             with contextlib.ExitStack() as stack:
                 folder = stack.enter_context(files.scratch_folder("compare"))
                 self.source = os.path.join(folder, "model.onnx")
@@ -55,14 +61,3 @@ class Subject(contextlib.ExitStack):
         """Return the feeds without those that the model has no input for."""
         names = {value.name for value in self.model.graph.inputs}
         return {name: feed for name, feed in feeds.items() if name in names}
-
-
-def _in_memory(proto: onnx.ModelProto) -> ir.Model:
-    model = storage.from_proto(proto)
-    for value in model.graph.initializers.values():
-        if isinstance(value.const_value, ir.ExternalTensor):
-            raise UsageError(
-                f"weight {value.name!r} of the model in memory is external data; "
-                "compare the model by its path"
-            )
-    return model

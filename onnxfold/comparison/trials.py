@@ -117,7 +117,9 @@ class Trials:
                 yield number, sizes, fill
 
     def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
-        """Yield the sizes of dimensions; as many for every seed."""
+        """Yield the sizes of dimensions; as many for every seed. Dimensions become larger together:
+        all but the batch, each one, all.
+        """
         names = self._names
         if self._usual is not None:
             yield dict(self._usual)
@@ -127,33 +129,24 @@ class Trials:
         small = 2 + seed
         for size in (small, 1):
             yield dict.fromkeys(names, size)
-        groups = self._groups()
+        leading = {name for value in self._inputs for name in next(iter(axes_of(value)), ())}
+        others = [name for name in names if name not in leading]
+        groups = [*filter(None, [others]), *([name] for name in names), names]
         for size in (*self._declared(), *_LADDER):
             for base in (small, 1):
                 for group in groups:
                     sizes = {name: size if name in group else base for name in names}
-                    if self._elements(sizes) <= _MOST_ELEMENTS:
+                    full = {**sizes, **(self._demanded or {}), **self._dims}
+                    shapes = (concrete(value, full) for value in self._inputs)
+                    if sum(int(np.prod(s, dtype=object)) for s in shapes) <= _MOST_ELEMENTS:
                         yield sizes
-
-    def _groups(self) -> list[list[str]]:
-        """Dimensions to make larger together: all but the batch, each one, all."""
-        axes = [axes_of(value) for value in self._inputs]
-        leading = {name for each in axes for name in next(iter(each), ())}
-        others = [name for name in self._names if name not in leading]
-        singles = [[name] for name in self._names]
-        return list(filter(None, (others, *singles, self._names)))
 
     def _declared(self) -> list[int]:
         """Return the sizes that inputs and outputs have on other axes."""
-        shapes = [
-            value.shape for value in [*self._inputs, *self._model.graph.outputs] if value.shape
-        ]
-        sizes = [dim for shape in shapes for dim in shape if isinstance(dim, int) and dim > 1]
-        return [size for size in dict.fromkeys(sizes) if size not in _LADDER][:_MOST_DECLARED]
-
-    def _elements(self, sizes: Mapping[str, int]) -> int:
-        sizes = {**sizes, **(self._demanded or {}), **self._dims}
-        return sum(int(np.prod(concrete(value, sizes), dtype=object)) for value in self._inputs)
+        values = [*self._inputs, *self._model.graph.outputs]
+        dims = [dim for value in values for dim in value.shape or () if isinstance(dim, int)]
+        sizes = [dim for dim in dict.fromkeys(dims) if dim > 1 and dim not in _LADDER]
+        return sizes[:_MOST_DECLARED]
 
 
 def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:

@@ -12,10 +12,6 @@ from onnxfold.errors import UsageError
 from onnxfold.files import os_error, replacing
 from onnxfold.storage.save import real_target
 
-_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/dagre.min.js")
-_OWN_SCRIPTS = ("dom.js", "charts.js", "graph.js", "page.js")
-_STYLES = ("vendor/uPlot.min.css", "page.css")
-
 
 def check_destination(path: str | os.PathLike[str], *others: str | os.PathLike[str]) -> None:
     """See that a page may be written, before it has cost any time.
@@ -58,24 +54,13 @@ def page_text(document: dict[str, Any]) -> str:
     """Return the page of a document."""
     # In a script element only these could end the data or begin a comment; JSON has escapes.
     data = _json(document).replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-    parts = {
-        "STYLE": "\n".join(map(_asset, _STYLES)),
-        "LIBRARIES": _elements(_SCRIPTS),
-        "SCRIPTS": _elements(_OWN_SCRIPTS),
-        "DATA": data,
-    }
-    text = []
-    for piece in _asset("page.html").split("%%"):  # what is put in is not looked at again
-        text.append(parts.get(piece, piece))
-    return "".join(text)
+    pieces = _asset("page.html").split("%%")  # every other one is a name
+    pieces[1::2] = (data if name == "DATA" else _asset(name) for name in pieces[1::2])
+    return "".join(pieces)
 
 
 def _json(document: dict[str, Any]) -> str:
     return json.dumps(document, allow_nan=False, separators=(",", ":"))
-
-
-def _elements(names: tuple[str, ...]) -> str:
-    return "\n".join(f"<script>\n{_asset(name)}\n</script>" for name in names)
 
 
 @cache

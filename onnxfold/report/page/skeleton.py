@@ -134,9 +134,12 @@ class Skeleton:
                 self.modules.append([short(name) for name in module])
             made["module"] = self._module_index[module]
         if node.attributes:
-            made["attributes"] = {
-                short(name): self._attribute(a) for name, a in node.attributes.items()
-            }
+            made["attributes"] = {}
+            for name, attribute in node.attributes.items():
+                text = attribute_text(attribute)
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    text += f": {self._content(attribute.value)}"
+                made["attributes"][short(name)] = short(text)
         self.nodes.append(made)
         self.drawn.append(node)
 
@@ -151,12 +154,6 @@ class Skeleton:
                 entry.append(self._content(value.const_value))
             self.values.append(entry)
         return index
-
-    def _attribute(self, attribute: ir.Attr) -> str:
-        text = attribute_text(attribute)
-        if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-            text += f": {self._content(attribute.value)}"
-        return short(text)
 
     def _content(self, tensor: ir.TensorProtocol) -> str:
         """Return the range and the first elements as text.

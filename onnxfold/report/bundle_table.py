@@ -95,8 +95,10 @@ def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Ite
         rows = []
         for fit in fits:
             name = fit.constant
+            changes = ("transposed" * fit.transposed, f"times {fit.factor:g}" * (fit.factor != 1))
+            note = fit.problem or ", ".join(filter(None, changes))
             what = (name, str(infos[name])) if name is not None else ("", "")
-            rows.append((fit.tensor, f"[{','.join(map(str, fit.shape))}]", *what, _note(fit)))
+            rows.append((fit.tensor, f"[{','.join(map(str, fit.shape))}]", *what, note))
         yield from (Table(("tensor", "shape", "runtime constant", "type", ""), rows), "")
         given = {fit.constant for fit in fits if fit.problem is None}
         rest = len(infos.keys() - given)
@@ -104,10 +106,3 @@ def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Ite
         yield f"{file}: {len(given)} of {len(fits)} tensors fit{left}"
         if manifest.cached:
             yield f"each adapter takes {bytes_text(manifest.cached_bytes)} when it is folded"
-
-
-def _note(fit: Fit) -> str:
-    if fit.problem is not None:
-        return fit.problem
-    scaled = f"times {fit.factor:g}" if fit.factor != 1 else ""
-    return ", ".join(filter(None, ("transposed" if fit.transposed else "", scaled)))

@@ -97,12 +97,16 @@ def _rich(table: Table, columns: int) -> RichTable:
     from rich.box import SIMPLE_HEAD, Box
     from rich.table import Table as RichTable
 
-    lines = str(SIMPLE_HEAD)
-    box = SIMPLE_HEAD if _can_print(lines) else Box(lines.replace("─", "-"), ascii=True)
+    is_ascii = "─".encode(sys.stdout.encoding or "utf-8", "replace") == b"?"
+    box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if is_ascii else SIMPLE_HEAD
     texts = (table.titles, *table.rows), (*table.totals,)
     (titles, *rows), totals = ([list(map(printable, row)) for row in part] for part in texts)
     table = Table(titles, rows, totals)
-    table = min(table, _turned(table), key=lambda made: max(columns, _least(made)))
+
+    def least(made: Table) -> int:  # columns that are needed, with long texts folded
+        return max(columns, sum(min(width, _SHORT) + 2 for width in _widths(made)) - 2)
+
+    table = min(table, _turned(table), key=least)
     widths = _widths(table)
     made = RichTable(box=box, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
@@ -123,12 +127,6 @@ def _widths(table: Table) -> list[int]:
     return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
 
 
-def _least(table: Table) -> int:
-    """Return the columns of a terminal that a table needs, with long texts folded."""
-    widths = _widths(table)
-    return sum(min(width, _SHORT) for width in widths) + 2 * (len(widths) - 1)
-
-
 def _turned(table: Table) -> Table:
     """Return a table whose columns are the rows of another one."""
     first, *titles = table.titles
@@ -136,15 +134,6 @@ def _turned(table: Table) -> Table:
     names = (first, *(f">{row[0]}" for row in rows))
     columns = ([title.removeprefix(">") for title in titles], *(row[1:] for row in rows))
     return Table(names, list(zip(*columns, strict=True)))
-
-
-def _can_print(text: str) -> bool:
-    """Return whether standard output has all characters of a text."""
-    try:
-        text.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def bytes_text(size: int | None) -> str:

@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 _MOST_SHOWN = 20  # tensors
 
 _Key = tuple[str, int]
-_Tensors = Mapping[_Key, ir.TensorProtocol]
+_Tensors = Mapping[_Key, tuple[TensorEntry, ir.TensorProtocol]]
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,15 @@ class TensorChange:
 
     @property
     def bytes(self) -> int:
-        """Of the larger one."""
+        """The bytes of the larger one."""
         return max(t.bytes for t in (self.before, self.after) if t is not None)
+
+    def row(self) -> tuple[str, ...]:
+        """Return the texts of the change in a table."""
+        new = f" -> {self.after.name}" if self.after and self.kind == "renamed" else ""
+        both = (self.before, self.after)
+        types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
+        return (f"{self.name}{new}", self.kind, *types)
 
 
 @dataclass(frozen=True)
@@ -107,17 +114,10 @@ class Difference:
                 counts.append(f"{len(sizes):,} {kind} ({bytes_text(sum(sizes))})")
         yield from ("", ", ".join(counts))
         if self.tensors:
-            shown = [_row(change) for change in self.tensors[:_MOST_SHOWN]]
+            shown = [change.row() for change in self.tensors[:_MOST_SHOWN]]
             yield from ("", Table(("tensor", "", "before", "after"), shown))
         if len(self.tensors) > _MOST_SHOWN:
             yield f"and {len(self.tensors) - _MOST_SHOWN} more: --json lists all"
-
-
-def _row(change: TensorChange) -> tuple[str, ...]:
-    before, after = change.before, change.after
-    name = f"{change.name} -> {after.name}" if after and change.kind == "renamed" else change.name
-    types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in (before, after))
-    return (name, change.kind, *types)
 
 
 def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
@@ -142,7 +142,7 @@ def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str
         inputs=_changes({v.name: v.type for v in a.inputs}, {v.name: v.type for v in b.inputs}),
         outputs=_changes({v.name: v.type for v in a.outputs}, {v.name: v.type for v in b.outputs}),
         same_tensors=len(same),
-        same_bytes=sum(tensor.nbytes for tensor in same),
+        same_bytes=sum(entry.bytes for entry in same),
         tensors=sorted(changes, key=lambda change: (-change.bytes, change.name)),
     )
 
@@ -166,38 +166,35 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldC
 def _by_name(model: ir.Model) -> _Tensors:
     """Tensors by name; those that share a name with others are counted."""
     times: Counter[str] = Counter()
-    found: dict[_Key, ir.TensorProtocol] = {}
+    found: dict[_Key, tuple[TensorEntry, ir.TensorProtocol]] = {}
     for value, tensor in stored_tensors(model):
         name = value.name or ""
-        found[name, times[name]] = tensor
+        found[name, times[name]] = TensorEntry.of(name, tensor), tensor
         times[name] += 1
     return found
 
 
-def _tensors(
-    before: _Tensors, after: _Tensors
-) -> tuple[list[ir.TensorProtocol], list[TensorChange]]:
+def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
     """Return the tensors that are the same in both, and the others."""
-
-    def change(kind: str, old: _Key | None, new: _Key | None) -> TensorChange:
-        a = None if old is None else TensorEntry.of(old[0], before[old])
-        b = None if new is None else TensorEntry.of(new[0], after[new])
-        return TensorChange((old or new or ("", 0))[0], kind, a, b)
-
     both = [key for key in before if key in after]
-    same = {key for key in both if _equal(before[key], after[key])}
-    changes = [change("changed", key, key) for key in both if key not in same]
-    added: dict[tuple[Any, bytes], list[_Key]] = defaultdict(list)
-    for key in after:
+    same = {key for key in both if _equal(before[key][1], after[key][1])}
+    changes = [
+        TensorChange(key[0], "changed", before[key][0], after[key][0])
+        for key in both
+        if key not in same
+    ]
+    added: dict[tuple[Any, bytes], list[TensorEntry]] = defaultdict(list)
+    for key, (entry, tensor) in after.items():
         if key not in before:
-            added[_kind(after[key]), _digest(after[key])].append(key)
-    for key in before:
+            added[_kind(tensor), _digest(tensor)].append(entry)
+    for key, (entry, tensor) in before.items():
         if key not in after:
-            twins = added[_kind(before[key]), _digest(before[key])]
+            twins = added[_kind(tensor), _digest(tensor)]
             twin = twins.pop(0) if twins else None
-            changes.append(change("renamed" if twin else "removed", key, twin))
-    changes += [change("added", None, key) for keys in added.values() for key in keys]
-    return [before[key] for key in same], changes
+            changes.append(TensorChange(entry.name, "renamed" if twin else "removed", entry, twin))
+    left = (entry for entries in added.values() for entry in entries)
+    changes += [TensorChange(entry.name, "added", None, entry) for entry in left]
+    return [before[key][0] for key in same], changes
 
 
 def _kind(tensor: ir.TensorProtocol) -> tuple[str, tuple[object, ...]]:

@@ -39,7 +39,11 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
         yield _pool_line(report.pool)
     yield from _kept_lines(report.kept)
     if verbose:
-        yield from _rule_lines(report)
+        fired = {"rules applied": report.rewrites, "of these inexact": report.inexact}
+        for title, counts in {**fired, "-O2 would apply": report.withheld}.items():
+            if counts:
+                named = [f"{count} {rule}" for rule, count in counts.items()]
+                yield f"{title}: {first_of(named, _GROUPS)}"
         if report.precision == "wide":
             yield from _rounding_lines(report)
     if report.check is not None:
@@ -62,10 +66,9 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
 def plan_text(plan: Plan) -> Iterator[str]:
     """Return the prediction of `--plan`, a line each: memory and bytes."""
     made = plan.prediction
-    parts = dict(made.memory)
-    last = max(("constants", "check"), key=lambda name: parts[name])
-    shown = ["now", "modules", "graph", last]
-    sum_ = " + ".join(f"{bytes_text(parts[name])} {name}" for name in shown)
+    last = max(("constants", "check"), key=lambda name: made.memory[name])
+    shown = ("now", "modules", "graph", last)
+    sum_ = " + ".join(f"{bytes_text(made.memory[name])} {name}" for name in shown)
     yield f"plan for {plan.source}: nothing was written"
     yield f"  nodes        {plan.nodes}, of which {plan.folded} are constant and go at once"
     yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
@@ -81,17 +84,6 @@ def _pool_line(pool: Mapping[str, int]) -> str:
     buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
     shown = f"pool memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
     return shown.replace("_", " ")
-
-
-def _rule_lines(report: Report) -> Iterator[str]:
-    """Yield which rules fired, and what the next level would do."""
-    for title, counts in (
-        ("rules applied", report.rewrites),
-        ("of these inexact", report.inexact),
-        ("-O2 would apply", report.withheld),
-    ):
-        if counts:
-            yield f"{title}: {first_of([f'{count} {r}' for r, count in counts.items()], _GROUPS)}"
 
 
 def _rounding_lines(report: Report) -> Iterator[str | Table]:

@@ -34,19 +34,13 @@ class LateProgress(contextlib.ExitStack):
         if not self._enabled or time.monotonic() - self._start < _PATIENCE:
             return
         if self._bar is None:
-            self._bar = self.enter_context(_new_bar())
+            from rich.console import Console
+            from rich.progress import Progress, TimeElapsedColumn
+
+            columns = (TimeElapsedColumn(), *Progress.get_default_columns())
+            console = Console(stderr=True)
+            bar = Progress(*columns, speed_estimate_period=600, console=console, transient=True)
+            self._bar = self.enter_context(bar)
         if stage not in self._tasks:
             self._tasks[stage] = self._bar.add_task(stage, total=total)
         self._bar.update(self._tasks[stage], completed=done, total=total)
-
-
-def _new_bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import Progress, TimeElapsedColumn
-
-    return Progress(
-        *(TimeElapsedColumn(), *Progress.get_default_columns()),
-        speed_estimate_period=600,
-        console=Console(stderr=True),
-        transient=True,
-    )

@@ -48,22 +48,19 @@ def measure_rounding(wide: ir.Model, exact: ir.Model) -> list[Rounding]:
         other = others.get(value.name)
         if not (isinstance(tensor, BufferTensor) and isinstance(other, BufferTensor)):
             continue
-        if tensor.dtype in WIDE and (tensor.dtype, tensor.shape) == (other.dtype, other.shape):
-            found.append(_rounding(value.name or "", tensor, other))
+        if tensor.dtype not in WIDE or (tensor.dtype, tensor.shape) != (other.dtype, other.shape):
+            continue
+        dtype = tensor.dtype.numpy()
+        apart = [
+            distance(a.view(dtype), b.view(dtype), Tolerance())
+            for a, b in _together(other.pieces(), tensor.pieces())
+        ]
+        ulps = [each.max_ulp for each in apart if each.max_ulp is not None]
+        differing = sum(each.differing for each in apart)
+        error = max((each.max_abs_error for each in apart), default=0.0)
+        sums = (differing, error, max(ulps, default=None))
+        found.append(Rounding(value.name or "", dtype.name, tensor.size, *sums))
     return sorted(found, key=lambda r: (-(r.max_ulp or 0), -r.max_abs_error, -r.differing))
-
-
-def _rounding(name: str, wide: BufferTensor, exact: BufferTensor) -> Rounding:
-    dtype = wide.dtype.numpy()
-    apart = [
-        distance(a.view(dtype), b.view(dtype), Tolerance())
-        for a, b in _together(exact.pieces(), wide.pieces())
-    ]
-    ulps = [each.max_ulp for each in apart if each.max_ulp is not None]
-    return Rounding(
-        *(name, dtype.name, wide.size, sum(each.differing for each in apart)),
-        *(max((each.max_abs_error for each in apart), default=0.0), max(ulps, default=None)),
-    )
 
 
 def _together(a: Iterator[Array], b: Iterator[Array]) -> Iterator[tuple[Array, Array]]:

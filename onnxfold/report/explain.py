@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections import deque
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,8 @@ from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.facts import facts_of
-from onnxfold.errors import UsageError
-from onnxfold.graphs import all_graphs, captured_values, op_name
+from onnxfold.errors import UsageError, suggestion
+from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
@@ -140,9 +139,12 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)
-        outer, operands = ways.outermost(node), ways.operands(node)
-        is_variable, gain = ways.is_variable(node), None
-        path, inputs, blockers = ways.up_from(*{node: 0, outer: 0} if is_variable else ())
+        outer, is_variable, gain = ways.outermost(node), ways.is_variable(node), None
+        path, above, blockers = ways.up_from(node)
+        if outer is not node and is_variable:
+            _, more, others = ways.up_from(outer)
+            above, blockers = above | more, blockers | others
+        inputs = _names(v for v in model.graph.inputs if v in above)
         if inputs:
             gain = _gain(storage.opened(source), fold, inputs, outer.outputs[0].name)
         optimized, decisions = _folded(source, fold)
@@ -155,7 +157,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
             op_type=op_name(node),
             holder="" if outer is node else _label(outer),
             is_variable=is_variable,
-            operands=_names(operands),
+            operands=_names(ways.operands(node)),
             path=path,
             inputs=inputs,
             blockers=blockers,
@@ -195,11 +197,8 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant")
     known = sorted(filter(None, found), key=lambda n: (len(n), n))
-    # looking for what is spelled alike takes long where there are very many
-    near = [n for n in known if name and name in n][:3]
-    near = near or difflib.get_close_matches(name, known[:20_000], 3, 0.7)
-    hint = f"; there are {', '.join(map(repr, near))}" if near else ""
-    raise UsageError(f"no node has the name {name!r} or makes a value of this name{hint}")
+    near = suggestion(name, [n for n in known if name and name in n] or known)
+    raise UsageError(f"no node has the name {name!r} or makes a value of this name{near}")
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:
@@ -221,6 +220,15 @@ class _Ways:
         facts = facts_of(model)
         self._model, self._scopes, self._determinism = model, facts.scopes, facts.determinism
         self._constness = ConstnessAnalysis(model, ())
+        self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
+        """What is given to the inputs of bodies and functions."""
+        for node in (node for graph in facts.scopes.graphs() for node in graph):
+            if node.op_identifier() in model.functions:
+                inputs = model.functions[node.op_identifier()].inputs
+                for value, given in zip(inputs, node.inputs, strict=False):
+                    self._given[value].append(given)
+            for value in (v for graph in subgraphs_of(node) for v in graph.inputs):
+                self._given[value] += node.inputs
 
     def is_variable(self, node: ir.Node) -> bool:
         """Return whether the results of the node change from run to run."""
@@ -231,35 +239,29 @@ class _Ways:
         scope = self._scopes.find(node.graph)
         return node if scope is None or scope.parent is None else self.outermost(scope.parent)
 
-    def up_from(self, *nodes: ir.Node) -> tuple[list[PathStep], list[str], dict[str, str]]:
-        """Path, inputs and blockers of nodes, see `Why`; the path is that of the first node."""
-        came_from: dict[ir.Value, ir.Value | None] = {}
-        ends: list[ir.Value] = []
-        blockers: dict[str, str] = {}
-        at: ir.Value | None = None
-        for node in nodes:
-            self._object(node, blockers)
-            pending = deque(v for v in self.operands(node) if v not in came_from)
-            came_from.update(dict.fromkeys(pending))
-            while pending:
-                value = pending.popleft()
-                maker = value.producer()
-                if maker is not None:
-                    self._object(maker, blockers)
-                above = self._changing(self._made_of(value))
-                if not above:
-                    ends.append(value)
-                new = [v for v in above if v not in came_from]
-                came_from.update(dict.fromkeys(new, value))
-                pending.extend(new)
-            if node is nodes[0] and ends:
-                at = next((v for v in ends if v in self._model.graph.inputs), ends[0])
-        inputs = [v for v in self._model.graph.inputs if v in came_from]
+    def up_from(
+        self, node: ir.Node
+    ) -> tuple[list[PathStep], dict[ir.Value, ir.Value | None], dict[str, str]]:
+        """Return a path to an input and the blockers, see `Why`, and all values above the node."""
+        came_from: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.operands(node))
+        pending, ends = [*came_from], []
+        for value in pending:  # which grows
+            maker = value.producer()
+            above = self._changing(self._given[value]) if maker is None else self.operands(maker)
+            if not above:
+                ends.append(value)
+            new = [v for v in above if v not in came_from]
+            came_from.update(dict.fromkeys(new, value))
+            pending += new
+        makers = [maker for v in pending if (maker := v.producer()) is not None]
+        reasons = {each: self._objection(each) for each in (node, *makers)}
+        blockers = {_label(each): reason for each, reason in reasons.items() if reason is not None}
+        at = next((v for v in ends if v in self._model.graph.inputs), ends[0] if ends else None)
         path: list[PathStep] = []
         while at is not None:
             path.insert(0, PathStep(at.name or "", self._maker(at)))
             at = came_from[at]
-        return path, _names(inputs), blockers
+        return path, came_from, blockers
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
         """Return what the node and graphs in it read that changes from run to run."""
@@ -269,19 +271,6 @@ class _Ways:
         of = self._constness.of
         return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
-    def _made_of(self, value: ir.Value) -> Sequence[ir.Value | None]:
-        """Return what a value is made of, or what is given to a body or function as that value."""
-        node, scope = value.producer(), self._scopes.find(value.graph)
-        if node is not None:
-            return (*node.inputs, *captured_values(node))
-        if scope is None or scope.parent is not None or not scope.in_function:
-            return () if scope is None or scope.parent is None else scope.parent.inputs
-        key = next(k for k, f in self._model.functions.items() if f.graph is scope.graph)
-        position = list(scope.graph.inputs).index(value)
-        nodes = (node for graph in self._scopes.graphs() for node in graph)
-        calls = (n for n in nodes if n.op_identifier() == key)
-        return [call.inputs[position] for call in calls if position < len(call.inputs)]
-
     def _maker(self, value: ir.Value) -> str:
         node, scope = value.producer(), self._scopes.find(value.graph)
         if node is not None:
@@ -290,11 +279,9 @@ class _Ways:
             return f"changes from turn to turn of {_label(scope.parent)}"
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
-    def _object(self, node: ir.Node, blockers: dict[str, str]) -> None:
+    def _objection(self, node: ir.Node) -> str | None:
         scope = self._scopes.find(node.graph)
-        reason = self._determinism.objection(node, {} if scope is None else scope.opsets)
-        if reason is not None:
-            blockers[_label(node)] = reason
+        return self._determinism.objection(node, {} if scope is None else scope.opsets)
 
 
 def _gain(
@@ -315,7 +302,8 @@ def _gain(
     prepare(model, "compile", options)
     node = next((n for n in model.graph for v in n.outputs if v.name == value), None)
     if node is not None:
-        names = _Ways(model).up_from(node)[1]
+        above = _Ways(model).up_from(node)[1]
+        names = _names(v for v in model.graph.inputs if v in above)
     elif in_main_graph:
         return None
     chosen = [v for v in model.graph.inputs if v.name in names]

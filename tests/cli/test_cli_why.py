@@ -93,7 +93,7 @@ def test_a_real_model(run, swin):
 @pytest.mark.parametrize(
     ("name", "part"),
     [
-        ("merge", "there are 'merged'"),
+        ("merge", "did you mean 'merged'"),
         ("x", "is an input of the graph"),
         ("w", "is a weight in the file"),
         ("", "no node has the name ''"),

@@ -235,3 +235,26 @@ attention_scale = [
         (_gemm(x, w, b).named("product"), _gemm(x, _scaled_weight, _scaled_bias), "models/swin"),
     )
 ]
+
+# -------------------------------------------------------------------- without a convolution
+
+expected_value = rule(
+    _conv(op.Softmax(op.Transpose(x, perm=(0, 2, 1, 3)), axis=1), w)
+    >> op.Transpose(
+        op.MatMul(op.Reshape(w, constant([1, -1])), op.Softmax(x, axis=2)), perm=(0, 2, 1, 3)
+    ),
+    # the convolution adds up its channels with one weight each, at every place
+    where=lambda x, w, result: (
+        x.dtype == ir.DataType.FLOAT
+        and w.sizes[0] == 1
+        and w.sizes[2:] == (1, 1)
+        and result.attribute("group") == 1
+        and all(stride == 1 for stride in result.attribute("strides") or ())
+        and is_unpadded(result)
+    ),
+    opset=(13, None),
+    inexact=True,
+    seen_in="nudenet/320n",
+    doc="A 1x1 convolution of a transposed Softmax, as in YOLOv8's boxes, becomes a product of"
+    " matrices, which takes a quarter of the time on onnxruntime.",
+)

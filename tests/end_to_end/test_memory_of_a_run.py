@@ -20,14 +20,12 @@ transformer(Path(sys.argv[1]), size, size, 2, size, np.float32)
 # A small model first: what is imported and made once in a process is not counted.
 OPTIMIZE = """
 import onnxfold
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+from onnxfold.memory import peak_rss_bytes as peak
 small, large, result = sys.argv[1:]
 onnxfold.optimize_file(small, result)
 start = peak()
 onnxfold.optimize_file(large, result)
-print(peak() - start)
+print((peak() - start) / 2**20)
 """
 
 

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -146,16 +145,6 @@ def test_what_a_session_says_about_its_model(path: Path, version: int | None) ->
         assert described(session) == described(ort.InferenceSession(path))
 
 
-def test_binding(path: Path) -> None:
-    session = onnxfold.InferenceSession(path)
-    binding = session.io_binding()
-    binding.bind_cpu_input("x", X)
-    binding.bind_output("y")
-    session.run_with_iobinding(binding)
-    (expected,) = session.run(None, {"x": X})
-    np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], expected)
-
-
 PROGRAM = """
 import json, sys
 import numpy as np
@@ -196,13 +185,6 @@ def test_processes_at_once_make_one_entry(path: Path, cache: Path) -> None:
     assert len(entries(cache)) == 1
     assert not result(start(path))["optimized"]
     assert not [name for name in os.listdir(cache) if name.startswith(".")]
-
-
-def test_threads_at_once(path: Path, cache: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        sessions = list(pool.map(lambda _: onnxfold.InferenceSession(path), range(4)))
-    assert all(map(close, sessions))
-    assert len(entries(cache)) == 1
 
 
 def test_bytes_and_paths_of_equal_content(path: Path, tmp_path: Path, cache: Path) -> None:

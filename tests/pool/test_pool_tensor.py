@@ -23,17 +23,11 @@ def bench() -> Bench:
 def mapped(tmp_path) -> ir.Value:
     """A weight [256, 384] in a file with a weight before and behind it."""
     weights = [onnx.numpy_helper.from_array(counting(256, 384) + k, f"w{k}") for k in range(3)]
-    names = [w.name for w in weights]
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Sum", names, ["y"])],
-        "g",
-        [],
-        [onnx.helper.make_tensor_value_info("y", 1, None)],
-        weights,
-    )
-    onnx.save(onnx.helper.make_model(graph), tmp_path / "model.onnx")
-    model = storage.load(tmp_path / "model.onnx")
-    return model.graph.initializers["w1"]
+    text = '<ir_version: 10, opset_import: ["" : 21]> g () => (float y) { y = Sum(w0, w1, w2) }'
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(weights)
+    onnx.save(model, tmp_path / "model.onnx")
+    return storage.load(tmp_path / "model.onnx").graph.initializers["w1"]
 
 
 def _streamed(tensor: BufferTensor) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -113,11 +112,6 @@ class Page:
     def write(self, text: str) -> None:
         """Type into what has the focus."""
         self.call("Input.insertText", text=text)
-
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Write a PNG of the window, or of the whole page."""
-        made = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(made["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """A command of the protocol, and its result."""

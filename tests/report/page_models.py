@@ -56,16 +56,11 @@ def chain(path: Path, nodes: int) -> None:
     """So many nodes: a third constants, a third that fold, a third that stay."""
     made, current = [], "x"
     for k in range(nodes // 3):
-        value = helper.make_tensor("v", TensorProto.FLOAT, [], [1 + 1 / (k + 2)])
         made += [
-            helper.make_node("Constant", [], [f"c{k}"], f"constant {k}", value=value),
-            helper.make_node("Sqrt", [f"c{k}"], [f"s{k}"], f"root {k}"),
-            helper.make_node("Mul", [current, f"s{k}"], [f"m{k}"], f"product {k}"),
+            f"[constant_{k}] c{k} = Constant<value = float {{{1 + 1 / (k + 2)}}}>()",
+            f"[root_{k}] s{k} = Sqrt(c{k})",
+            f"[product_{k}] m{k} = Mul({current}, s{k})",
         ]
         current = f"m{k}"
-    vector = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("x", current)
-    ]
-    graph = helper.make_graph(made, "chain", vector[:1], vector[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, path)
+    text = f"chain (float[4] x) => (float[4] {current}) {{ {' '.join(made)} }}"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), path)

@@ -42,9 +42,13 @@ def example(seed: int = 0) -> onnx.ModelProto:
     return parse(TEXT, w=w, v=v, u=u)
 
 
+def saved(model: onnx.ModelProto, path: Path, external: bool) -> None:
+    storage.save(storage.from_proto(model), path, external_data=external, fsync=False)
+
+
 def write(folder: Path, *, external: bool, seed: int = 0) -> Path:
     path = folder / "model.onnx"
-    storage.save(storage.from_proto(example(seed)), path, external_data=external, fsync=False)
+    saved(example(seed), path, external)
     return path
 
 
@@ -269,7 +273,7 @@ def test_weights_in_branches_and_in_nodes(tmp_path, temporary):
     branch.node.insert(0, onnx.helper.make_node("Constant", [], ["own"], value=value))
     for external in (True, False):
         path = tmp_path / f"{external}.onnx"
-        storage.save(storage.from_proto(model), path, external_data=external, fsync=False)
+        saved(model, path, external)
         session = opened(path)
         for c in (True, False):
             feeds = {"x": FEEDS["r"], "r": random(64, 64, seed=3), "c": np.array(c)}
@@ -292,7 +296,7 @@ def test_types_of_weights(tmp_path, temporary, name):
     feeds = {"i": np.array([5]), "r": random(128, seed=1)}
     for external in (True, False):
         path = tmp_path / f"{external}.onnx"
-        storage.save(storage.from_proto(model), path, external_data=external, fsync=False)
+        saved(model, path, external)
         for fold_at in ("compile", "runtime"):
             session = opened(path, fold_at=fold_at)
             assert_computes(session, reference_session(model).run(None, feeds), feeds)

@@ -11,8 +11,6 @@ import pytest
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.process import (
-    memory_limit,
-    run_command,
     run_function,
     work_folder,
 )
@@ -42,17 +40,6 @@ def test_what_ends_a_compiler_is_told_in_one_line(request_, reason, monkeypatch)
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     with pytest.raises(CompileError, match=reason):
         run_function("test_process:end", request_, [], 2 if request_ == "slow" else 30)
-
-
-def test_a_command_may_not_have_all_memory():
-    program = f"bytearray({memory_limit() + (1 << 30)})"
-    done = run_command([sys.executable, "-c", program], 20)
-    assert done.returncode == 1 and "MemoryError" in done.stderr
-
-
-def test_what_is_no_program():
-    with pytest.raises(CompileError, match=r"^/nowhere/compiler: No such file or directory$"):
-        run_command(["/nowhere/compiler"], 20)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")

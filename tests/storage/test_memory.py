@@ -12,13 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 from storage_models import OPSETS, value
 
-# VmHWM of a fresh process; ru_maxrss would start from that of the parent.
 PRELUDE = """
 import sys, numpy as np, onnx_ir as ir
 from onnxfold import storage
-def peak():
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+from onnxfold.memory import peak_rss_bytes
+def peak(): return peak_rss_bytes() / 2**20
 """
 
 

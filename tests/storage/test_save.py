@@ -14,17 +14,16 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 from storage_models import (
-    OPSETS,
     Streamed,
     array,
     files,
     linear,
     nested,
     normal,
+    parsed,
     run,
     streamed,
     tensor,
-    value,
     weight,
     write,
 )
@@ -121,6 +120,13 @@ def test_a_tensor_used_twice_is_computed_once(tmp_path) -> None:
         assert (size < 5 << 20) == external_data, "with external data it is stored once"
 
 
+def weights_only(arrays: dict[str, np.ndarray]) -> ir.Model:
+    """A model with these initializers and nothing else."""
+    values = [ir.Value(name=n, const_value=ir.tensor(a, name=n)) for n, a in arrays.items()]
+    graph = ir.Graph([], [], nodes=[], name="g", opset_imports={"": 17}, initializers=values)
+    return ir.Model(graph, ir_version=10)
+
+
 def test_tensors_in_memory(tmp_path) -> None:
     base = array(300, 500)
     arrays = {
@@ -136,17 +142,7 @@ def test_tensors_in_memory(tmp_path) -> None:
         "empty": np.zeros((0, 5), np.float32),
         "scalar": np.float32(3).reshape(()),
     }
-    graph = ir.Graph(
-        [],
-        [],
-        nodes=[],
-        name="g",
-        opset_imports={"": 17},
-        initializers=[
-            ir.Value(name=n, const_value=ir.tensor(a, name=n)) for n, a in arrays.items()
-        ],
-    )
-    model = ir.Model(graph, ir_version=10)
+    model = weights_only(arrays)
     for external_data in (False, True):
         storage.save(model, tmp_path / "m.onnx", external_data=external_data)
         loaded = storage.load(tmp_path / "m.onnx")
@@ -316,34 +312,19 @@ def test_onnxruntime_reads_data_with_two_names(tmp_path) -> None:
     np.testing.assert_array_equal(run(path), expected)
 
 
-def huge(count: int) -> ir.Model:
-    """Several tensors of 1 GiB that take no memory."""
-    values = []
-    for i in range(count):
-        data = np.broadcast_to(np.zeros(1, np.float32), (1 << 28,))
-        values.append(ir.Value(name=f"h{i}", const_value=ir.Tensor(data, name=f"h{i}")))
-    graph = ir.Graph([], [], nodes=[], initializers=values, name="g", opset_imports={"": 17})
-    return ir.Model(graph, ir_version=10)
-
-
 def test_two_gigabytes_need_external_data(tmp_path) -> None:
+    data = np.broadcast_to(np.zeros(1, np.float32), (1 << 28,))  # 1 GiB that takes no memory
+    model = weights_only({f"h{k}": data for k in range(3)})
     with pytest.raises(UsageError, match="2 GiB"):
-        storage.save(huge(3), tmp_path / "m.onnx", external_data=False)
+        storage.save(model, tmp_path / "m.onnx", external_data=False)
     assert files(tmp_path) == []
 
 
 def test_typed_fields_and_strings_stay(tmp_path) -> None:
-    graph = helper.make_graph(
-        [],
-        "g",
-        [],
-        [value("t", [3000], TensorProto.INT64)],
-        [
-            helper.make_tensor("t", TensorProto.INT64, [3000], [1] * 3000),
-            helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]),
-        ],
-    )
-    source = write(tmp_path / "m.onnx", helper.make_model(graph, opset_imports=OPSETS))
+    model = parsed('<ir_version: 9, opset_import: ["" : 17]> g () => (int64[3000] t) { }')
+    model.graph.initializer.append(helper.make_tensor("t", TensorProto.INT64, [3000], [1] * 3000))
+    model.graph.initializer.append(helper.make_tensor("s", TensorProto.STRING, [2], [b"a", b"b"]))
+    source = write(tmp_path / "m.onnx", model)
     for external_data in (False, True):
         storage.save(storage.load(source), tmp_path / "o.onnx", external_data=external_data)
         assert (tmp_path / "o.onnx").read_bytes() == source.read_bytes()

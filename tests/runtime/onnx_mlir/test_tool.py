@@ -201,7 +201,7 @@ NO_ROOM = "LLVM ERROR: IO failure on output stream: No space left on device"
         (125, "", r"onnx-mlir failed \(exit code 125\)"),
         (134, "", r"onnx-mlir crashed \(signal 6\)"),
         (139, "", r"onnx-mlir crashed \(signal 11\)"),
-        (1, f"linking\n{NO_ROOM}", f"no room on the disk: {NO_ROOM}"),
+        (1, f"linking\n{NO_ROOM}", rf"onnx-mlir failed \(exit code 1\): {NO_ROOM}"),
     ],
 )
 def test_exit_codes_are_errors_that_say_what_is_wrong(engine, work, code, stderr, message):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
+from model_table import parse
 from pool_bench import Bench, counting
+from reference_session import reference_options
 
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.pool import BufferTensor, Memory
@@ -110,20 +113,12 @@ def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
     ],
 )
 def test_functions_of_onnxruntime_give_its_bits(op_type):
-    import onnxruntime as ort
-
     array = np.random.default_rng(0).standard_normal((517, 811), np.float32) * 30
     array[::7] /= 1e4
     array[-1, -9:] = [np.inf, -np.inf, np.nan, 0, -0.0, 1e-40, -1e-40, 3e38, -88.5]
-    info = onnx.helper.make_tensor_value_info
-    nodes = [
-        onnx.helper.make_node(op_type, ["x"], ["a"]),
-        onnx.helper.make_node("Neg", ["a"], ["b"]),
-        onnx.helper.make_node(op_type, ["b"], ["y"]),
-    ]
-    graph = onnx.helper.make_graph(nodes, "g", [info("x", 1, [517, 811])], [info("y", 1, None)])
-    model = onnx.helper.make_model(
-        graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10
+    model = parse(
+        f"""g (float[517, 811] x) => (float[517, 811] y) {{
+            a = {op_type}(x) b = Neg(a) y = {op_type}(b) }}"""
     )
     bench = Bench()
     value = bench.held(array)
@@ -131,8 +126,7 @@ def test_functions_of_onnxruntime_give_its_bits(op_type):
         value = bench.apply(name, value)
     made = BufferTensor(value).tobytes()
     for threads in (1, 2):
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options = reference_options()
         options.intra_op_num_threads = threads
         session = ort.InferenceSession(model.SerializeToString(), options)
         assert made == session.run(None, {"x": array})[0].tobytes()

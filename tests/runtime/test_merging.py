@@ -33,11 +33,13 @@ two (float[n, m, 64] x) => (float[n, m, 64] y) {
 """
 
 
+SHAPES = {"w": (64, 128), "a": (64, 4), "b": (4, 128), "v": (128, 64), "c": (128, 4), "d": (4, 64)}
+WEIGHTS = {n: random(*shape, seed=k) for k, (n, shape) in enumerate({**SHAPES, "k": (64,)}.items())}
+
+
 @pytest.fixture
 def two():
-    weights = {"w": random(64, 128), "a": random(64, 4, seed=1), "b": random(4, 128, seed=2)}
-    more = {"v": random(128, 64, seed=3), "c": random(128, 4, seed=4), "d": random(4, 64, seed=5)}
-    return parse(TWO, **weights, **more, k=random(64, seed=6))
+    return parse(TWO, **WEIGHTS)
 
 
 def ops(path):
@@ -92,9 +94,7 @@ def test_what_is_cached_anyway_comes_first(tmp_path):
         "e = Exp(states) m = Softmax(e) f = MatMul(x, m) g = Relu(f) z = MatMul(g, w) "
         "first2 = Add(first, z) act = Relu(first2)",
     )
-    weights = {"w": random(64, 128), "a": random(64, 4, seed=1), "b": random(4, 128, seed=2)}
-    more = {"v": random(128, 64, seed=3), "c": random(128, 4, seed=4), "d": random(4, 64, seed=5)}
-    model = parse(text, **weights, **more, k=random(64, seed=6))
+    model = parse(text, **WEIGHTS)
     bundle = lora(tmp_path, model, level=2, max_cache=60_000, also="states")
     assert bundle.manifest.cached_bytes == 64 * 64 * 4 + 64 * 128 * 4
     assert {m.reason for m in bundle.manifest.merges} == {None, "more than --max-cache"}

@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 
-from .check import DEFAULT, VARIANTS
+from .check import DEFAULT, FACTS, VARIANTS
 from .generate import op_types
 from .run import run
 from .split_check import SPLITS
@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument(
         "--variants",
         default=",".join(DEFAULT),
-        help=f"of {', '.join((*VARIANTS, *SPLITS))}; without it those that keep every bit in one",
+        help=f"of {', '.join((*VARIANTS, *SPLITS, FACTS))}; without it those that keep every bit",
     )
     parser.add_argument("--reproduce", type=int, metavar="SEED", help="one graph, printed")
     parser.add_argument(

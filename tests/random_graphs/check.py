@@ -21,6 +21,7 @@ import onnxfold
 from onnxfold.comparison.half import allowance, half_precision_outputs
 from tests.driver import Failure
 from tests.reference_session import Reference, same_bits
+from tests.symbolic.fact_check import FactCheck
 
 from .generate import Case
 
@@ -57,6 +58,8 @@ _TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spil
 """Models take turns: some travel through files, some run with little memory or fixed dims."""
 
 DEFAULT = ("O0", "O1", "all")
+FACTS = "facts"
+"""No way to optimize: what the analysis says of the values of the original is true."""
 
 
 class NotComparable(Exception):
@@ -130,7 +133,9 @@ def check_variant(
     phase(name)
     folder = Path(tempfile.mkdtemp(prefix="random-graph-", dir=_fast_folder()))
     try:
-        if name in VARIANTS:
+        if name == FACTS:
+            failure = _check_facts(original)
+        elif name in VARIANTS:
             failure = _check_in(folder, original, name, VARIANTS[name])
         else:
             failure = check_split(folder, original, name)
@@ -139,6 +144,17 @@ def check_variant(
         return failure
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_facts(original: Original) -> Failure | None:
+    try:
+        check = FactCheck(original.model)
+        for feed, _ in original.runs:
+            check.check(feed)
+    except Exception as error:
+        kind = "wrong" if isinstance(error, AssertionError) else type(error).__name__
+        return Failure(FACTS, kind, _place(error), _line(error))
+    return None
 
 
 def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> Failure | None:

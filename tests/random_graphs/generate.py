@@ -68,15 +68,15 @@ def grow(b: Builder, count: int) -> None:
         try:
             if style < 0.275:
                 rows.row_of_rule(b)
-            elif style < 0.30:
+            elif style < 0.33:
                 idioms.shape_arithmetic(b)
-            elif style < 0.32:
-                idioms.there_and_back(b)
             elif style < 0.35:
+                idioms.there_and_back(b)
+            elif style < 0.37:
                 idioms.duplicate(b)
-            elif style < 0.38:
+            elif style < 0.40:
                 control.call_function(b)
-            elif style < 0.42:
+            elif style < 0.44:
                 Call(b, b.choose(["If", "Loop"])).make()
             elif style < 0.65:
                 Call(b, b.choose(_USUAL)).make()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .check import DEFAULT
+from .check import DEFAULT, FACTS
 from .run import run
 
 
@@ -15,8 +15,9 @@ from .run import run
         (range(80, 160), DEFAULT, 48),
         (range(500, 530), ("O2", "onnxruntime"), 24),
         (range(900_000, 900_020), ("split", "split-late"), 10),
+        (range(3000, 3120), (FACTS,), 80),
     ],
-    ids=["exact", "exact again", "for a target", "split"],
+    ids=["exact", "exact again", "for a target", "split", "what is known of values"],
 )
 def test_random_graphs(seeds, variants, least):
     found = run(seeds, variants, seconds_to_shrink=10)

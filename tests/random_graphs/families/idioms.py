@@ -15,8 +15,7 @@ def shape_arithmetic(b: Builder) -> None:
     """Shape, Gather, arithmetic, Concat, and an op that takes the shape."""
     x = b.pick(rank=(1, 4), where=lambda v: v.rank > 0)
     shape = b.node("Shape", [x])[0]
-    parts = []
-    total = 1
+    parts: list[Value] = []
     for axis in range(x.rank):
         style = b.number(0, 3)
         index = axis - x.rank if b.chance(0.2) else axis
@@ -25,43 +24,45 @@ def shape_arithmetic(b: Builder) -> None:
         elif style == 1:
             part = b.node("Gather", [shape, b.constant(np.array([index]), T.INT64)], axis=0)[0]
         elif style == 2:
-            end = axis + 1
-            part = b.node("Slice", [shape, b.ints(axis), b.ints(end), b.ints(0)])[0]
+            part = b.node("Slice", [shape, b.ints(axis), b.ints(axis + 1), b.ints(0)])[0]
         else:
             scalar = b.node("Gather", [shape, b.constant(np.array(index), T.INT64)])[0]
-            if b.chance(0.4):
-                factor = b.constant(np.array(b.number(1, 2)), T.INT64)
-                scalar = b.node(b.choose(["Mul", "Div", "Add"]), [scalar, factor])[0]
             part = unsqueeze(b, scalar)
+        while b.chance(0.35):
+            part = _computed(b, part, parts)
         if b.chance(0.15):
             part = b.node("Cast", [part], to=T.FLOAT)[0]
             part = b.node("Cast", [part], to=T.INT64)[0]
-        total *= max(1, int(part.first.reshape(-1)[0]))
         parts.append(part)
-    del total
     if b.chance(0.4) and len(parts) > 1:
         parts = parts[: b.number(1, len(parts))]
         parts.append(b.ints(-1))
     target = b.node("Concat", parts, axis=0)[0]
-    for op_type in b.choose(
-        [
-            ["Reshape"],
-            ["Expand"],
-            ["Reshape", "Expand"],
-            ["ConstantOfShape"],
-            ["Tile"],
-            ["ReduceProd"],
-            ["Slice"],
-        ]
-    ):
-        if op_type == "ConstantOfShape":
-            b.node(op_type, [target])
-        elif op_type == "ReduceProd":
-            b.node(op_type, [target], keepdims=b.number(0, 1))
-        elif op_type == "Slice":
-            b.node(op_type, [x, b.ints(0), b.node("Gather", [target, b.ints(0)])[0], b.ints(0)])
-        else:
-            x = b.node(op_type, [x, target])[0]
+    takers = ["Reshape", "Expand", "Reshape", "ConstantOfShape", "Tile", "ReduceProd", "Slice"]
+    op_type = b.choose(takers)
+    if op_type == "ConstantOfShape":
+        b.node(op_type, [target])
+    elif op_type == "ReduceProd":
+        b.node(op_type, [target], keepdims=b.number(0, 1))
+    elif op_type == "Slice":
+        end = b.node("Gather", [target, b.ints(0)])[0]
+        step = b.ints(b.choose([1, 1, 2, -1]))
+        b.node(op_type, [x, b.choose([b.ints(0), parts[-1]]), end, b.ints(0), step])
+    else:
+        b.node(op_type, [x, target])
+
+
+def _computed(b: Builder, part: Value, others: list[Value]) -> Value:
+    """A size computed of a size and a number, or another size."""
+    op_type = b.choose(["Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "Where"])
+    numbers = [-3, -2, 1, 2, 3, 4] if op_type in ("Div", "Mod") else [*range(-3, 7)]
+    other = b.ints(b.choose(numbers))
+    if others and op_type not in ("Div", "Mod") and b.chance(0.5):
+        other = b.choose(others)
+    if op_type == "Where":
+        condition = b.node(b.choose(["Equal", "Less", "Greater"]), [part, b.ints(b.number(0, 4))])
+        return b.node(op_type, [*condition, part, other])[0]
+    return b.node(op_type, [part, other])[0]
 
 
 def unsqueeze(b: Builder, scalar: Value) -> Value:

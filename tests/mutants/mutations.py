@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from .sources import Feeds, captured
+from tests.random_graphs.builder import free_names
+
+from .sources import Feeds, span
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
@@ -137,7 +139,7 @@ def permute_nodes(m: Mutant) -> None:
     """Any topological order."""
     left = list(m.graph.node)
     made_by = {o: k for k, n in enumerate(left) for o in n.output if o}
-    waits = [{made_by[v] for v in [*n.input, *captured(n)] if v in made_by} for n in left]
+    waits = [{made_by[v] for v in [*n.input, *free_names(n)] if v in made_by} for n in left]
     readers: dict[int, list[int]] = {}
     for k, others in enumerate(waits):
         others.discard(k)
@@ -387,18 +389,13 @@ def output_added(m: Mutant) -> None:
 
 def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
     """Some nodes in a row: what they read of others, and what others read of them."""
-    nodes = m.graph.node
-    start = m.choose(range(len(nodes)))
-    end = min(len(nodes), start + int(m.rng.integers(1, 25)))
-    chosen = nodes[start:end]
-    made = {o for n in chosen for o in n.output}
-    read = dict.fromkeys(v for n in chosen for v in [*n.input, *captured(n)] if v)
-    later = {v for n in nodes[end:] for v in [*n.input, *captured(n)]}
-    later |= {o.name for o in m.graph.output}
-    results = [o for n in chosen for o in n.output if o and o in later]
+    count = len(m.graph.node)
+    start = m.choose(range(count))
+    end = min(count, start + int(m.rng.integers(1, 25)))
+    _, read, results = span(m.graph, start, end)
     if not results:
         raise Impossible
-    return start, end, [v for v in read if v not in made], results
+    return start, end, read, results
 
 
 def wrapped_into_if(m: Mutant) -> None:
@@ -467,7 +464,7 @@ def wrapped_into_loop(m: Mutant) -> None:
 def wrapped_into_function(m: Mutant) -> None:
     start, end, read, results = _region(m)
     nodes = list(m.graph.node[start:end])
-    if any(captured(n) for n in nodes) or any(f.domain == "local" for f in m.model.functions):
+    if any(free_names(n) for n in nodes) or any(f.domain == "local" for f in m.model.functions):
         raise Impossible
     name = "part"
     function = helper.make_function("local", name, read, results, nodes, m.model.opset_import)

@@ -13,6 +13,7 @@ from onnx import helper
 
 from onnxfold import storage
 from onnxfold.comparison.random_feeds import RandomFeeds
+from tests.random_graphs.builder import free_names
 from tests.reference_session import Reference
 
 ROOT = Path(__file__).parents[2]
@@ -100,14 +101,9 @@ def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
     nodes = model.graph.node
     count = int(rng.integers(10, 120))
     start = int(rng.integers(0, max(1, len(nodes) - count)))
-    chosen = nodes[start : start + count]
-    made = {o for n in chosen for o in n.output}
+    chosen, read, outputs = span(model.graph, start, start + count)
     weights = {t.name: t for t in model.graph.initializer}
-    read = dict.fromkeys(v for n in chosen for v in [*n.input, *captured(n)] if v)
-    later = {v for n in nodes[start + count :] for v in [*n.input, *captured(n)]}
-    later |= {o.name for o in model.graph.output}
-    inputs = [v for v in read if v not in made and v not in weights]
-    outputs = [o for n in chosen for o in n.output if o in later]
+    inputs = [v for v in read if v not in weights]
     if not outputs or any(v not in values[0] for v in [*inputs, *outputs]):
         raise NoPart
     graph = helper.make_graph(
@@ -132,12 +128,14 @@ def _info(name: str, arrays: list[np.ndarray]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, dims)
 
 
-def captured(node: onnx.NodeProto) -> list[str]:
-    """Names that the subgraphs of a node read; some may be their own."""
-    found = []
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            found += [o.name for o in graph.output]
-            for inner in graph.node:
-                found += [*inner.input, *captured(inner)]
-    return found
+def span(
+    graph: onnx.GraphProto, start: int, end: int
+) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
+    """Some nodes in a row: they, what they read of others, and what others read of them."""
+    chosen = list(graph.node[start:end])
+    made = {o for n in chosen for o in n.output}
+    read = dict.fromkeys(v for n in chosen for v in [*n.input, *free_names(n)] if v)
+    later = {v for n in graph.node[end:] for v in [*n.input, *free_names(n)]}
+    later |= {o.name for o in graph.output}
+    results = [o for n in chosen for o in n.output if o and o in later]
+    return chosen, [v for v in read if v not in made], results

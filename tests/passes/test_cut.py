@@ -145,37 +145,6 @@ def test_keep_wins():
     assert fold(expansions(2, 100), X, fold=["v*"], keep=["v0"]).ops["Expand"] == 1
 
 
-def test_what_cannot_be_folded_is_not_folded_by_name():
-    model = parse(
-        "g (float[4] x) => (float[4] y) { v = RandomNormal <shape = [4]> () y = Add (x, v) }"
-    )
-    assert fold(model, fold=["*"]).ops == {"RandomNormal": 1, "Add": 1}
-    model = parse(
-        """g (int64 x) => (float[64] y) {
-            q = SequenceConstruct (w, w)
-            y = SequenceAt (q, x)
-        }"""
-    )
-    assert "SequenceConstruct" in fold(with_weights(model, w=large(64)), fold=["*"]).ops
-
-
-def test_one_dequantized_weight_by_name():
-    model = parse(
-        """g (float[64, 64] x) => (float[64, 64] y) {
-            a = DequantizeLinear (w, s)
-            b = DequantizeLinear (u, s)
-            h = MatMul (x, a)
-            y = MatMul (h, b)
-        }"""
-    )
-    rng = np.random.default_rng(0)
-    weights = {k: rng.integers(-99, 99, (64, 64)).astype(np.int8) for k in "wu"}
-    with_weights(model, s=np.float32(0.5), **weights)
-    folded = fold(model, {"x": large(64, 64)}, fold=["b"])
-    assert folded.ops == {"DequantizeLinear": 1, "MatMul": 2}
-    assert folded.weights["b"].dtype == np.float32
-
-
 # ---------------------------------------------------------------- why
 
 

@@ -25,8 +25,8 @@ class EndedBySignal(BaseException):
 def end_on_signals() -> Iterator[None]:
     """Raise `EndedBySignal` at the first signal that asks the process to end.
 
-    Those that follow are ignored: they would interrupt what cleans up. A signal that somebody else
-    handles or ignores (nohup) stays as it is.
+    Those that follow are ignored: they would interrupt what cleans up, and afterwards what the
+    process says of its end. A signal that somebody else handles or ignores (nohup) stays as it is.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,4 +51,4 @@ def end_on_signals() -> Iterator[None]:
         raise
     finally:
         for number in replaced:
-            signal.signal(number, before[number])
+            signal.signal(number, before[number] if ended is None else signal.SIG_IGN)

@@ -105,7 +105,10 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()
-                    cut = Cut(sweep, pool, self._options, self._growth(run.room))
+                    asked = self._options.max_growth or 0
+                    free = min(asked, run.room) if self._per_node == MOST_PER_NODE else 0
+                    growth = Growth(run.room - free, self._per_node), Growth(free)
+                    cut = Cut(sweep, pool, self._options, growth)
                     decisions = cut.explain(small=self._options.explain)
                     pool.settle(cut.stored)
                     computed_first = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
@@ -114,12 +117,6 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
                     run.learn(failure)
-
-    def _growth(self, room: int) -> Sequence[Growth]:
-        """Return what may be spent of the bytes by which the model may still grow."""
-        asked = self._options.max_growth or 0 if self._per_node == MOST_PER_NODE else 0
-        free = min(asked, room)
-        return Growth(room - free, self._per_node), Growth(free)
 
     def _report(self, folding: Folding, folded: int) -> None:
         outcome = self.outcome

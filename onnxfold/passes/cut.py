@@ -12,7 +12,7 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
-from onnxfold.passes.stored import bytes_now, data_bytes
+from onnxfold.passes.stored import AROUND, data_bytes
 from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Pool
 
@@ -82,7 +82,7 @@ class Cut:
     def _cost_of(self, value: ir.Value) -> float:
         cost = self._sweep.cost.get(value)
         if cost is None:
-            return bytes_now(value)
+            return data_bytes(value.const_value) + AROUND + len(value.name or "")
         if cost and self._options.folds(value):
             # a sequence cannot be stored as an initializer
             return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN

@@ -114,7 +114,12 @@ def run_passes(
     for name in options.passes or ():
         create(name, options, run=run)(model)
         run.passed(name, model)
-    _raise_version(model)
+    inputs = set(model.graph.inputs)
+    if model.ir_version < _FREE_INITIALIZERS and not inputs.issuperset(
+        model.graph.initializers.values()
+    ):
+        model.ir_version = _FREE_INITIALIZERS
+        model.opset_imports.setdefault("", 1)  # older models need not say it
     return run.result
 
 
@@ -228,13 +233,3 @@ class _Level:
             self._facts.note_change()
         self._run.passed(name, self._model)
         return modified
-
-
-def _raise_version(model: ir.Model) -> None:
-    """Make it a version of the format in which initializers need not be inputs, if some are not."""
-    inputs = set(model.graph.inputs)
-    if model.ir_version < _FREE_INITIALIZERS and not inputs.issuperset(
-        model.graph.initializers.values()
-    ):
-        model.ir_version = _FREE_INITIALIZERS
-        model.opset_imports.setdefault("", 1)  # older models need not say it

@@ -13,8 +13,8 @@ from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import Buffer, BufferTensor, Pool
 from onnxfold.pool.buffer import distinct
 
-# What a node, or a tensor, takes besides names and elements.
-_AROUND = 16
+AROUND = 16
+"""What a node, or a tensor, takes besides names and elements, bytes."""
 # What a Constant node around a tensor takes.
 _CONSTANT_NODE = 40
 
@@ -33,7 +33,7 @@ def needs_node(value: ir.Value, scopes: Scopes) -> bool:
 def node_bytes(node: ir.Node) -> int:
     """Estimate the bytes that a node takes without its attributes."""
     names = [v.name or "" for v in (*node.inputs, *node.outputs) if v is not None]
-    return _AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
+    return AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
 
 
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
@@ -48,13 +48,8 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
     if buffer.dtype == ir.DataType.STRING:
         once = distinct(buffer.array())
         data = sum(map(len, once.flat)) * buffer.size // max(1, once.size) + 2 * buffer.size
-    around = _AROUND + (_CONSTANT_NODE if needs_node(value, scopes) else 0)
+    around = AROUND + (_CONSTANT_NODE if needs_node(value, scopes) else 0)
     return data + around + len(value.name or "")
-
-
-def bytes_now(value: ir.Value) -> int:
-    """Estimate the bytes that a constant of the model takes."""
-    return data_bytes(value.const_value) + _AROUND + len(value.name or "")
 
 
 def data_bytes(tensor: ir.TensorProtocol | None) -> int:
@@ -83,7 +78,11 @@ def materialize(values: Iterable[ir.Value], pool: Pool, scopes: Scopes) -> None:
         assert node is not None and node.graph is not None
         graph = node.graph
         buffer = pool.buffer_of(value)
-        tensor = _as_tensor(buffer, value.name)
+        tensor: ir.TensorProtocol = BufferTensor(buffer, value.name)
+        if buffer.dtype == ir.DataType.STRING:
+            texts = buffer.array().reshape(-1)
+            encoded = [s if isinstance(s, bytes) else str(s).encode() for s in texts]
+            tensor = ir.StringTensor(encoded, shape=ir.Shape(buffer.shape), name=value.name)
         if needs_node(value, scopes):
             constant = constant_node(tensor, node.name)
             node.prepend(constant)
@@ -94,10 +93,3 @@ def materialize(values: Iterable[ir.Value], pool: Pool, scopes: Scopes) -> None:
         inherit(value, stored, declared=value.is_graph_output())
         replace(value, stored)
         pool.hold(buffer, None)  # it is rounded now
-
-
-def _as_tensor(buffer: Buffer, name: str | None) -> ir.TensorProtocol:
-    if buffer.dtype != ir.DataType.STRING:
-        return BufferTensor(buffer, name)
-    encoded = [s if isinstance(s, bytes) else str(s).encode() for s in buffer.array().reshape(-1)]
-    return ir.StringTensor(encoded, shape=ir.Shape(buffer.shape), name=name)

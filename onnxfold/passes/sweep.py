@@ -87,9 +87,8 @@ class Sweep:
 
     def is_constant(self, value: ir.Value) -> bool:
         """Return True if the value is a constant of the model or made by a foldable operation."""
-        return value in self.cost or self._is_leaf(value)
-
-    def _is_leaf(self, value: ir.Value) -> bool:
+        if value in self.cost:
+            return True
         if value.const_value is None:
             return False
         producer = value.producer()

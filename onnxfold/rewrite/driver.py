@@ -143,7 +143,11 @@ class Rewriter:
             RuleError: a rule raised an exception.
         """
         self._enqueue(self._changed() if self._seen.inputs else self._in_order())
-        while self._queue or self._add_skipped():
+        while self._queue or self._skipped:
+            if not self._queue:  # all once more
+                self._skipped = False
+                self._enqueue(self._in_order())
+                continue
             node = self._queue.popleft()
             self._queued.discard(node)
             if node.graph is not None:  # not removed in the meantime
@@ -262,14 +266,6 @@ class Rewriter:
                 return
             self._enqueue(nodes)
             nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
-
-    def _add_skipped(self) -> bool:
-        """Visit all once more if there were nodes that should be; False if there are none."""
-        if not self._skipped:
-            return False
-        self._skipped = False
-        self._enqueue(self._in_order())
-        return bool(self._queue)
 
     def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:

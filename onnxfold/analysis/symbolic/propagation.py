@@ -101,7 +101,10 @@ class Propagation:
             if current in facts:
                 pending.pop()
                 continue
-            node = current.producer() or self._body_of(current)
+            node = current.producer()
+            if node is None and current.is_graph_input():  # of a body, the node that feeds it
+                scope = self.scopes.find(current.graph)
+                node = None if scope is None else scope.parent
             if node is None:
                 facts[current] = self._source(current)
                 pending.pop()
@@ -114,13 +117,6 @@ class Propagation:
             pending.pop()
             facts.setdefault(current, UNKNOWN)
         return facts[value]
-
-    def _body_of(self, value: ir.Value) -> ir.Node | None:
-        """Return the node that feeds an input of a body; None for any other value."""
-        if not value.is_graph_input():
-            return None
-        scope = self.scopes.find(value.graph)
-        return None if scope is None else scope.parent
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
         """Return the values that decide about the results of a node: those its graphs read among

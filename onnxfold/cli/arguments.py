@@ -12,6 +12,7 @@ from onnxfold.errors import UsageError
 from onnxfold.options import byte_size, named_shape
 
 PATH = click.Path(readable=False)
+FOLDER = click.Path(readable=False, file_okay=False)
 """A file, folder or URL, which may be there or not: shells complete it."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from onnxfold.cli.arguments import (
+    FOLDER,
     PATH,
     SectionedCommand,
     check_options,
@@ -23,7 +24,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, write, writ
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=FOLDER,
     metavar="DIR",
     required=True,
     help="Folder or URL for the results; they keep their paths below MODEL.",

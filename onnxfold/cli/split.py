@@ -9,6 +9,7 @@ import click
 from onnxfold.cli.arguments import (
     BACKEND,
     BACKEND_OPTIONS,
+    FOLDER,
     LEVEL,
     MAX_CACHE,
     OVERRIDABLE,
@@ -24,7 +25,7 @@ from onnxfold.errors import about
 
 @click.command()
 @click.argument("source", metavar="IN", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="DIR", required=True, help="Folder to write.")
+@click.option("-o", "--output", type=FOLDER, metavar="DIR", required=True, help="Folder to write.")
 @RUNTIME_CONSTANTS
 @OVERRIDABLE
 @click.option(

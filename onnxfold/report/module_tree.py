@@ -14,6 +14,7 @@ from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
@@ -122,7 +123,8 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
     """
     model, _ = load_to_inspect(path)
     names = symbols_of(model.graph.inputs)
-    check_names(dims or {}, names)
+    with about(path):
+        check_names(dims or {}, names)
     sizes = {name: (dims or {}).get(name, NOMINAL) for name in names}
     sort_if_needed(model)
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}

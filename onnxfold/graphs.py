@@ -35,6 +35,11 @@ def has_references(node: ir.Node) -> bool:
     return False
 
 
+def root_graphs(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph and those of the functions: every other graph is inside one of them."""
+    return [model.graph, *[function.graph for function in model.functions.values()]]
+
+
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     """Yield the main graph, the functions' graphs, and every subgraph in them, outer ones first.
 
@@ -116,7 +121,7 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), those of subgraphs and functions included."""
     counts: Counter[str] = Counter()
     for graph in all_graphs(model):
-        counts.update([op_name(node) for node in nodes_of(graph)])
+        counts.update(map(op_name, nodes_of(graph)))
     return dict(counts)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import holds_graphs, nodes_of
 
 
@@ -45,7 +45,7 @@ class Scopes:
 
         Nothing adds a graph to a model; those in nodes are moved with them, or go.
         """
-        roots = [self.model.graph, *(f.graph for f in self.model.functions.values())]
+        roots = root_graphs(self.model)
         if self._by_graph and not self.parents and roots == list(self._by_graph):
             return
         self._by_graph.clear()
@@ -94,7 +94,7 @@ class Scopes:
 
 def sort_if_needed(model: ir.Model) -> None:
     """Sort the main graph and the functions, but leave an order that is good as it is."""
-    for graph in (model.graph, *(f.graph for f in model.functions.values())):
+    for graph in root_graphs(model):
         if not _is_sorted(graph, set()):
             graph.sort()
 

@@ -71,7 +71,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         run = self._run or Run(self._options)  # its evaluator knows the functions of one model
-        self.outcome = run.result.propagation
+        self.outcome = outcome = run.result.propagation
         pool = run.pool
         inlined = 0
         while True:
@@ -87,7 +87,14 @@ class ConstantPropagation(ir.passes.InPlacePass):
         remove_nodes(folding.cut.removed)
         pool.settle(None)  # the tensors hold the buffers they need
         folded = len(folding.cut.removed) + inlined
-        self._report(folding, folded)
+        outcome.folded += folded
+        outcome.stays = {}
+        for node, decision in folding.decisions:
+            if decision.folded:
+                outcome.folds.append(decision)
+            else:
+                outcome.stays[node] = decision
+        outcome.declined = folding.cut.declined
         return ir.passes.PassResult(model, modified=folded > 0)
 
     def decide(self, model: ir.Model, run: Run) -> Folding:
@@ -117,10 +124,3 @@ class ConstantPropagation(ir.passes.InPlacePass):
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
                     run.learn(failure)
-
-    def _report(self, folding: Folding, folded: int) -> None:
-        outcome = self.outcome
-        outcome.folded += folded
-        outcome.folds += [decision for _, decision in folding.decisions if decision.folded]
-        outcome.stays = {n: decision for n, decision in folding.decisions if not decision.folded}
-        outcome.declined = folding.cut.declined

@@ -58,7 +58,7 @@ class Simplify(ir.passes.InPlacePass):
         ).run()
         if self._run is not None:
             self._run.result.add_rewrites(self.report)
-        return ir.passes.PassResult(model, modified=bool(self.report.total))
+        return ir.passes.PassResult(model, modified=bool(self.report.counts))
 
     def withheld(self, model: ir.Model) -> Counter[str]:
         """Return how often each rule matches that level 2 would apply as well."""

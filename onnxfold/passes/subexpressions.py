@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 
@@ -38,7 +38,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         self._scopes = facts.scopes
         self._determinism = facts.determinism
         self._gone: list[ir.Node] = []
-        for graph in (model.graph, *(f.graph for f in model.functions.values())):
+        for graph in root_graphs(model):
             self._visit(graph, ())
         remove_nodes(self._gone)
         return ir.passes.PassResult(model, modified=bool(self._gone))

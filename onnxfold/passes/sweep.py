@@ -18,6 +18,7 @@ from onnxfold.graphs import (
     has_references,
     is_constant_node,
     is_initialized,
+    root_graphs,
     subgraphs_of,
     tensor_of_constant,
 )
@@ -82,7 +83,7 @@ class Sweep:
         Raises:
             ComputationFailed: a postponed operation whose value was needed cannot be computed.
         """
-        for graph in (self._model.graph, *(f.graph for f in self._model.functions.values())):
+        for graph in root_graphs(self._model):
             self._graph(graph, self.scopes.of(graph).opsets)
 
     def is_constant(self, value: ir.Value) -> bool:

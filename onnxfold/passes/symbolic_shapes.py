@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing import is_unused, is_used, remove_unused
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
@@ -55,7 +55,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
             self._run.result.assumptions = self.assumptions
         edit = Edit(facts, options.keeps)
         simplifier = _Simplifier(analysis, edit)
-        for graph in (model.graph, *(f.graph for f in model.functions.values())):
+        for graph in root_graphs(model):
             simplifier.graph(graph)
             if analysis.table.has_symbolic_elements():
                 Sharing(analysis, edit).graph(graph)

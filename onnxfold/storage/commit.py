@@ -176,7 +176,9 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | N
         writer.write(fd, offset, literal)
     written: dict[int, int] = {}
     syncs: list[Future[None]] = []
-    for place in filter(lambda place: place.length, plan.tensors):
+    for place in plan.tensors:
+        if not place.length:
+            continue
         # A tensor that is used twice is computed once.
         first = written.setdefault(id(place.tensor), place.offset)
         if first != place.offset:

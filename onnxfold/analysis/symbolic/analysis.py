@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic.application import Applications
 from onnxfold.analysis.symbolic.fact import Fact, of_array
 from onnxfold.analysis.symbolic.propagation import Propagation
-from onnxfold.graphs import nodes_within, subgraphs_of
+from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 
 _Values = set[ir.Value | None]
@@ -36,7 +36,7 @@ class SymbolicAnalysis(Propagation):
 
         And find more out by what must hold, or a node that every run visits would fail.
         """
-        for graph in self._roots():
+        for graph in root_graphs(self.model):
             self.run_graph(graph)
         # A condition that is decided opens a branch, which requires more.
         for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
@@ -63,9 +63,6 @@ class SymbolicAnalysis(Propagation):
         """Visit the nodes that read other values by now, and those that learn more by it."""
         self._update(_Values(), ())
 
-    def _roots(self) -> list[ir.Graph]:
-        return [self.model.graph, *(f.graph for f in self.model.functions.values())]
-
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
         """Return the nodes of a graph that its outputs are made of: runtimes run no other."""
         needed, found = _Values(graph.outputs), set[ir.Node]()
@@ -82,7 +79,7 @@ class SymbolicAnalysis(Propagation):
         node that is so; ``changed`` grows meanwhile.
         """
         read, holders = self._read, self.scopes.parents
-        for graph in self._roots():
+        for graph in root_graphs(self.model):
             for node in nodes_of(graph):
                 for inner in nodes_within((node,)) if node in holders else (node,):
                     inputs = inner.inputs

@@ -85,7 +85,7 @@ def test_sessions_take_options_with_a_library(path, tmp_path, monkeypatch):
 def test_bench(path):
     splitting = {"runtime_constants": ["r"]}
     found = bench_models([path], custom_ops=LIBRARIES, rounds=1, splitting=splitting, ulp=4)
-    assert [model.ops["ai.onnx.contrib.NegPos"] for model in found.models] == [1, 1]
+    assert [model.ops["ai.onnx.contrib::NegPos"] for model in found.models] == [1, 1]
     assert found.models[1].within
 
 

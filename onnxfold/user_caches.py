@@ -38,7 +38,7 @@ def bytes_allowed(variable: str, default: int) -> int:
 
 def touch(path: str | os.PathLike[str]) -> None:
     """Note that an entry is used now."""
-    with contextlib.suppress(OSError):  # it is gone, or nobody may write there
+    with contextlib.suppress(OSError):  # the entry was removed, or is read-only
         os.utime(path)
 
 

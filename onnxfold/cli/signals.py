@@ -25,8 +25,8 @@ class EndedBySignal(BaseException):
 def end_on_signals() -> Iterator[None]:
     """Raise `EndedBySignal` at the first signal that asks the process to end.
 
-    Those that follow are ignored: they would interrupt what cleans up, and afterwards what the
-    process says of its end. A signal that somebody else handles or ignores (nohup) stays as it is.
+    Later signals are ignored until the process ends: they would interrupt the cleanup and the error
+    message. Signals that have another handler, or are ignored (nohup), are left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -102,7 +102,7 @@ def completed(
 
 
 def _backends() -> Iterable[str]:
-    from onnxfold.runtime.backends.registry import NAMES
+    from onnxfold.runtime.backends.base import NAMES
 
     return NAMES
 

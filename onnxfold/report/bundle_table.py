@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from onnxfold.report.console import Table, bytes_text, first_of, rendered, time_text
-from onnxfold.runtime.adapters.matching import Fit
+from onnxfold.runtime.adapters import Fit
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import Manifest
 

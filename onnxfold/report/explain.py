@@ -20,7 +20,7 @@ from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.runtime.split import cut_prepared, prepare
-from onnxfold.runtime.splitting.sizes import NOMINAL, work_of
+from onnxfold.runtime.splitting.cut import NOMINAL, work_of
 from onnxfold.shown import Shown
 from onnxfold.storage import ModelLike
 

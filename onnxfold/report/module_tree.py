@@ -18,7 +18,7 @@ from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
-from onnxfold.runtime.splitting.sizes import NOMINAL, NominalSizes, work_of
+from onnxfold.runtime.splitting.cut import NOMINAL, NominalSizes, work_of
 
 _MOST_ROWS = 40  # if no depth is asked for
 _SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")

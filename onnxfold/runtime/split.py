@@ -26,15 +26,14 @@ from onnxfold.graphs import all_graphs
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
+from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.backends.process import Progress
-from onnxfold.runtime.backends.registry import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest, TensorInfo
 from onnxfold.runtime.bundles.staging import check_source, replacing
-from onnxfold.runtime.splitting.cut import ConstantRegion, RuntimeCut, find_cut
+from onnxfold.runtime.splitting.cut import ConstantRegion, NominalSizes, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.hoisting import hoist
-from onnxfold.runtime.splitting.merging import bring_together
 from onnxfold.runtime.splitting.parts import (
     drop_unread,
     entry_of,
@@ -43,8 +42,7 @@ from onnxfold.runtime.splitting.parts import (
     name_unread,
     separate_outputs,
 )
-from onnxfold.runtime.splitting.sizes import NominalSizes
-from onnxfold.runtime.splitting.weights import weights_as_inputs
+from onnxfold.runtime.splitting.weights import bring_together, weights_as_inputs
 from onnxfold.storage import ModelLike, PathLike
 
 if TYPE_CHECKING:

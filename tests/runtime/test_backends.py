@@ -16,8 +16,8 @@ from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.backends import iree
+from onnxfold.runtime.backends.component import prepare
 from onnxfold.runtime.backends.kernel_cache import cache_folder
-from onnxfold.runtime.backends.prepare import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session

@@ -10,7 +10,7 @@ from runtime_models import parse, random
 from onnxfold import storage
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import Draw, draws, error_of, largest_error
-from onnxfold.runtime.backends.demands import demands
+from onnxfold.runtime.backends.component import demands
 
 ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
 

@@ -12,7 +12,7 @@ from runtime_models import options, original, parse, random
 from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.runtime.backends import iree
-from onnxfold.runtime.backends.demands import demands
+from onnxfold.runtime.backends.component import demands
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 

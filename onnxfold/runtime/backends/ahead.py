@@ -12,11 +12,10 @@ from typing import NamedTuple
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.backends import kernel_cache
-from onnxfold.runtime.backends.base import Backend, CompileError, weights_of
+from onnxfold.runtime.backends.base import Backend, CompileError, create, weights_of
 from onnxfold.runtime.backends.check import check_kernel, draws, least_of, nominal_sizes, shape_of
 from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
-from onnxfold.runtime.backends.registry import create
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, KERNELS, Kernel
 

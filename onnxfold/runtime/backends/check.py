@@ -16,11 +16,11 @@ import onnx_ir as ir
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.random_feeds import integer_range, random_floats
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
-from onnxfold.runtime.backends.demands import Demands
+from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
-from onnxfold.runtime.splitting.sizes import NOMINAL
+from onnxfold.runtime.splitting.cut import NOMINAL
 
 # Largest difference from onnxruntime that counts as right, relative to the larger of an element
 # and the mean magnitude of its tensor. So the numbers of a draw are of one magnitude.

@@ -25,8 +25,15 @@ from onnxfold.onnxruntime_sessions import (
     open_session,
     ort_value,
 )
-from onnxfold.runtime.backends.base import CompileError, Misfit, Run, Values, nbytes_at, weights_of
-from onnxfold.runtime.backends.registry import create
+from onnxfold.runtime.backends.base import (
+    CompileError,
+    Misfit,
+    Run,
+    Values,
+    create,
+    nbytes_at,
+    weights_of,
+)
 from onnxfold.runtime.bundles.bundle import Bundle, hash_file
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 

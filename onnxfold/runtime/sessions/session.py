@@ -15,12 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
-from onnxfold.runtime.backends.registry import check_name, report_rest
+from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
-from onnxfold.runtime.sessions.constants import Constants, Setting
-from onnxfold.runtime.sessions.folding import FoldStatistics, Placement, SessionFolding
+from onnxfold.runtime.sessions.folding import (
+    Constants,
+    FoldStatistics,
+    Placement,
+    SessionFolding,
+    Setting,
+)
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
 
 if TYPE_CHECKING:
@@ -200,7 +205,7 @@ class Session:
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
-            from onnxfold.runtime.adapters.matching import constants_of
+            from onnxfold.runtime.adapters import constants_of
 
             constants = constants_of(constants, manifest)
         return self._fold(self._constants.given(constants))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from conftest import Engine
 
-from onnxfold.runtime.backends.onnx_mlir import tool as commands
-from onnxfold.runtime.backends.onnx_mlir.tool import IMAGE, UPSTREAM_IMAGE, Tool
+from onnxfold.runtime.backends import onnx_mlir as commands
+from onnxfold.runtime.backends.onnx_mlir import IMAGE, UPSTREAM_IMAGE, Tool
 
 ROOT = Path(__file__).parents[3]
 DOCKER = ROOT / "docker"

@@ -19,7 +19,7 @@ from onnxfold.memory import cpu_features
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import Draw, check_kernel
-from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
+from onnxfold.runtime.backends.onnx_mlir import OnnxMlir
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache

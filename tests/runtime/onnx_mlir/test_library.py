@@ -9,7 +9,7 @@ import onnx
 import psutil
 import pytest
 
-from onnxfold.runtime.backends.onnx_mlir.library import DTYPES, NUMBERS, Library, LibraryError
+from onnxfold.runtime.backends.onnx_mlir_library import DTYPES, NUMBERS, Library, LibraryError
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ import pytest
 from conftest import Engine, _script
 from runtime_models import parse
 
+from onnxfold.runtime.backends import onnx_mlir as commands
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.onnx_mlir import tool as commands
-from onnxfold.runtime.backends.onnx_mlir.backend import OnnxMlir
-from onnxfold.runtime.backends.onnx_mlir.tool import Tool, find_tool
+from onnxfold.runtime.backends.onnx_mlir import OnnxMlir, Tool, find_tool
 from onnxfold.runtime.backends.process import memory_limit
 
 MODEL = parse("agraph (float[N] x) => (float[N] y) { y = Exp(x) }").SerializeToString()

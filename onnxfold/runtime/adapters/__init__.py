@@ -1,1 +1,0 @@
-"""Adapters in files: reading them, and which runtime constants their tensors are."""

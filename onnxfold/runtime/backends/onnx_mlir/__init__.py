@@ -1,1 +1,0 @@
-"""onnx-mlir: MLIR ahead of time to a shared library, by its container image or its binary."""

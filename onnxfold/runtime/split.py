@@ -17,7 +17,6 @@ from onnxfold.analysis.constness import (
     select_runtime_constants,
 )
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.editing import Names
 from onnxfold.errors import UsageError
@@ -30,7 +29,7 @@ from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, re
 from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemory
-from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest, TensorInfo
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
 from onnxfold.runtime.bundles.staging import check_source, replacing
 from onnxfold.runtime.splitting.cut import ConstantRegion, NominalSizes, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.hoisting import hoist
@@ -109,10 +108,8 @@ def split(
         ModelError: The source is not valid.
         OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
     """
-    model = _opened(source, backend, arguments, strict=strict_backend)
     folder = Path(out_dir)
-    check_source(model, folder)
-    made = _split(model, arguments)
+    made = _split(source, backend, arguments, strict=strict_backend, folder=folder)
     manifest = made.manifest
     if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
         inputs = ", ".join(manifest.inputs)
@@ -141,26 +138,9 @@ def split_in_memory(
         UsageError: An argument cannot be used as given.
         ModelError: The source is not valid.
     """
-    made = _split(_opened(source, backend, arguments), arguments)
+    made = _split(source, backend, arguments)
     _compile(made, backend, arguments)
     return made
-
-
-def _opened(
-    source: ModelLike, backend: str, arguments: SplitArguments, *, strict: bool = False
-) -> ir.Model:
-    """Return the model of a source, to be changed: the source itself is left alone.
-
-    Raises:
-        UsageError: It is no model, or the backend is none or cannot do it.
-        ModelError: The model is not valid.
-    """
-    check_name(backend, arguments.get("backend_options", ()), strict)
-    if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
-        missing = create(backend).missing()
-        if missing is not None:
-            raise UsageError(missing)
-    return storage.opened(source)
 
 
 def _compile(
@@ -180,22 +160,29 @@ def _compile(
         dump_stages(made, backend, options, Path(folder), seconds=seconds)
 
 
-def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
-    """Split a model in memory, see `onnxfold.split`.
-
-    Args:
-        model: The model; it is changed on the way.
-        arguments: Those of ``split``, with the options of the optimization at compile time.
-
-    Raises:
-        UsageError: An argument cannot be used as given.
-    """
+def _split(
+    source: ModelLike,
+    backend: str,
+    arguments: SplitArguments,
+    *,
+    strict: bool = False,
+    folder: Path | None = None,
+) -> InMemory:
+    """Split a model in memory, to be written to a folder if one is given, see `onnxfold.split`."""
+    check_name(backend, arguments.get("backend_options", ()), strict)
+    drawings = arguments.get("dump_ir")
+    if drawings is not None and backend not in NOT_COMPILING:
+        missing = create(backend).missing()
+        if missing is not None:
+            raise UsageError(missing)
+    model = storage.opened(source)  # the source itself is left alone
+    if folder is not None:
+        check_source(model, folder)
     own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
     options = options_of({n: value for n, value in arguments.items() if n not in own})
     fold_at = arguments.get("fold_at", "compile")
     runtime_constants = arguments.get("runtime_constants", ())
     max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
-    folder = arguments.get("dump_ir")
     if fold_at not in get_args(FoldAt):
         raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
     if isinstance(runtime_constants, str):
@@ -222,7 +209,7 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
     name_unread(model)
-    cached = [info for value in cut.cached if (info := region.describe(value)) is not None]
+    cached = [region.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
     entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
     drop_unread(entry, [*names, *(info.name for info in cached)])
@@ -232,8 +219,12 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
     if cached:
         fold = _optimized(fold_of(model, cached), fold_at, options)
         drop_unread(fold, _names(fold.graph.inputs))
+    constants = []
+    for value in chosen:  # callers bring them in any size
+        info, optional = region.describe(value), value.name in model.graph.initializers
+        constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
     manifest = Manifest(
-        runtime_constants=[_constant(value, region, model.graph) for value in chosen],
+        runtime_constants=constants,
         inputs=_names(model.graph.inputs),
         outputs=_names(model.graph.outputs),
         entry_inputs=_names(entry.graph.inputs),
@@ -252,8 +243,8 @@ def _split(model: ir.Model, arguments: SplitArguments) -> InMemory:
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     made = InMemory(manifest, entry, fold)
-    if folder is not None:
-        _draw(made.parts, Path(folder))
+    if drawings is not None:
+        _draw(made.parts, Path(drawings))
     return made
 
 
@@ -300,7 +291,6 @@ def prepare(model: ir.Model, fold_at: str, options: Options) -> None:
     fold = ("constant-propagation",) if fold_at == "compile" else ()
     passes = (*fold, "symbolic-shapes", *fold, "lift-constants", "dead-code")
     run_passes(model, dataclasses.replace(options, passes=passes))
-    sort_if_needed(model)
 
 
 def _inline(model: ir.Model) -> None:
@@ -332,21 +322,12 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
     if fold_at != "compile":
         return part
     declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
-    put_in_order(part)
     run_passes(part, options, bytes_before=allowed)
-    sort_if_needed(part)
     for value in part.graph.outputs:  # a rule may have put another value in the place of one
         if value.type is None and value.name in declared:
             value.type, value.shape = declared[value.name]
     name_unread(part)
     return part
-
-
-def _constant(value: ir.Value, region: ConstantRegion, graph: ir.Graph) -> TensorInfo:
-    """Return a runtime constant as it is described to callers, who bring it in any size."""
-    info = region.describe(value) or TensorInfo(value.name or "", "undefined")
-    optional = value.name in graph.initializers
-    return dataclasses.replace(info, nominal_bytes=None, optional=optional)
 
 
 def _draw(parts: Mapping[str, ir.Model], folder: Path) -> None:

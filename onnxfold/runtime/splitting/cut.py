@@ -181,12 +181,12 @@ class ConstantRegion:
             else:
                 self.demanded.update((v, None) for v in operands if v in made)
 
-    def describe(self, value: ir.Value) -> TensorInfo | None:
-        """Return the type and nominal bytes; None if it is not a tensor of a known dtype."""
+    def describe(self, value: ir.Value) -> TensorInfo:
+        """Return the type and nominal bytes; "undefined" if it is not a tensor of a known dtype."""
         fact = self._types.of(value)
         dtype = fact.dtype
         if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
-            return None
+            return TensorInfo(value.name or "", "undefined")
         shape: list[int | str | None] | None = None
         if fact.shape is not None:
             name_of = self._types.algebra.name_of
@@ -196,20 +196,17 @@ class ConstantRegion:
 
     def cost(self, value: ir.Value) -> float:
         """Return the nominal bytes that it costs to keep a value for entry."""
-        constness = self._constness.of(value)
-        node = value.producer()
+        node, nbytes = value.producer(), self.sizes.nbytes(value)
         if node is None or node not in self.operands:
             # A weight is in the file, a runtime constant in the caller's hands, and an output of
             # the model is made by entry anyway.
-            return 0 if constness is Constness.COMPILE_TIME else self.sizes.nbytes(value) or 0
-        nbytes = self.sizes.nbytes(value)
-        if nbytes is None:
+            return 0 if self._constness.of(value) is Constness.COMPILE_TIME else nbytes or 0
+        if nbytes is None or self.describe(value).shape is None:  # to be an input, it needs a rank
             return FORBIDDEN
         is_static = value.shape is not None and value.shape.is_static()
         if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
             return FORBIDDEN
-        info = self.describe(value)  # to be declared as an input, it needs a rank
-        return FORBIDDEN if info is None or info.shape is None else nbytes
+        return nbytes
 
     def why_kept(self, node: ir.Node) -> str:
         """Return why a node of the region is not folded."""

@@ -60,12 +60,8 @@ def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
         old.replace_all_uses_with(new)
         old.name = None
         entry.graph.inputs.append(new)
-    names = Names(all_graphs(entry))
-    for info in cached:
-        node = made[info.name].producer()
-        assert node is not None
-        names.complete(node)
     RemoveDeadCode()(entry)
+    name_unread(entry)
     return entry
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -123,14 +124,10 @@ def _matching(name: str, among: Sequence[str]) -> bool:
 
 def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
     """Make the ranks dynamic dimensions; returns the sizes that they have in the file."""
-    taken = set(symbols_of(model.graph.inputs))
+    taken = symbols_of(model.graph.inputs)
+    free = (name for k in itertools.count() if (name := f"rank_{k}") not in taken)
     sizes: dict[str, int] = {}
-    for rank in ranks:
-        number = len(sizes)
-        while f"rank_{number}" in taken:
-            number += 1
-        name = f"rank_{number}"
-        taken.add(name)
+    for name, rank in zip(free, ranks, strict=False):
         for value, axis in (*rank.weights, *rank.between):
             if value.shape is None:
                 continue

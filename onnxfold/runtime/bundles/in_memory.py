@@ -226,14 +226,11 @@ def _content(plan: FilePlan) -> bytes:
 def _content_hash(model: ir.Model) -> str:
     """SHA-256 of a model and its weights, wherever they are."""
     plan = plan_model(model, lambda span: None)
-    digest = hashlib.sha256()
-    file: Any = SimpleNamespace(write=digest.update)
-    described = plan.model("")
-    for _, literal in described.literals:
-        digest.update(literal)
-    for place in (*described.tensors, *(plan.data.tensors if plan.data is not None else ())):
-        place.tensor.tofile(file)
-        span = storage.span_of(place.tensor)
+    digest = hashlib.sha256(_content(plan.model("")))
+    for place in plan.data.tensors if plan.data is not None else ():
+        tensor: Any = place.tensor
+        tensor.tofile(SimpleNamespace(write=digest.update))
+        span = span_of(tensor)
         if span is not None:
             span.file.release(span.offset, span.length)
     return digest.hexdigest()

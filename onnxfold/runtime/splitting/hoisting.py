@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.editing import Names, set_input
-from onnxfold.graphs import all_graphs, is_constant_node, subgraphs_of, tensor_of_constant
+from onnxfold.graphs import all_graphs, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import uses
 from onnxfold.runtime.bundles.manifest import StayingNode
 from onnxfold.runtime.splitting.weights import number_of
@@ -45,7 +45,6 @@ class _Hoisting:
         self._main = model.graph
         self._constness = ConstnessAnalysis(model, constants)
         self._names = Names(all_graphs(model))
-        self._copies: dict[ir.Value, ir.Value] = {}
 
     def visit(self, holder: ir.Node, node: ir.Node, *, is_certain: bool) -> None:
         """Move what can be moved out of the bodies of a node, and out of bodies in them.
@@ -73,20 +72,16 @@ class _Hoisting:
             not is_constant_node(node)
             and not subgraphs_of(node)
             and self._constness.of_node(node) is Constness.RUNTIME
-            and all(self._is_outside(v) for v in node.inputs if v is not None)
+            and all(v.graph is self._main or v.is_initializer() for v in node.inputs if v)
         )
 
-    def _is_outside(self, value: ir.Value) -> bool:
-        """Return whether the main graph has the value, or can have it as it is a constant."""
-        producer = value.producer()
-        if producer is not None:
-            return producer.graph is self._main or is_constant_node(producer)
-        return value.graph is self._main or value.is_initializer()
-
     def _move(self, holder: ir.Node, body: ir.Graph, node: ir.Node) -> None:
-        for index, value in enumerate(node.inputs):
-            if value is not None:
-                set_input(node, index, self._in_main(value))
+        for value in node.inputs:
+            if value is not None and value.graph is not self._main:  # a constant of a body
+                assert value.graph is not None and value.name is not None
+                del value.graph.initializers[value.name]
+                self._names.make_unique(value)
+                self._main.initializers.add(value)
         for k, value in enumerate(body.outputs):
             if value.producer() is node:  # what a body gives out is made in it
                 identity = ir.node("Identity", [value], num_outputs=1)
@@ -98,20 +93,6 @@ class _Hoisting:
         for value in node.outputs:
             self._names.make_unique(value)
         holder.prepend(node)
-
-    def _in_main(self, value: ir.Value) -> ir.Value:
-        """Return the value, or a copy in the main graph of what is a constant of a body."""
-        producer, graph = value.producer(), value.graph
-        if (graph if producer is None else producer.graph) is self._main:
-            return value
-        if value not in self._copies:
-            tensor = value.const_value if producer is None else tensor_of_constant(producer)
-            assert tensor is not None
-            copy = self._copies[value] = ir.Value(const_value=tensor)
-            copy.name = self._names.fresh(value.name or "constant")
-            copy.type, copy.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
-            self._main.initializers.add(copy)
-        return self._copies[value]
 
 
 def _read_what_is_carried(node: ir.Node) -> None:

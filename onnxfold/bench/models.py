@@ -14,8 +14,8 @@ import numpy as np
 
 from onnxfold import files
 from onnxfold.bench.opening import Benched, Opening, opening, optimized_ops
-from onnxfold.bench.turns import OpTime, Runner, Spread, in_turns, op_times, spread, usual_sizes
-from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.bench.turns import OpTime, Runner, Spread, in_turns, op_times, spread
+from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
 from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
 from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
@@ -44,6 +44,7 @@ PathLike = str | os.PathLike[str]
 ALL_THREADS = 0
 _MOST_OPENINGS = 5
 _MOST_PROFILED = 10  # runs
+_SIZE = 16  # of a dynamic dimension that is no batch and that the caller names no size for
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ def _feeds(
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             raise CannotRun(message_of(error)) from error
 
-    trials = Trials(first.model, first.inputs, dims, usual_sizes(names, dims))
+    trials = Trials(first.model, first.inputs, dims, usual_sizes(names, dims, _SIZE))
     fed, _, sizes = trials.find(seed, run)
     return fed, sizes
 

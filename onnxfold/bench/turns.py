@@ -6,14 +6,12 @@ import bisect
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 Runner = Callable[[], Any]
 
-_BATCH = 1
-_SIZE = 16  # of a symbolic dimension that is no batch and that the caller names no size for
 _LEAST = 0.002  # seconds of one turn: what takes less runs several times in it
 
 
@@ -60,17 +58,6 @@ def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
             took[k].append(Taken(wall / times[k], cpu / times[k]))
     return took
-
-
-def usual_sizes(names: Iterable[str], given: Mapping[str, int]) -> dict[str, int]:
-    """Return the sizes of dynamic dimensions: those that are given, else 1 for a batch and 16.
-
-    A dimension without a name is taken for a batch if it is the first of its input.
-    """
-    return {
-        n: given.get(n, _BATCH if "batch" in n.lower() or n.endswith("[0]") else _SIZE)
-        for n in names
-    }
 
 
 @dataclass(frozen=True)

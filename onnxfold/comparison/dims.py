@@ -47,6 +47,16 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
     return sizes
 
 
+def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> dict[str, int]:
+    """Return the sizes of dynamic dimensions: those given, else 1 for a batch, and ``size``.
+
+    A dimension without a name is taken for a batch if it is the first of its input.
+    """
+    return {
+        n: given.get(n, 1 if "batch" in n.lower() or n.endswith("[0]") else size) for n in names
+    }
+
+
 def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
     """Refuse sizes of dimensions that there are not.
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import NamedTuple
 
-from onnxfold import storage
+from onnxfold import isolated, storage
+from onnxfold.comparison.dims import usual_sizes
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.memory import processors
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import Backend, CompileError, create, weights_of
-from onnxfold.runtime.backends.check import check_kernel, draws, least_of, nominal_sizes, shape_of
+from onnxfold.runtime.backends.check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.component import Component
-from onnxfold.runtime.backends.process import Progress, side_by_side, work_folder
+from onnxfold.runtime.backends.process import Progress, work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, KERNELS, Kernel
+from onnxfold.runtime.splitting.cut import NOMINAL
 
 logger = logging.getLogger("onnxfold")
 
@@ -53,14 +56,18 @@ def compile_kernels(
     }
     distinct = {part.graph_hash: part for part, reason in reasons.items() if not reason}
     work = _Work(bundle.folder, compiler, seconds, nominal)
-    jobs = [functools.partial(work.kernel, part) for part in distinct.values()]
-    compiled = side_by_side(jobs, progress)
+    report = progress or (lambda stage, done, total: None)
+    # the compilers end with this block, however it ends
+    with isolated.workers(max(1, min(processors(), len(distinct)))) as executor:
+        compiled = [executor.submit(work.kernel, part) for part in distinct.values()]
+        report("compile", 0, len(distinct))
+        for done, _ in enumerate(as_completed(compiled), 1):
+            report("compile", done, len(distinct))
     made: dict[str, Kernel] = {}
     # they are timed when all are compiled: what compiles meanwhile would be measured, too
-    for part, kernel in zip(distinct.values(), compiled, strict=True):
-        made[part.graph_hash] = work.checked(kernel, part)
-        if progress is not None:
-            progress("time", len(made), len(distinct))
+    for part, future in zip(distinct.values(), compiled, strict=True):
+        made[part.graph_hash] = work.checked(future.result(), part)
+        report("time", len(made), len(distinct))
     return [
         Kernel("onnxruntime", part.outputs, reason=reason)
         if reason
@@ -151,9 +158,8 @@ class _Work(NamedTuple):
 
     def checked(self, kernel: Kernel, part: Component) -> Kernel:
         """Return a kernel with its error and times; without a file if it is wrong."""
-        takes = part.demands.inputs
-        sizes = nominal_sizes(takes, self.nominal)
-        timed_at = [shape_of(info, sizes) for info in takes]
+        sizes = usual_sizes(part.demands.sizes, self.nominal, NOMINAL)
+        timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
         if kernel.file is None or kernel.timed_at == timed_at:
             return kernel
         name = kernel_cache.name_of(kernel.key)

@@ -176,7 +176,9 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
     Raises:
         UsageError: There is no backend of that name, it cannot be loaded, or takes no options.
     """
-    known = _known()
+    ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
+    others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
+    known = {entry.name: entry for entry in (*ours, *others)}
     if name not in known:
         names = ", ".join(dict.fromkeys((*NAMES, *known)))
         raise UsageError(f"there is no backend {name!r}; there are {names}")
@@ -234,10 +236,3 @@ def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool)
     if strict:
         raise OnnxFoldError(f"{backend} does not run {len(left)} of {count} components: {reasons}")
     logger.warning("%s runs %d of %d components: %s", backend, count - len(left), count, reasons)
-
-
-def _known() -> dict[str, metadata.EntryPoint]:
-    """Return all backends by name, ours first."""
-    ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
-    others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
-    return {entry.name: entry for entry in (*ours, *others)}

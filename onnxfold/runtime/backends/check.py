@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.random_feeds import integer_range, random_floats
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
@@ -128,9 +129,10 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
         CompileError: An input is no tensor of numbers.
     """
     takes = needs.inputs
-    usual = nominal_sizes(takes, nominal)
+    usual = usual_sizes(needs.sizes, nominal, NOMINAL)
     large = {n: s if n in nominal or s == 1 else _TIMES_LARGER * s for n, s in usual.items()}
-    is_many = _count(takes, dict.fromkeys(usual, _ODD)) > _MANY
+    sizes = dict.fromkeys(usual, _ODD)
+    is_many = sum(math.prod(shape_of(info, sizes)) for info in takes) > _MANY
     odd = {name: _SHORT if is_many else _ODD + k for k, name in enumerate(usual)}
     short = dict.fromkeys(usual, _SHORT)
     wanted = [(_USUAL.name, [_USUAL], usual)]
@@ -162,19 +164,9 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
     return made
 
 
-def nominal_sizes(takes: Sequence[TensorInfo], nominal: Mapping[str, int]) -> dict[str, int]:
-    """Return sizes of all symbolic dimensions: those given, of others 1 for a batch and 64."""
-    names = [d for info in takes for d in info.shape or () if isinstance(d, str)]
-    return {n: nominal.get(n, 1 if "batch" in n.lower() else NOMINAL) for n in names}
-
-
 def shape_of(info: TensorInfo, sizes: Mapping[str, int]) -> list[int]:
     """Return the shape of an input where symbolic dimensions have these sizes."""
     return [d if isinstance(d, int) else sizes[str(d)] for d in info.shape or ()]
-
-
-def _count(takes: Sequence[TensorInfo], sizes: Mapping[str, int]) -> int:
-    return sum(math.prod(shape_of(info, sizes)) for info in takes)
 
 
 def _array(

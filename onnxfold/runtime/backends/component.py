@@ -58,6 +58,7 @@ class Component:
         outputs: Names of its outputs.
         inputs: Names of the runtime constants that it reads.
         dtypes: Of the outputs, as NumPy calls them.
+        original: As it is in runtime_fold, without default values: a kernel is given every input.
         model: What is compiled.
         weights: Names of the weights that the kernel is given behind the inputs.
         content: The serialized model that is compiled: the same for components that differ in
@@ -67,10 +68,9 @@ class Component:
     """
 
     def __init__(self, fold: ir.Model, outputs: Sequence[str]) -> None:
-        self._fold = fold
         made = {v.name: v for v in fold.graph.outputs}
-        self._made = [made[name] for name in outputs]
-        self.model = part_of(fold, self._made, defaults=False)
+        self.original = part_of(fold, [made[name] for name in outputs], defaults=False)
+        self.model = self.original.clone()
         self.outputs = [v.name or "" for v in self.model.graph.outputs]
         self.inputs = [v.name or "" for v in self.model.graph.inputs]
         types = [v.dtype for v in self.model.graph.outputs]
@@ -78,11 +78,6 @@ class Component:
         self.weights = prepare(self.model)
         self.content = canonical(self.model)
         self.graph_hash = hashlib.sha256(self.content).hexdigest()
-
-    @functools.cached_property
-    def original(self) -> ir.Model:
-        """As it is in runtime_fold, without default values: a kernel is given every input."""
-        return part_of(self._fold, self._made, defaults=False)
 
     @functools.cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute
@@ -268,6 +263,11 @@ class Demands(NamedTuple):
     inputs: list[TensorInfo]
     reason: str | None
     memory: list[list[int | str]] = []  # noqa: RUF012  a tuple's fields are never changed
+
+    @property
+    def sizes(self) -> list[str]:
+        """Names of the sizes of the inputs."""
+        return [d for info in self.inputs for d in info.shape or () if isinstance(d, str)]
 
 
 def demands(model: ir.Model) -> Demands:

@@ -90,7 +90,8 @@ class Iree:
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
-        _, (module,) = _in_child("compile_model", content, {"flags": self._flags}, seconds)
+        function, given = f"{__name__}:compile_model", [np.frombuffer(content, np.uint8)]
+        _, (module,) = run_function(function, {"flags": self._flags}, given, seconds)
         file = target.with_suffix(SUFFIX)
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
@@ -99,7 +100,8 @@ class Iree:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
         before = {*folder.iterdir()}
         request = {"flags": self._flags, "folder": str(folder.resolve())}
-        _in_child("dump_stages", content, request, seconds)
+        given = [np.frombuffer(content, np.uint8)]
+        run_function(f"{__name__}:dump_stages", request, given, seconds)
         return sorted({*folder.iterdir()} - before)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
@@ -146,14 +148,6 @@ class Iree:
             }
 
         return run
-
-
-def _in_child(
-    function: str, content: bytes, request: Mapping[str, Any], seconds: float
-) -> tuple[Any, list[Any]]:
-    """Have a function of another process work on a model."""
-    arrays = [np.frombuffer(content, np.uint8)]
-    return run_function(f"{__name__}:{function}", request, arrays, seconds)
 
 
 @functools.cache

@@ -6,15 +6,12 @@ import contextlib
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import as_completed
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from onnxfold import files, isolated
-from onnxfold.memory import memory_of_the_machine, processors
+from onnxfold.memory import memory_of_the_machine
 from onnxfold.runtime.backends.base import CompileError
-
-Result = TypeVar("Result")
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage, the work done and all work of the stage."""
@@ -89,25 +86,6 @@ def _told(what: str, seconds: float) -> Iterator[None]:
                 reason_in(f"{failure}\n{failure.output}") or failure.kind
             ) from failure
         raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
-
-
-def side_by_side(
-    jobs: Sequence[Callable[[], Result]], progress: Progress | None = None
-) -> list[Result]:
-    """Return the results of jobs, in their order. Their processes end with this call, however it
-    ends.
-
-    Args:
-        jobs: Functions that run something in other processes.
-        progress: Called in this thread with "compile".
-    """
-    report = progress or (lambda stage, done, total: None)
-    with isolated.workers(max(1, min(processors(), len(jobs)))) as executor:
-        futures = [executor.submit(job) for job in jobs]
-        report("compile", 0, len(jobs))
-        for done, _ in enumerate(as_completed(futures), 1):
-            report("compile", done, len(jobs))
-        return [future.result() for future in futures]
 
 
 def memory_limit() -> int:

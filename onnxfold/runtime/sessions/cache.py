@@ -160,9 +160,5 @@ class FoldCache:
             statistics.peak_bytes = max(statistics.peak_bytes, statistics.bytes)
 
 
-_shared = FoldCache()
-
-
-def shared_cache() -> FoldCache:
-    """Return the cache of all sessions of this process that were not given their own."""
-    return _shared
+SHARED = FoldCache()
+"""The cache of all sessions of this process that were not given their own."""

@@ -33,7 +33,7 @@ from onnxfold.onnxruntime_sessions import (
     size_in_bytes,
 )
 from onnxfold.runtime.backends.base import Misfit
-from onnxfold.runtime.backends.loading import Loaded, load_kernels
+from onnxfold.runtime.backends.loading import load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Manifest, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
@@ -305,8 +305,12 @@ class SessionFolding:
                     raise OnnxFoldError(reason, node=kernel.outputs[0]) from error
                 if isinstance(error, Misfit):  # onnxruntime can compute it, or says what is wrong
                     misfits.append(str(error))
-                else:
-                    self._give_up(kernel, error)
+                else:  # onnxruntime makes its tensors from now on
+                    names = kernel.outputs
+                    told = "the kernel for %s failed: %s; onnxruntime takes over"
+                    logger.warning(told, names[0], error)
+                    self._kernels.pop(tuple(names), None)
+                    self._reasons.update(dict.fromkeys(names, f"the kernel failed: {error}"))
         rest = tuple(name for name in group.outputs if name not in values)
         if rest:
             session, inputs = self._opened(rest)
@@ -324,13 +328,6 @@ class SessionFolding:
             done = self.statistics
             self.statistics = FoldStatistics(done.folds + 1, done.seconds + seconds)
         return Folded(values, sum(map(size_in_bytes, values.values())))
-
-    def _give_up(self, kernel: Loaded, error: Exception) -> None:
-        """A kernel failed when it ran: onnxruntime makes its tensors from now on."""
-        name = kernel.outputs[0]
-        logger.warning("the kernel for %s failed: %s; onnxruntime takes over", name, error)
-        self._kernels.pop(tuple(kernel.outputs), None)
-        self._reasons.update(dict.fromkeys(kernel.outputs, f"the kernel failed: {error}"))
 
     def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
         """Return a session that makes tensors without a kernel, and what it reads.

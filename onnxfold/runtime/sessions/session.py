@@ -18,7 +18,7 @@ from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
-from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache, shared_cache
+from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
 from onnxfold.runtime.sessions.folding import (
     Constants,
     FoldStatistics,
@@ -103,7 +103,7 @@ class Session:
         self._backend = backend
         self._strict = strict_backend
         self._cache = cache or (
-            shared_cache() if max_cache_bytes is None else FoldCache(max_bytes=max_cache_bytes)
+            SHARED if max_cache_bytes is None else FoldCache(max_bytes=max_cache_bytes)
         )
         self._specialize = specialize
         self._constants = Constants(self.bundle.manifest)

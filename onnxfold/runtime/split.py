@@ -32,12 +32,12 @@ from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
 from onnxfold.runtime.bundles.staging import check_source, replacing
 from onnxfold.runtime.splitting.cut import ConstantRegion, NominalSizes, RuntimeCut, find_cut
-from onnxfold.runtime.splitting.hoisting import hoist
 from onnxfold.runtime.splitting.parts import (
     drop_unread,
     entry_of,
     fold_of,
     groups_of,
+    hoist,
     name_unread,
     separate_outputs,
 )
@@ -147,14 +147,12 @@ def _compile(
     made: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
-    if backend in NOT_COMPILING or not made.manifest.components:
-        return
-    options = arguments.get("backend_options", ())
-    seconds = arguments.get("compile_seconds", 120.0)
-    nominal = arguments.get("nominal") or {}
-    made.manifest.kernels = compile_kernels(
-        made, backend, options, seconds=seconds, nominal=nominal, progress=progress
-    )
+    options, seconds = arguments.get("backend_options", ()), arguments.get("compile_seconds", 120.0)
+    if backend not in NOT_COMPILING and made.manifest.components:
+        nominal = arguments.get("nominal") or {}
+        made.manifest.kernels = compile_kernels(
+            made, backend, options, seconds=seconds, nominal=nominal, progress=progress
+        )
     folder = arguments.get("dump_ir")
     if folder is not None:
         dump_stages(made, backend, options, Path(folder), seconds=seconds)
@@ -170,8 +168,7 @@ def _split(
 ) -> InMemory:
     """Split a model in memory, to be written to a folder if one is given, see `onnxfold.split`."""
     check_name(backend, arguments.get("backend_options", ()), strict)
-    drawings = arguments.get("dump_ir")
-    if drawings is not None and backend not in NOT_COMPILING:
+    if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
         missing = create(backend).missing()
         if missing is not None:
             raise UsageError(missing)
@@ -242,10 +239,7 @@ def _split(
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
-    made = InMemory(manifest, entry, fold)
-    if drawings is not None:
-        _draw(made.parts, Path(drawings))
-    return made
+    return InMemory(manifest, entry, fold)
 
 
 def cut_prepared(
@@ -328,24 +322,6 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
             value.type, value.shape = declared[value.name]
     name_unread(part)
     return part
-
-
-def _draw(parts: Mapping[str, ir.Model], folder: Path) -> None:
-    """Draw models into a folder.
-
-    Raises:
-        UsageError: It cannot be written.
-    """
-    from onnxfold.dump.dot import dot_of
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, model in parts.items():
-            name = file.removesuffix(".onnx")
-            text = dot_of(model, name)
-            (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
-    except OSError as error:
-        raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

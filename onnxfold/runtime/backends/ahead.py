@@ -11,15 +11,22 @@ from typing import NamedTuple
 
 from onnxfold import isolated, storage
 from onnxfold.comparison.dims import usual_sizes
+from onnxfold.dump.dot import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import processors
 from onnxfold.runtime.backends import kernel_cache
-from onnxfold.runtime.backends.base import Backend, CompileError, create, weights_of
+from onnxfold.runtime.backends.base import (
+    NOT_COMPILING,
+    Backend,
+    CompileError,
+    create,
+    weights_of,
+)
 from onnxfold.runtime.backends.check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.component import Component
 from onnxfold.runtime.backends.process import Progress, work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import FOLD_FILE, KERNELS, Kernel
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel
 from onnxfold.runtime.splitting.cut import NOMINAL
 
 logger = logging.getLogger("onnxfold")
@@ -79,14 +86,20 @@ def compile_kernels(
 def dump_stages(
     bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:
-    """Write each component, and what the compiler makes of it, into a folder of its own.
+    """Write drawings of the parts, and each component with what the compiler makes of it.
 
     Raises:
         UsageError: The folder cannot be written.
     """
+    manifest = bundle.manifest
+    compiles = backend not in NOT_COMPILING and manifest.components
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for index, part in enumerate(_components(bundle)):
+        for file in (ENTRY_FILE, FOLD_FILE) if manifest.groups else (ENTRY_FILE,):
+            name = file.removesuffix(".onnx")
+            text = dot_of(bundle.load(file), name)
+            (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
+        for index, part in enumerate(_components(bundle) if compiles else ()):
             own = folder / f"component_{index}"
             own.mkdir(exist_ok=True)
             (own / "0-prepared.onnx").write_bytes(part.content)

@@ -33,6 +33,7 @@ from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge, Weight
 from onnxfold.runtime.splitting.cut import NominalSizes, work_of
+from onnxfold.runtime.splitting.parts import number_of
 
 _Axis = tuple[ir.Value, int]
 """A value and one of its axes, counted from the end: -1 is the last."""
@@ -244,16 +245,6 @@ def _factor(node: ir.Node, operand: int) -> float | None:
         return number_of(node.inputs[1 - operand])
     number = number_of(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
     return 1 / number if number else None
-
-
-def number_of(value: ir.Value | None) -> float | None:
-    """Return the one element of a constant; None for other values."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
-        return None
-    return float(tensor.numpy().item())
 
 
 def bring_together(

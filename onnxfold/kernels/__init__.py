@@ -1,45 +1,17 @@
 """NumPy kernels, one family of ops a file; importing the package fills the table."""
 
-from onnxfold.kernels import (
-    arithmetic,
-    cast,
-    comparison,
-    concat,
-    gather,
-    generate,
-    layout,
-    logical,
-    pad,
-    reduction,
-)
-from onnxfold.kernels.registry import (
-    Array,
-    Kind,
-    NotExact,
-    NumpyKernel,
-    Unfoldable,
-    all_kernels,
-    find,
-    kernel,
-)
+from onnxfold.kernels import cast, elementwise, generate, layout, reduction
+from onnxfold.kernels.registry import Kind, NotExact, Unfoldable, all_kernels, find
 
 __all__ = [
-    "Array",
-    "NumpyKernel",
     "Kind",
     "NotExact",
     "Unfoldable",
     "all_kernels",
     "find",
-    "kernel",
-    "arithmetic",
     "cast",
-    "comparison",
-    "concat",
-    "gather",
+    "elementwise",
     "generate",
     "layout",
-    "logical",
-    "pad",
     "reduction",
 ]

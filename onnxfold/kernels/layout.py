@@ -1,4 +1,4 @@
-"""Data movement without arithmetic: Transpose, Reshape, Slice, Split, Expand, Tile, Shape, ...
+"""Data movement without arithmetic: Transpose, Reshape, Slice, Split, Concat, Gather, Shape, ...
 
 Where strides can express the result it is a view, also of read-only, mapped and zero-stride inputs.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from onnxfold.kernels.dtypes import (
     normalized_axis,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+from onnxfold.pool.buffer import distinct
 
 _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
@@ -253,3 +255,52 @@ def tile(x: Array, repeats: Array) -> Array:
         result.reshape(pairs)[...] = x.reshape(ones)
         return result
     return np.tile(x, counts)
+
+
+@kernel("Concat", since=4, kind=Kind.ASSEMBLED)
+def concat(*operands: Array, axis: int) -> Array:
+    """The operands one after the other along ``axis``; all other dimensions are the same."""
+    first = operands[0]
+    if len(operands) == 1:
+        return first
+    axis = normalized_axis(axis, first.ndim)
+    frame = first.shape[:axis] + first.shape[axis + 1 :]
+    for x in operands:
+        if x.ndim != first.ndim or x.shape[:axis] + x.shape[axis + 1 :] != frame:
+            shapes = [list(x.shape) for x in operands]
+            raise Unfoldable(f"shapes {shapes} do not fit together along axis {axis}")
+    total = sum(x.shape[axis] for x in operands)
+    check_allocatable((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
+    return np.concatenate(operands, axis=axis)
+
+
+@kernel("Gather")
+def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
+    """``x`` at ``indices`` along ``axis``, whose place the axes of ``indices`` take.
+
+    Indices count from the end when negative. A scalar index gives a view.
+    """
+    axis = normalized_axis(axis, x.ndim)
+    if x.dtype.kind in "OSU" and math.prod(x.shape[axis + 1 :]) > 1:
+        raise Unfoldable("onnxruntime copies the first string of each slice only")
+    _check_indices(indices, x.shape[axis])
+    before = (slice(None),) * axis
+    index: tuple[Any, ...]
+    if indices.ndim == 0:
+        index = (*before, int(indices), ...)
+        return np.asarray(x[index])
+    check_allocatable(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype)
+    if x.flags.c_contiguous:
+        return np.take(x, indices, axis=axis)
+    # np.take would first copy the whole of a strided or zero-stride operand.
+    index = (*before, indices)
+    return np.ascontiguousarray(x[index])
+
+
+def _check_indices(indices: Array, size: int) -> None:
+    """Raise Unfoldable unless all indices are in ``[-size, size)``: no evaluator accepts them."""
+    if indices.dtype.kind not in "iu":
+        raise Unfoldable(f"indices of dtype {indices.dtype.name}")
+    indices = distinct(indices)
+    if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
+        raise Unfoldable(f"an index is out of range for dimension {size}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.bodies import rename
 from onnxfold.kernels.extents import collapse
 from onnxfold.kernels.registry import Kind, NumpyKernel, find
 from onnxfold.pool import Buffer, Deferred
@@ -146,7 +145,7 @@ class Operation(Deferred):
         inner = (f"b{k}" for k in itertools.count())
         for attribute in self.node.attributes.values():
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
-            rename(proto.attribute[-1], attribute, names, inner)
+            _rename(proto.attribute[-1], attribute, names, inner)
         return proto
 
 
@@ -190,3 +189,57 @@ class Conversion(WideOperation):
 
 
 _CONVERSION = ir.node("Conversion", [None])
+
+
+def _rename(
+    proto: onnx.AttributeProto,
+    attribute: ir.Attr,
+    names: MutableMapping[ir.Value, str],
+    fresh: Iterator[str],
+) -> None:
+    """Rename all values in the graphs of a serialized attribute.
+
+    Names in a model are chosen by others. A body that reads an outer value ``c2`` would read
+    whatever an engine's model calls ``c2``, and one that has a ``c2`` of its own would hide it. So
+    values are followed as objects, not by name.
+
+    Args:
+        proto: What ``attribute`` was serialized to; changed in place.
+        attribute: An attribute of any type.
+        names: What outer values are called; gets the names of the others.
+        fresh: Names that nothing else in the engine's model has.
+    """
+    if attribute.is_ref():
+        return
+    if attribute.type == ir.AttributeType.GRAPH:
+        _rename_graph(proto.g, attribute.as_graph(), names, fresh)
+    elif attribute.type == ir.AttributeType.GRAPHS:
+        for graph_proto, graph in zip(proto.graphs, attribute.as_graphs(), strict=True):
+            _rename_graph(graph_proto, graph, names, fresh)
+
+
+def _rename_graph(
+    proto: onnx.GraphProto,
+    graph: ir.Graph,
+    names: MutableMapping[ir.Value, str],
+    fresh: Iterator[str],
+) -> None:
+    for value in (*graph.inputs, *graph.initializers.values()):
+        names[value] = next(fresh)
+    for info, value in zip(proto.input, graph.inputs, strict=True):
+        info.name = names[value]
+    for tensor in proto.initializer:
+        tensor.name = names[graph.initializers[tensor.name]]
+    for node_proto, node in zip(proto.node, graph, strict=True):
+        node_proto.input[:] = ["" if v is None else names[v] for v in node.inputs]
+        for attribute_proto, attribute in zip(
+            node_proto.attribute, node.attributes.values(), strict=True
+        ):
+            _rename(attribute_proto, attribute, names, fresh)
+        for value in node.outputs:
+            names[value] = next(fresh) if value.name else ""
+        node_proto.output[:] = [names[value] for value in node.outputs]
+    for info, value in zip(proto.output, graph.outputs, strict=True):
+        info.name = names[value]
+    # what onnx found out about values by their old names the engine finds out itself
+    del proto.value_info[:], proto.quantization_annotation[:]

@@ -141,10 +141,6 @@ ROWS: dict[tuple[str, int], list[Row]] = {
         for e in (None, 0, 2, -1, -9, 9)
     ],
     ("Size", 1): [row((2, 3, 4)), row(())],
-    ("Pad", 2): [row((2, 3), pads=[1, 0, 0, 2], mode=m) for m in ("constant", "edge")]
-    + [row((1, 3, 4), pads=[0, 1, 0, 0, 1, 2], value=2.5)],
-    ("Pad", 11): [row((2, 3), i64(1, 0, 0, 2)), row((2, 3), i64(1, 0, 0, 2), edge(3))]
-    + [row((4, 3), i64(1, 0, 0, 2), mode=m) for m in ("edge", "reflect")],
     ("ConstantOfShape", 9): [row(i64(2, 3)), row(i64()), row(i64(0, 3))]
     + [row(i64(2), value=edges(d)[1:2]) for d in (values.BOOL, *values.NUMBERS)],
     ("Range", 11): [
@@ -163,7 +159,10 @@ ROWS: dict[tuple[str, int], list[Row]] = {
 }
 
 LEAVES: dict[str, list[np.dtype]] = {
-    **dict.fromkeys(("ReduceSum", "ReduceProd", "Mod"), values.FLOATS),
+    **dict.fromkeys(("Max", "Min", "Mod"), values.FLOATS),
+    **dict.fromkeys(("ReduceSum", "ReduceProd"), values.FLOATS),
+    **{f"Reduce{op}": [*values.FLOATS, values.BOOL] for op in ("Max", "Min")},
+    "Equal": [values.STRING],
     "Range": [values.FLOATS[0], values.FLOATS[3]],
 }
 """Element types that kernels leave to onnxruntime, of those in the schema."""
@@ -287,19 +286,6 @@ def gathered(rng):
     return row(shape, np.asarray(places, rng.choice([np.int32, np.int64])), axis=axis)
 
 
-def padded(rng):
-    shape = tuple(int(d) for d in rng.integers(1, 5, rng.integers(1, 4)))
-    mode = str(rng.choice(["constant", "constant", "edge", "reflect", "wrap"]))
-    pads = rng.integers(-1 if mode == "constant" else 0, 4, 2 * len(shape))
-    if any(d + a + b < 0 for d, a, b in zip(shape, pads, pads[len(shape) :], strict=False)):
-        pads = np.abs(pads)
-    return row(shape, pads, *([edge(3)] * (mode == "constant" and rng.random() < 0.5)), mode=mode)
-
-
-def padded_along(rng):
-    return row((2, 3, 4), i64(*rng.integers(0, 3, 4)), None, i64(*rng.choice([[2, 0], [-1, -3]])))
-
-
 def counted(rng):
     start, limit = rng.standard_normal(2) * 10.0 ** rng.integers(-3, 6)
     delta = (limit - start) / rng.integers(1, 3000) * rng.uniform(0.5, 1.5)
@@ -315,8 +301,6 @@ RANDOM = {
     "Slice": (sliced, 0.2),
     "Tile": (tiled, 0),
     "Gather": (gathered, 0),
-    "Pad": (padded, 0.5),
-    "Pad along axes": (padded_along, 0),
     "Range": (counted, 0.7),
 }
 """What makes a row, and which part of the rows at most may be refused or declined."""
@@ -330,13 +314,12 @@ def test_random_rows(name):
     for _ in range(200):
         inputs, attributes, _ = make(rng)
         given = [_array(spec, rng, np.dtype(np.int64)) for spec in inputs]
-        outcomes.append(compare(name.split()[0], given, attributes))
+        outcomes.append(compare(name, given, attributes))
     assert outcomes.count("same") >= (1 - may_fail) * len(outcomes)
 
 
 # ------------------------------------------------------------ what is declined and refused
 
-NAN, ZEROS = np.float32([np.nan, 1]), np.float32([0.0, -0.0])
 MOST = np.iinfo(np.int64).max
 F = np.float32([[1.5, -2.0, 0.25], [4.0, 3.0, -1.0]])
 
@@ -344,14 +327,7 @@ F = np.float32([[1.5, -2.0, 0.25], [4.0, 3.0, -1.0]])
 @pytest.mark.parametrize(
     ("op_type", "inputs", "attributes"),
     [
-        ("Max", [ZEROS, ZEROS[::-1]], {}),
-        ("Min", [ZEROS, ZEROS[::-1]], {}),
         ("Mod", [i64(7), i64(2)], {"fmod": 1}),
-        ("Pad", [F, i64(0, 0, -2, 0)], {}),
-        ("ReduceMax", [NAN], {}),
-        ("ReduceMin", [NAN], {}),
-        ("ReduceMax", [ZEROS], {}),
-        ("ReduceMin", [ZEROS], {}),
         ("ReduceMax", [np.zeros((2, 0), np.int32), i64(1)], {}),
         # onnxruntime clamps
         ("ReduceSum", [i64(MOST, MOST)], {}),
@@ -384,7 +360,6 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
         ("Slice", [F, i64(0), i64(1), i64(1), i64(0)], {}),
         ("Slice", [F, i64(0), i64(1), i64(3)], {}),
         ("Concat", [np.zeros((2, 2)), np.zeros((1, 1))], {"axis": 0}),
-        ("Pad", [np.zeros((2, 3, 4)), i64(0, 0, -3, 0, 0, -2)], {}),
         ("Range", [number(0), number(1), number(0)], {}),
         ("Range", [np.float64(0), np.float64(1), np.float64(0)], {}),
         *[("Gather", [np.zeros((2, 3)), i64(index)], {}) for index in (2, -3, 2**40)],
@@ -399,7 +374,6 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
         *[("ConstantOfShape", [i64(*s)], {}) for s in ([2**40, 2**40], [-1], [1] * 70)],
         ("Tile", [np.ones(2, np.float32), i64(2**62)], {}),
         ("Range", [number(0), number(2**50), number(1)], {}),
-        ("Pad", [np.ones(2, np.float32), i64(2**50, 0)], {}),
         ("Concat", [_many(2**42)] * 2, {"axis": 0}),
         ("ReduceSum", [_many(2**42)], {}),
         ("Mod", [_many(2**42, value=1), i64(3)], {}),
@@ -427,22 +401,7 @@ def test_impossible_splits_are_refused():
 # ------------------------------------------------------------ single facts
 
 
-@pytest.mark.parametrize("dtype", values.FLOATS, ids=str)
-def test_extremes_of_floats_are_exact_unless_zeros_differ_in_sign(dtype):
-    rng = np.random.default_rng(0)
-    x, y = (values.operand(rng, dtype, MANY) for _ in "xy")
-    x, y = (np.where(v == 0, dtype.type(0), v) for v in (x, y))
-    for op_type in ("Max", "Min"):
-        assert compare(op_type, [x, y, x[::-1], y[:1].reshape(())]) in ("same", "unsupported")
-        assert compare(op_type, [x]) in ("same", "unsupported")
-    low = np.array([-1], dtype)
-    assert compare("Min", [np.array([0.0, -0.0], dtype), low]) != "declined"
-
-
 def test_strings():
-    a = np.array(["a", b"a", "ä", b"\xff", ""], object)
-    b = np.array([b"a", "b", "ä".encode(), b"\xff", " "], object)
-    assert kernel_results("Equal", [a, b])[0].tolist() == [True, False, True, True, False]
     for array in (np.array([["a", "b"]], object), np.array([["a", "b"]], "S1")):
         assert kernel_results("Gather", [array, i64(1)], {"axis": 1})[0].tolist() == [[array[0, 1]]]
 

@@ -1,0 +1,175 @@
+"""Element-wise ops that IEEE 754, two's complement or logic define completely: Add ... Where.
+
+float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are not
+defined. The callers silence NumPy's floating point warnings once for many kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from onnxfold.kernels.dtypes import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INTEGERS,
+    NUMBERS,
+    ORDERED,
+    SIGNED,
+    DType,
+    broadcast_shape,
+    check_allocatable,
+    check_readable,
+    elementwise_on,
+    refuse_misordered,
+    require,
+)
+from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+
+_LOGICAL = frozenset((BOOL,))
+# Before opset 7 broadcasting was asked for by attributes; onnxruntime has no kernels for that.
+_BROADCASTS = 7
+
+
+_EXACT: tuple[tuple[str, int, np.ufunc, frozenset[DType]], ...] = (
+    ("Abs", 6, np.absolute, NUMBERS),
+    ("Add", _BROADCASTS, np.add, NUMBERS),
+    ("And", _BROADCASTS, np.logical_and, _LOGICAL),
+    ("Ceil", 6, np.ceil, FLOATS),
+    ("Equal", _BROADCASTS, np.equal, NUMBERS | _LOGICAL),
+    ("Floor", 6, np.floor, FLOATS),
+    ("Greater", _BROADCASTS, np.greater, NUMBERS),
+    ("GreaterOrEqual", 12, np.greater_equal, NUMBERS),
+    ("Less", _BROADCASTS, np.less, NUMBERS),
+    ("LessOrEqual", 12, np.less_equal, NUMBERS),
+    ("Mul", _BROADCASTS, np.multiply, NUMBERS),
+    ("Neg", 6, np.negative, SIGNED | FLOATS),
+    ("Not", 1, np.logical_not, _LOGICAL),
+    ("Or", _BROADCASTS, np.logical_or, _LOGICAL),
+    ("Reciprocal", 6, np.reciprocal, FLOATS),
+    ("Sqrt", 6, np.sqrt, FLOATS),
+    ("Sub", _BROADCASTS, np.subtract, NUMBERS),
+)
+"""Ops, the opset from which on they are so, what computes them, and the dtypes for which that is
+exact."""
+
+
+def _register(op_type: str, since: int, compute: np.ufunc, accepted: frozenset[DType]) -> None:
+    def unary(x: Array) -> Array:
+        require(x, accepted)
+        return np.asarray(compute(x))
+
+    def binary(a: Array, b: Array) -> Array:
+        require(a, accepted)
+        return np.asarray(compute(a, b))
+
+    register = kernel(op_type, since=since, kind=elementwise_on(accepted))
+    register(unary if compute.nin == 1 else binary)
+
+
+for _row in _EXACT:
+    _register(*_row)
+
+
+@kernel("Div", since=_BROADCASTS, kind=elementwise_on(FLOATS))
+def div(a: Array, b: Array) -> Array:
+    """``a / b``; integers truncate toward zero. Integer division that traps is Unfoldable."""
+    require(a, NUMBERS)
+    if a.dtype in FLOATS:
+        return np.asarray(np.divide(a, b))
+    _refuse_traps(a, b)
+    if a.dtype in SIGNED:
+        # NumPy's integer division floors; taking the remainder off first makes it exact.
+        a = np.subtract(a, np.fmod(a, b))
+    return np.asarray(np.floor_divide(a, b))
+
+
+@kernel("Mod", since=10)
+def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
+    """The remainder of integers with the sign of ``b``."""
+    require(a, INTEGERS)
+    if fmod:
+        raise NotExact("onnxruntime computes integer fmod in float64")
+    _refuse_traps(a, b)
+    return np.asarray(np.mod(a, b))
+
+
+def _refuse_traps(a: Array, b: Array) -> None:
+    check_readable(a, b)
+    check_allocatable(broadcast_shape(a.shape, b.shape), a.dtype)
+    if not np.all(b):
+        raise Unfoldable("integer division by zero")
+    if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():
+        raise Unfoldable("integer division overflows")
+
+
+@kernel("Max", since=8, kind=elementwise_on(INTEGERS & ORDERED))
+def maximum(*operands: Array) -> Array:
+    """The greatest of integers. Of 0.0 and -0.0 onnxruntime takes one or the other."""
+    return _extreme(np.maximum, operands)
+
+
+@kernel("Min", since=8, kind=elementwise_on(INTEGERS & ORDERED))
+def minimum(*operands: Array) -> Array:
+    """The least of integers."""
+    return _extreme(np.minimum, operands)
+
+
+def _extreme(choose: Callable[[Array, Array], Array], operands: Sequence[Array]) -> Array:
+    result = operands[0]
+    require(result, INTEGERS)
+    for x in operands[1:]:
+        refuse_misordered(result, x)
+        result = np.asarray(choose(result, x))
+    return result
+
+
+@kernel("Clip", since=11, kind=elementwise_on(ORDERED))
+def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset: int) -> Array:
+    """``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound does not bound.
+
+    An omitted bound is the dtype's greatest *finite* value: infinities are cut to it. But for
+    bfloat16, and float16 in opset 11, it is infinity.
+    """
+    require(x, NUMBERS)
+    finfo: Any = ml_dtypes.finfo
+    info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
+    least, greatest = info.min, info.max
+    if x.dtype == BFLOAT16 or (x.dtype == FLOAT16 and opset < 12):
+        least, greatest = -np.inf, np.inf
+    low = np.asarray(least, x.dtype) if low is None else low.reshape(())
+    high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
+    # np.maximum would let a NaN bound through and choose among 0.0 and -0.0.
+    refuse_misordered(x, low)
+    x = np.asarray(np.where(x < low, low, x))
+    refuse_misordered(x, high)
+    return np.asarray(np.where(high < x, high, x))
+
+
+_SELECTED_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
+
+
+def _where_kind(dtypes: Sequence[DType | None], _: Mapping[str, Any]) -> Kind:
+    return Kind.GENERAL if dtypes[1] in _SELECTED_BY_VALUE else Kind.ELEMENTWISE
+
+
+@kernel("Where", since=9, kind=_where_kind)
+def where(condition: Array, x: Array, y: Array) -> Array:
+    """``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
+
+    onnxruntime puts floats together by what is "not zero". Which -0.0 comes out as 0.0 depends on
+    the axes along which the condition and a branch repeat.
+    """
+    if x.dtype in _SELECTED_BY_VALUE:
+        check_allocatable(broadcast_shape(condition.shape, x.shape, y.shape), x.dtype)
+    selected = np.asarray(np.where(condition, x, y))
+    if x.dtype in _SELECTED_BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
+        raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
+    return selected

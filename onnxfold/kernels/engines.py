@@ -271,7 +271,7 @@ def _is_certain(operation: Operation) -> bool:
         return False
     if node.op_type in _PRODUCTS:
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
-    if node.op_type in _ALONG_AXES or operation.kernel is not None:
+    if node.op_type in _ALONG_AXES:
         return True
     dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
     return is_elementwise(node.op_type, operation.opset, dtypes)

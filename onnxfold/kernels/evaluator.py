@@ -2,8 +2,8 @@
 
 Small operations with known operands are computed at once. Everything else is postponed: its
 result is a buffer with shape and dtype only, and what is computed in the end is what somebody
-asks for. What NumPy does not compute exactly is gathered, with what lies in between, into one
-onnxruntime session for all that is asked for together.
+asks for. What NumPy does not compute exactly is gathered into as few onnxruntime sessions as the
+dependencies allow, for all that is asked for together.
 """
 
 from __future__ import annotations
@@ -218,21 +218,17 @@ class Evaluator:
     ) -> Streams:
         """Compute what is wanted and what the root needs, which is wanted block by block."""
         failures: dict[Operation, str] = {}
-        large = {o: o.kind for o in operations if is_streamable(o)}
-        views = [o for o, kind in large.items() if kind is not Kind.ELEMENTWISE]
-        ordered = phases(operations, views)
-        blocks = {o for phase, is_numpy in ordered if is_numpy for o in phase if o in large}
+        blocks = {o for o in operations if is_streamable(o)}
         streams = Streams(self.pool, self.time, operations, blocks, wanted, root, failures)
-        for phase, is_numpy in ordered:
-            for part in [[operation] for operation in phase] if is_numpy else [phase]:
-                if part[0] in blocks:
-                    streams.make(part[0])
-                    continue
-                read = [b for o in part for b in o.operands if b is not None and b.is_known]
-                self._engines.compute(part, failures)
-                for buffer in read:
-                    if buffer.nbytes > KEPT_BYTES:
-                        buffer.release_pages()
+        for phase in phases(operations):
+            if phase[0] in blocks:
+                streams.make(phase[0])
+                continue
+            read = [b for o in phase for b in o.operands if b is not None and b.is_known]
+            self._engines.compute(phase, failures)
+            for buffer in read:
+                if buffer.nbytes > KEPT_BYTES:
+                    buffer.release_pages()
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:

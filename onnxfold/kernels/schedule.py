@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from onnxfold.graphs import subgraphs_of
-from onnxfold.kernels.operation import Conversion, Operation, Output
-from onnxfold.kernels.registry import Kind
-from onnxfold.pool import Buffer
+from onnxfold.kernels.operation import Operation, Output
+from onnxfold.pool import Buffer, Deferred
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
@@ -34,57 +33,29 @@ def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
     return order
 
 
-def phases(
-    operations: Sequence[Operation], apart: Collection[Operation] = ()
-) -> list[tuple[list[Operation], bool]]:
-    """Alternate NumPy and onnxruntime phases, as few as the dependencies allow.
+def phases(operations: Sequence[Operation]) -> list[list[Operation]]:
+    """Return what is computed together, in order: an operation of NumPy, or those of a session.
 
-    NumPy operations that lie between two of onnxruntime's run in its session, unless they may
-    fail on data: an integer division by zero would end the process there. What holds graphs or is
-    a function of the model has a session of its own: if it has to be stopped, nothing else is.
+    There are as few sessions as the dependencies allow. What holds graphs or is a function of the
+    model has a session of its own: if it has to be stopped, nothing else is.
 
     Args:
         operations: Postponed operations, operands first.
-        apart: Those that are no part of a session: as a view, a large result costs nothing.
     """
-    if not operations:
-        return []
-    below: set[Operation] = set()  # has an operation of onnxruntime's among its users
-    for operation in reversed(operations):
-        if operation in below or operation.kernel is None:
-            below.update(
-                b.deferred
-                for b in operation.operands
-                if b is not None and isinstance(b.deferred, Operation)
-            )
-    level: dict[Operation, int] = {}  # even: NumPy, odd: onnxruntime
-    after: dict[Operation, int] = {}  # the level that its users find
-    for operation in operations:
-        depends = [
-            after[b.deferred]
-            for b in operation.operands
-            if b is not None and isinstance(b.deferred, Operation) and b.deferred in after
-        ]
-        highest = max(depends, default=0)
-        if _is_alone(operation):
-            level[operation] = highest + 1 + highest % 2
-            after[operation] = level[operation] + 1
-            continue
-        join = highest % 2 == 1 and operation in below and operation not in apart
-        join = join and operation.kind is not Kind.GENERAL and not isinstance(operation, Conversion)
-        if operation.kernel is None or join:
-            level[operation] = highest if highest % 2 else highest + 1
-        else:
-            level[operation] = highest if highest % 2 == 0 else highest + 1
-        after[operation] = level[operation]
+    placed: dict[Deferred | None, tuple[int, int]] = {}  # level, odd for sessions, and group
     grouped: dict[tuple[int, int], list[Operation]] = {}
     for operation in operations:
+        is_alone = operation.kernel is not None or _is_alone(operation)
         # a session has one set of opsets: functions may import others than the model
-        group = 0 if level[operation] % 2 == 0 else id(operation.opsets)
-        if _is_alone(operation):
-            group = id(operation)
-        grouped.setdefault((level[operation], group), []).append(operation)
-    return [(grouped[key], key[0] % 2 == 0) for key in sorted(grouped)]
+        group = id(operation if is_alone else operation.opsets)
+        highest = 0
+        for buffer in operation.operands:
+            if buffer is not None and (found := placed.get(buffer.deferred)) is not None:
+                level, other = found
+                highest = max(highest, level if other == group else level + level % 2)
+        key = placed[operation] = (highest if operation.kernel is not None else highest | 1, group)
+        grouped.setdefault(key, []).append(operation)
+    return [grouped[key] for key in sorted(grouped, key=lambda key: key[0])]
 
 
 def _is_alone(operation: Operation) -> bool:

@@ -10,17 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from onnxfold import isolated
-from onnxfold.onnxruntime_sessions import bytes_of, message_of, open_session, session_options
+from onnxfold.onnxruntime_sessions import (
+    array_of,
+    message_of,
+    open_session,
+    ort_value,
+    session_options,
+)
 
 Array = npt.NDArray[Any]
 
@@ -29,7 +34,6 @@ Array = npt.NDArray[Any]
 _MORE_THREADS = 3
 # Bytes of a SIMD register in the code that is not chosen by processor (Eigen's).
 _ALIGNMENT = 16
-_STRING = 8  # onnx.TensorProto.STRING
 # Wall time of an evaluation: for starting Python and onnxruntime, and so many times the CPU time
 # (on a busy machine a process gets its share of the processors only).
 _START_SECONDS = 20.0
@@ -106,32 +110,22 @@ def time_for(nbytes: int) -> TimeLimit:
     return TimeLimit(_LEAST_SECONDS + nbytes / _BYTES_PER_SECOND)
 
 
-class Raw(NamedTuple):
-    """A tensor as engines take and give it."""
-
-    dtype: int
-    """As in ``onnx.TensorProto``."""
-    shape: tuple[int, ...]
-    data: Array
-    """The bytes (uint8, packed as ONNX does), or the strings (object: str or bytes), flat."""
-
-
 def evaluate_isolated(
     engine: str,
     model: bytes,
-    feeds: Mapping[str, Raw],
+    feeds: Mapping[str, Array],
     outputs: Sequence[str],
     *,
     exact: bool,
     limit: TimeLimit,
     memory: int,
-) -> list[Raw]:
+) -> list[Array]:
     """Run a model in another process.
 
     Args:
         engine: "onnxruntime" or "reference".
         model: A serialized model.
-        feeds: Its inputs.
+        feeds: Its inputs: no strings, and no numbers of less than a byte.
         outputs: What to fetch.
         exact: See `onnxruntime`.
         limit: What it takes is counted there; it may take its share.
@@ -141,9 +135,8 @@ def evaluate_isolated(
         EvaluationError: As for `onnxruntime` and `reference`; there is no such process; or finally,
             it crashed, or took more memory or time.
     """
-    operands = [[name, raw.dtype, raw.shape] for name, raw in feeds.items()]
-    request = [engine, operands, list(outputs), exact, memory]
-    arrays = [np.frombuffer(model, np.uint8), *(raw.data for raw in feeds.values())]
+    request = [engine, list(feeds), list(outputs), exact, memory]
+    arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
     seconds = limit.share()
     began = time.monotonic()
     spent = None
@@ -175,8 +168,8 @@ def evaluate_isolated(
     if isinstance(told, dict):
         raise EvaluationError(**told)
     return [
-        Raw(dtype, tuple(shape), data if texts is None else np.array([*texts, None], object)[:-1])
-        for (dtype, shape, texts), data in zip(told, made, strict=True)
+        array if texts is None else np.array([*texts, None], object)[:-1].reshape(array.shape)
+        for texts, array in zip(told, made, strict=True)
     ]
 
 
@@ -186,12 +179,9 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
 
     ort.set_default_logger_severity(4)
     began = time.process_time()
-    engine, operands, outputs, exact, memory = request
+    engine, names, outputs, exact, memory = request
     model = arrays[0].tobytes()
-    feeds = {
-        name: Raw(dtype, tuple(shape), data)
-        for (name, dtype, shape), data in zip(operands, arrays[1:], strict=True)
-    }
+    feeds = dict(zip(names, arrays[1:], strict=True))
     try:
         if engine == "reference":
             results = reference(model, feeds, outputs)
@@ -202,21 +192,19 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
             raise MemoryError from error
         failure = {"message": str(error), "is_final": error.is_final}
         return [time.process_time() - began, failure], []
-    if sum(raw.data.nbytes for raw in results) > memory:
+    if sum(array.nbytes for array in results) > memory:
         raise MemoryError
-    told, made = [], []
-    for dtype, shape, data in results:
-        texts = None
-        if dtype == _STRING:
-            texts = [s.decode() if isinstance(s, bytes) else str(s) for s in data]
-        told.append([dtype, shape, texts])
-        made.append(data if texts is None else np.empty(0))
-    return [time.process_time() - began, told], made
+    told: list[list[str] | None] = [None] * len(results)
+    for k, array in enumerate(results):
+        if array.dtype.hasobject:
+            told[k] = [s.decode() if isinstance(s, bytes) else str(s) for s in array.flat]
+            results[k] = np.empty(array.shape, bool)
+    return [time.process_time() - began, told], results
 
 
 def onnxruntime(
-    model: bytes, feeds: Mapping[str, Raw], outputs: Sequence[str], *, exact: bool
-) -> list[Raw]:
+    model: bytes, feeds: Mapping[str, Array], outputs: Sequence[str], *, exact: bool
+) -> list[Array]:
     """Run a model on onnxruntime, node by node. The results are in its own memory: no copy.
 
     With ``exact`` everything is computed twice, by one thread and by several: some sums (a matrix
@@ -227,18 +215,18 @@ def onnxruntime(
         EvaluationError: it has no kernel; or finally, the two differ, or it refuses the operands.
     """
     try:
-        values = {name: _to_ort(raw) for name, raw in feeds.items()}
+        values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
         # of the first only the digests are kept, so that memory holds one set of results
         digests = None
         if exact:
             computed = _run(_open(model, _MORE_THREADS), outputs, values)
-            digests = [_digest(_from_ort(value)) for value in computed]
-        results = [_from_ort(v) for v in _run(_open(model, 1), outputs, values)]
+            digests = [_digest(array_of(value)) for value in computed]
+        results = [array_of(v) for v in _run(_open(model, 1), outputs, values)]
     except EvaluationError:
         raise
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise EvaluationError(message_of(error)) from error
-    if digests is not None and digests != [_digest(raw) for raw in results]:
+    if digests is not None and digests != [_digest(array) for array in results]:
         # no value is the right one
         reason = "onnxruntime's result depends on how many threads it has"
         raise EvaluationError(reason, is_final=True)
@@ -258,69 +246,38 @@ def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any
         raise
 
 
-def reference(model: bytes, feeds: Mapping[str, Raw], outputs: Sequence[str]) -> list[Raw]:
+def reference(model: bytes, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
     """Run a model on onnx's reference evaluator.
 
     Raises:
         EvaluationError: it cannot compute it, or gives something that is not a tensor.
     """
-    import onnx.helper
+    import onnx
     from onnx.reference import ReferenceEvaluator
 
     try:
-        arrays = {
-            name: raw.data.view(onnx.helper.tensor_dtype_to_np_dtype(raw.dtype)).reshape(raw.shape)
-            for name, raw in feeds.items()
-        }
         with np.errstate(all="ignore"):
             evaluator = ReferenceEvaluator(onnx.load_model_from_string(model))
-            computed = evaluator.run(list(outputs), arrays)
-        return [_from_numpy(value) for value in computed]
+            computed = evaluator.run(list(outputs), dict(feeds))
     except Exception as error:  # any class: it is plain Python over NumPy
         text = " ".join(str(error).split())[:200]
         raise EvaluationError(f"reference evaluator: {type(error).__name__}: {text}") from error
-
-
-def _from_numpy(value: Any) -> Raw:
-    import onnx.numpy_helper
-
-    if not isinstance(value, np.ndarray | np.generic):
+    if not all(isinstance(value, np.ndarray | np.generic) for value in computed):
         raise EvaluationError("the result is not a tensor")
-    array = np.asarray(value)
-    if array.dtype.kind in "UO":
-        return Raw(_STRING, array.shape, array.astype(object).reshape(-1))
-    proto = onnx.numpy_helper.from_array(array)  # packs two or four in a byte
-    return Raw(proto.data_type, array.shape, np.frombuffer(proto.raw_data, np.uint8))
+    arrays = map(np.asarray, computed)
+    return [array.astype(object) if array.dtype.kind == "U" else array for array in arrays]
 
 
-def _to_ort(raw: Raw) -> Any:
-    import onnxruntime as ort
+def _aligned(array: Array) -> Array:
+    """Return an array at an address where onnxruntime would have put it.
 
-    data = _aligned(raw.data)
-    array = data.view(f"u{data.nbytes // math.prod(raw.shape)}").reshape(raw.shape)
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(array, raw.dtype)
-
-
-def _aligned(data: Array) -> Array:
-    """Return the bytes at an address where onnxruntime would have put them.
-
-    In a file they may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
+    In a file it may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
     elsewhere they would be added up in another order. Memory of its own begins at one.
     """
-    return data.copy() if data.__array_interface__["data"][0] % _ALIGNMENT else data
+    return array.copy() if array.__array_interface__["data"][0] % _ALIGNMENT else array
 
 
-def _digest(raw: Raw) -> bytes:
-    if raw.dtype == _STRING:
-        return repr(raw.data.tolist()).encode()
-    return hashlib.blake2b(raw.data.data).digest()
-
-
-def _from_ort(value: Any) -> Raw:
-    """Return a tensor of onnxruntime, whose bytes stay where they are."""
-    if not value.is_tensor():
-        raise EvaluationError("its result is not a tensor")
-    dtype, shape = int(value.element_type()), tuple(value.shape())
-    if dtype == _STRING:
-        return Raw(dtype, shape, np.asarray(value.numpy(), object).reshape(-1))
-    return Raw(dtype, shape, bytes_of(value))
+def _digest(array: Array) -> bytes:
+    if array.dtype.hasobject:
+        return repr(array.tolist()).encode()
+    return hashlib.blake2b(array.reshape(-1).view(np.uint8).data).digest()

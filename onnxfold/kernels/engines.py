@@ -15,7 +15,6 @@ import onnx_ir as ir
 
 from onnxfold.evaluation import (
     EvaluationError,
-    Raw,
     TimeLimit,
     evaluate_isolated,
     onnxruntime,
@@ -183,14 +182,11 @@ class Engines:
         exact = self._exact and not any(operation.is_wide for operation in operations)
         assembly = assemble(operations, wanted, functions, opsets)
         model = assembly.model.SerializeToString()
-        feeds = {
-            name: Raw(b.dtype.value, b.shape, _flat(b.array()))
-            for name, b in assembly.feeds.items()
-        }
+        feeds = {name: b.array() for name, b in assembly.feeds.items()}
         if engine == "onnxruntime" and all(map(_is_certain, operations)):
             with self.time.spending():
                 results = onnxruntime(model, feeds, assembly.outputs, exact=exact)
-            return [_array(raw) for raw in results]
+            return [_encoded(array) for array in results]
         used = self._pool.statistics.live_bytes
         used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
         results = evaluate_isolated(
@@ -202,7 +198,7 @@ class Engines:
             limit=self.time,
             memory=max(self._memory // 4, self._memory - used),
         )
-        return [_array(raw) for raw in results]
+        return [_encoded(array) for array in results]
 
     def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
         """Return the model's functions, if one of them is called."""
@@ -321,19 +317,10 @@ def _is_free(operation: Operation) -> bool:
     return operation.kind is Kind.VIEW
 
 
-def _flat(array: Array) -> Array:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-
-
-def _array(raw: Raw) -> Array:
-    """Return a tensor of an engine as the pool has it."""
-    dtype = ir.DataType(raw.dtype)
-    if dtype == ir.DataType.STRING:
-        texts = np.empty(len(raw.data), object)
-        texts[:] = [s if isinstance(s, bytes) else s.encode() for s in raw.data]
-        return texts.reshape(raw.shape)
-    if dtype.bitwidth < 8:
-        return np.asarray(ir.PackedTensor(raw.data, dtype, shape=ir.Shape(raw.shape)).numpy())
-    if not raw.data.size:
-        return np.empty(raw.shape, dtype.numpy())
-    return raw.data.view(dtype.numpy()).reshape(raw.shape)
+def _encoded(array: Array) -> Array:
+    """Return a tensor of an engine as the pool has it: strings are bytes."""
+    if not array.dtype.hasobject:
+        return array
+    texts = np.empty(array.size, object)
+    texts[:] = [s if isinstance(s, bytes) else s.encode() for s in array.flat]
+    return texts.reshape(array.shape)

@@ -13,7 +13,7 @@ from onnxfold import storage
 from onnxfold.analysis.decisions import Decision
 from onnxfold.graphs import all_graphs
 from onnxfold.kernels.schedule import postponed
-from onnxfold.kernels.streams.compute import is_streamable
+from onnxfold.kernels.streams import is_streamable
 from onnxfold.memory import rss_bytes
 from onnxfold.options import Options
 from onnxfold.parallel import THREADS

@@ -23,7 +23,7 @@ from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
 from onnxfold.kernels.schedule import awaits, phases, postponed, used_outside
-from onnxfold.kernels.streams.compute import Streams, is_large, is_streamable
+from onnxfold.kernels.streams import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source

@@ -26,7 +26,7 @@ from onnxfold import OnnxFoldError, optimize_file
 from onnxfold.kernels import engines
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NumpyKernel
-from onnxfold.kernels.streams.compute import Streams
+from onnxfold.kernels.streams import Streams
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.split import split_in_memory

@@ -1,4 +1,9 @@
-"""Which large results are computed block by block, and which of them are stored."""
+"""Which large results are computed block by block, and which of them are stored.
+
+Large constants are not stored on the way to where they are needed. There are two ways: a view is
+other strides on the same memory, and element-wise work is done block by block where its result is
+written or stored (:mod:`.chains`). All other large results are computed whole.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from onnxfold.evaluation import TimeLimit
-from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
-from onnxfold.kernels.schedule import awaits
-from onnxfold.kernels.streams.chains import (
+from onnxfold.kernels.chains import (
     Chain,
     Expression,
     Joined,
@@ -19,6 +21,9 @@ from onnxfold.kernels.streams.chains import (
     is_joined,
     viewed,
 )
+from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
+from onnxfold.kernels.schedule import awaits
 from onnxfold.pool import Buffer, Pool
 
 # Operations whose operands and results all are smaller (bytes) are computed one by one.

@@ -20,10 +20,6 @@ MOST_SIZES = 64
 """Operands up to this many elements are shown to shape inference as data (they may be sizes)."""
 # Sizes that no op but one that works element by element keeps: they differ, and one is 1.
 _ANY_SIZES = [2, 3, 1, 5]
-# Ranks that are tried for values of which nothing is known.
-_RANKS = 7
-# Inputs that the inference in onnxruntime still reads as int64 only, and onnx's own no more.
-_READ_AS_INT64 = {("Pad", 3)}
 # What onnx raises for nodes that are not valid.
 _REFUSED = (
     onnx.shape_inference.InferenceError,
@@ -114,75 +110,26 @@ def is_overwritten(node: ir.Node, index: int) -> bool:
     return mode is not None and mode.value != 0
 
 
-def may_be_constant(
-    value: ir.Value,
-    dtype: ir.DataType | None,
-    elements: Array | None,
-    opsets: Mapping[str, int],
-) -> bool:
-    """Return whether onnx's shape inference takes a model in which a computed value is a constant.
-
-    It reads sizes and axes once they are constants, of some ops as int64 only, although the ops
-    take int32 as well: a runtime would refuse to load such a model.
+def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array | None) -> bool:
+    """Return whether runtimes load a model in which a computed value is a constant.
 
     Args:
         value: All who read it are asked.
         dtype: Of the constant.
         elements: The constant; None if it is too large to be sizes or axes.
-        opsets: Domain to version.
     """
-    return all(_may_read(use.node, use.idx, dtype, elements, opsets) for use in uses(value))
-
-
-def _may_read(
-    node: ir.Node,
-    index: int,
-    dtype: ir.DataType | None,
-    elements: Array | None,
-    opsets: Mapping[str, int],
-) -> bool:
-    if is_overwritten(node, index):
-        return False
-    if elements is None or elements.size > MOST_SIZES:
-        return True
-    if node.op_type == "Reshape" and index == 1 and not _is_shape(node, elements):
-        return False
-    if dtype != ir.DataType.INT32:
-        return True
-    schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
-    if schema is None:
-        return True
-    if node.domain == "" and (node.op_type, index) in _READ_AS_INT64:
-        return False
-    names = [f"i{k}" if v is not None else "" for k, v in enumerate(node.inputs)]
-    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
-    proto = ir.serde.serialize_node(node)
-    proto.input[:] = names
-    proto.output[:] = outputs
-
-    def accepts(rank: int, data: dict[str, onnx.TensorProto]) -> bool:
-        types = {
-            name: onnx.helper.make_tensor_type_proto(
-                (value.dtype or ir.DataType.FLOAT).value,
-                [None] * rank if value.shape is None else [_size(d) for d in value.shape],
-            )
-            for name, value in zip(names, node.inputs, strict=True)
-            if value is not None
-        }
-        types[names[index]] = onnx.helper.make_tensor_type_proto(dtype.value, elements.shape)
-        try:
-            infer_types(schema, proto, types, data, opsets)
-        except Unfoldable:
+    for use in uses(value):
+        node, index = use.node, use.idx
+        if is_overwritten(node, index):
             return False
-        return True
-
-    tensor = tensor_proto(dtype, elements)
-    ranks = [r for r in range(1, _RANKS) if accepts(r, {})]
-    return not ranks or any(accepts(r, {names[index]: tensor}) for r in ranks)
-
-
-def _size(dim: int | ir.SymbolicDim) -> int | None:
-    return dim if isinstance(dim, int) else None
+        if elements is None or elements.size > MOST_SIZES or node.domain:
+            continue
+        # shape inference reads axes once they are constants, and these as int64 only
+        if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
+            return False
+        if node.op_type == "Reshape" and index == 1 and not _is_shape(node, elements):
+            return False
+    return True
 
 
 def type_of(buffer: Buffer) -> onnx.TypeProto:

@@ -149,7 +149,7 @@ class Sweep:
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            cost = self._cost_of(output, buffer, opsets)
+            cost = self._cost_of(output, buffer)
             self.cost[output] = cost
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
@@ -175,11 +175,11 @@ class Sweep:
                 pending.extend(subgraphs_of(child))
         return list(found)
 
-    def _cost_of(self, output: ir.Value, buffer: Buffer, opsets: Mapping[str, int]) -> float:
+    def _cost_of(self, output: ir.Value, buffer: Buffer) -> float:
         if buffer.type_proto is not None:
             return FORBIDDEN
         elements = buffer.array() if buffer.is_known and buffer.size <= MOST_SIZES else None
-        if not may_be_constant(output, buffer.dtype, elements, opsets):
+        if not may_be_constant(output, buffer.dtype, elements):
             return FORBIDDEN
         if self._options.fold_all:
             return 0

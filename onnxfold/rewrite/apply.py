@@ -60,7 +60,7 @@ def apply(match: Match, keeps: Keeps) -> Change:
     try:
         values = _build(match, builder)
         _check_count(match, dying, builder, graph)
-        _check_values(match, values, graph)
+        _check_values(match, values)
         values = _keep_outputs(match, values, builder, dying, keeps)
     except Exception:
         builder.discard()
@@ -131,9 +131,9 @@ def _check_count(
         raise Refused("nodes in the pattern have other users")
 
 
-def _check_values(match: Match, values: Sequence[ir.Value], graph: ir.Graph) -> None:
+def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
     """Check that what is new has the same type, and can be a constant if it is one."""
-    types, opsets = match.facts.types, match.facts.scopes.of(graph).opsets
+    types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
         before, after = types.of(root), types.of(value)
         if None not in (before.dtype, after.dtype) and before.dtype != after.dtype:
@@ -141,7 +141,7 @@ def _check_values(match: Match, values: Sequence[ir.Value], graph: ir.Graph) -> 
         if differ(before.shape, after.shape):
             raise Mismatch(f"shape {before.shape} became {after.shape}")
         if match.facts.known.tensor(value) is not None and not may_be_constant(
-            root, after.dtype, after.known, opsets
+            root, after.dtype, after.known
         ):
             raise Refused("a runtime would not load a model in which it is a constant")
 

@@ -106,10 +106,8 @@ class Edit:
             remove_unused([before.producer()], self.keeps)
 
     def _may_be_constant(self, value: ir.Value) -> bool:
-        assert value.graph is not None
         fact = self._analysis.of(value)
-        opsets = self._scopes.of(value.graph).opsets
-        return may_be_constant(value, fact.dtype, fact.known, opsets)
+        return may_be_constant(value, fact.dtype, fact.known)
 
     def _must_stay(self, node: ir.Node, value: ir.Value) -> bool:
         """Return whether a node stays even if another value takes the place of its result."""

@@ -404,7 +404,7 @@ def _check(
             result.warnings.append(f"the error of the inexact rules is not known: {error}")
             return None
     if check.seeds and not comparison.passed:
-        from onnxfold.report.compare_table import check_line
+        from onnxfold.report.tables import check_line
 
         verdict = [check_line(comparison), *comparison.problems]
         if beside is not None:

@@ -48,7 +48,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Shown, text="onnxfold.report.optimize_table:plan_text"):
+class Plan(Shown, text="onnxfold.report.tables:plan_text"):
     """What a run would do, found out without doing it.
 
     Attributes:

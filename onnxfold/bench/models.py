@@ -108,7 +108,7 @@ class ModelBench:
 
 
 @dataclass(frozen=True, repr=False)
-class Benchmark(Shown, text="onnxfold.report.bench_table:bench_models_text"):
+class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     """Models side by side.
 
     Attributes:

@@ -72,7 +72,7 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     otherwise.
     """
     from onnxfold.batches import batch as optimize_all
-    from onnxfold.report.progress import LateProgress
+    from onnxfold.report.console import LateProgress
 
     with LateProgress(enabled=not quiet) as progress:
         done = optimize_all(sources, output, progress=progress, **options)

@@ -115,7 +115,7 @@ def optimize(
     if external_data_name is not None and external_data is False:
         raise click.UsageError("--external-data-name contradicts --no-external-data")
     from onnxfold.api import optimize_file
-    from onnxfold.report.progress import LateProgress
+    from onnxfold.report.console import LateProgress
 
     with LateProgress(enabled=not quiet) as progress:
         done = optimize_file(
@@ -134,7 +134,7 @@ def optimize(
     if as_json:
         write_json(done.to_dict())
     elif not quiet:
-        from onnxfold.report.optimize_table import optimize_text
+        from onnxfold.report.tables import optimize_text
 
         write(optimize_text(done, verbose=is_verbose()))
         if options["explain"]:

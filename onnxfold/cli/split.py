@@ -78,7 +78,7 @@ def split(
 
     Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
     """
-    from onnxfold.report.progress import LateProgress
+    from onnxfold.report.console import LateProgress
     from onnxfold.runtime.split import split as split_file
 
     if report is not None:
@@ -92,6 +92,6 @@ def split(
     if as_json:
         write_json(bundle.manifest.to_dict())
     elif not quiet:
-        from onnxfold.report.bundle_table import split_text
+        from onnxfold.report.runtime_tables import split_text
 
         write(split_text(bundle))

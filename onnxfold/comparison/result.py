@@ -100,7 +100,7 @@ class FirstDifference:
 
 
 @dataclass(repr=False)
-class Comparison(Shown, text="onnxfold.report.compare_table:compare_text"):
+class Comparison(Shown, text="onnxfold.report.tables:compare_text"):
     """What two models make of the same inputs.
 
     Attributes:

@@ -1,23 +1,27 @@
-"""The renderer of all commands: lines and tables as text, and how figures are written."""
+"""The renderer of all commands: lines and tables as text, figures, and progress of long work."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from onnxfold.errors import printable
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
     from rich.table import Table as RichTable
 
 _Arguments = ParamSpec("_Arguments")
 
 _WIDTH = 160  # columns where the output is no terminal; tables take what they need
 _SHORT = 12  # characters of a text that stays in its line
+_PATIENCE = 1.0  # seconds before a bar appears
 
 
 class Table(NamedTuple):
@@ -171,3 +175,36 @@ def first_of(names: Sequence[str], most: int) -> str:
     """Return the first of the names, and how many more there are: "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+class LateProgress(contextlib.ExitStack):
+    """A callback `(stage, done, total)` that shows a bar once the work has taken a while.
+
+    Nothing is shown, nor is rich imported, for short work or where standard error is no terminal.
+
+    Args:
+        enabled: False to show nothing in any case.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__()
+        self._enabled = enabled and sys.stderr.isatty()
+        self._start = time.monotonic()
+        self._bar: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Says that `done` of `total` units of a stage are done."""
+        if not self._enabled or time.monotonic() - self._start < _PATIENCE:
+            return
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import Progress, TimeElapsedColumn
+
+            columns = (TimeElapsedColumn(), *Progress.get_default_columns())
+            console = Console(stderr=True)
+            bar = Progress(*columns, speed_estimate_period=600, console=console, transient=True)
+            self._bar = self.enter_context(bar)
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bar.add_task(stage, total=total)
+        self._bar.update(self._tasks[stage], completed=done, total=total)

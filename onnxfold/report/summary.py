@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(repr=False)
-class Report(Shown, text="onnxfold.report.optimize_table:optimize_text"):
+class Report(Shown, text="onnxfold.report.tables:optimize_text"):
     """What one run of the optimizer did.
 
     Attributes:

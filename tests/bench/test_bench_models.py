@@ -16,7 +16,7 @@ from onnxfold.bench.opening import Benched, opening, optimized_ops
 from onnxfold.bench.turns import in_turns
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.report.bench_table import bench_models_text
+from onnxfold.report.runtime_tables import bench_models_text
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 CPU = ["CPUExecutionProvider"]

@@ -9,9 +9,8 @@ from dataclasses import replace
 from onnxfold.analysis.decisions import Decision
 from onnxfold.comparison import Comparison, OutputResult
 from onnxfold.report import Report, peak_rss_bytes
-from onnxfold.report.compare_table import compare_text
 from onnxfold.report.console import Table, render
-from onnxfold.report.optimize_table import optimize_text
+from onnxfold.report.tables import compare_text, optimize_text
 
 
 def stays(value: str, op_type: str, reason: str) -> Decision:

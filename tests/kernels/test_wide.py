@@ -18,7 +18,7 @@ from onnxfold.kernels.wide import rounded
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.context import Run
-from onnxfold.report.optimize_table import optimize_text
+from onnxfold.report.tables import optimize_text
 
 FLOATS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 SMALL, STREAMED = (7,), (40, 3000)

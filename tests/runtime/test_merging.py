@@ -10,7 +10,7 @@ import pytest
 from runtime_models import bundle_of, is_near, original, parse, random
 
 import onnxfold
-from onnxfold.report.bundle_table import split_text
+from onnxfold.report.runtime_tables import split_text
 
 LORA = Path(__file__).parents[2] / "models" / "lora"
 NAMES = ["*.lora_?.*"]

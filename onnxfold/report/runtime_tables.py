@@ -1,14 +1,19 @@
-"""What `onnxfold split` and `adapters` print."""
+"""What `onnxfold split`, `adapters` and `bench` print."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from onnxfold.report.console import Table, bytes_text, first_of, rendered, time_text
-from onnxfold.runtime.adapters import Fit
-from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import Manifest
+from onnxfold.report.console import Table, bytes_text, count_text, first_of, rendered, time_text
+
+if TYPE_CHECKING:
+    from onnxfold.bench.models import Benchmark, FoldBench, ModelBench
+    from onnxfold.runtime.adapters import Fit
+    from onnxfold.runtime.bundles.bundle import Bundle
+    from onnxfold.runtime.bundles.manifest import Manifest
 
 _MOST = 12  # rows of a table
 
@@ -106,3 +111,79 @@ def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Ite
         yield f"{file}: {len(given)} of {len(fits)} tensors fit{left}"
         if manifest.cached:
             yield f"each adapter takes {bytes_text(manifest.cached_bytes)} when it is folded"
+
+
+@rendered
+def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
+    """Return the figures of each model, its fused ops, where its time goes and what folding costs,
+    as text.
+    """
+    models = result.models
+    names = [Path(each.model).name.replace(".onnx", "") for each in models]
+    if len(set(names)) < len(names):
+        names = [each.model for each in models]
+    yield from (_figures(result, names), "")
+    fused = list(dict.fromkeys(op for each in models for op in each.fused))
+    if fused:
+        rows = [(op, *(str(each.fused.get(op, "")) for each in models)) for op in fused]
+        yield from (_by_model("fused op", names, rows), "")
+    yield from (_by_model("time in", names, _profile(models)), "")
+    for name, each in zip(names, models, strict=True):
+        if each.folding is not None:
+            yield from _folding(name, each.folding)
+    sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
+    yield f"{result.rounds} runs of each in turns on {', '.join(result.providers)}{sizes}"
+    yield "session: CPU time and wall time of creating one in a new process, and memory it takes"
+
+
+def _figures(result: Benchmark, names: Sequence[str]) -> Table:
+    threads = list(result.models[0].runs)
+    columns = ["model", ">nodes", ">fused", ">session CPU", ">wall", ">memory"]
+    for count in threads:
+        which = count_text(count, "thread") if count else "all threads"
+        columns += [f">{which}", ">least", ">CPU", ">speed"]
+    rows = []
+    for name, each in zip(names, result.models, strict=True):
+        took = each.opening
+        row = [name, str(each.nodes), str(sum(each.fused.values()))]
+        row += [time_text(took.cpu_seconds.median), time_text(took.wall_seconds.median)]
+        row.append(bytes_text(took.peak_bytes))
+        for count in threads:
+            row += [time_text(each.runs[count].median), time_text(each.runs[count].least)]
+            row += [time_text(each.cpu[count].median), f"{each.speedup[count]:.2f}x"]
+        verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
+        rows.append((*row, f"{each.max_difference:.2g}{verdict}"))
+    return Table((*columns, ">difference"), rows)
+
+
+def _by_model(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    return Table((title, *(f">{name}" for name in names)), rows)
+
+
+def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
+    """Return the ops that take the most time in any of the models."""
+    times = [{each.op: each for each in model.profile} for model in models]
+    ops = {op: max(of[op].seconds for of in times if op in of) for of in times for op in of}
+    ordered = sorted(ops, key=lambda op: -ops[op])
+    rows = [
+        (op, *(f"{time_text(t[op].seconds)} in {t[op].calls:g}" if op in t else "" for t in times))
+        for op in ordered[:_MOST]
+    ]
+    rest = [sum(of[op].seconds for op in ordered[_MOST:] if op in of) for of in times]
+    return [*rows, ("other ops", *map(time_text, rest))] if any(rest) else rows
+
+
+def _folding(name: str, folding: FoldBench) -> Iterator[str | Table]:
+    runs = folding.break_even_runs
+    even = "never" if runs is None else f"after {runs:,} runs with the same constants"
+    makers = Counter((place.backend, place.reason) for place in folding.placements)
+    by = (
+        f"{count} by {maker}{f' ({why})' if why else ''}" for (maker, why), count in makers.items()
+    )
+    yield (
+        f"{name}: folding takes {time_text(folding.seconds)} once and pays {even}; "
+        f"{bytes_text(folding.nbytes)} cached, folded {', '.join(by)}"
+    )
+    yield from kernels_table(
+        (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in folding.placements
+    )

@@ -1,4 +1,4 @@
-"""What `onnxfold optimize` prints: the plan, or what was done."""
+"""What `onnxfold optimize` and `compare` print."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from onnxfold.report.compare_table import check_line
+from onnxfold.graphs import shaped
 from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, rendered
-from onnxfold.report.summary import Report
-from onnxfold.rewrite.driver import MOST_COUNTED
 
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
+    from onnxfold.comparison import Comparison, OutputResult
     from onnxfold.forecast import Plan
+    from onnxfold.report.summary import Report
 
-_GROUPS = 8  # reasons shown for which nodes stayed
+_MOST = 8  # rows of one kind
 
 
 @rendered
@@ -43,7 +43,7 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
         for title, counts in {**fired, "-O2 would apply": report.withheld}.items():
             if counts:
                 named = [f"{count} {rule}" for rule, count in counts.items()]
-                yield f"{title}: {first_of(named, _GROUPS)}"
+                yield f"{title}: {first_of(named, _MOST)}"
         if report.precision == "wide":
             yield from _rounding_lines(report)
     if report.check is not None:
@@ -56,6 +56,8 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
     for warning in report.warnings:
         yield f"warning: {warning}"
     if report.withheld and not verbose:
+        from onnxfold.rewrite.driver import MOST_COUNTED
+
         withheld = report.withheld.values()
         at_least = "at least " if max(withheld) == MOST_COUNTED else ""
         places = f"{at_least}{count_text(sum(withheld), 'more place')}"
@@ -100,14 +102,14 @@ def _rounding_lines(report: Report) -> Iterator[str | Table]:
                     *(r.tensor, f"{r.differing:,}/{r.elements:,}", f"{r.max_abs_error:.3g}"),
                     "-" if r.max_ulp is None else f"{r.max_ulp:,}",
                 )
-                for r in apart[:_GROUPS]
+                for r in apart[:_MOST]
             ],
         )
-    for value, reason in list(report.rounded.items())[:_GROUPS]:
+    for value, reason in list(report.rounded.items())[:_MOST]:
         yield f"rounded before {value!r} ({reason})"
     for shown, what in ((apart, "tensors"), (report.rounded, "values")):
-        if len(shown) > _GROUPS:
-            yield f"and {len(shown) - _GROUPS} more {what}: --json lists all"
+        if len(shown) > _MOST:
+            yield f"and {len(shown) - _MOST} more {what}: --json lists all"
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
@@ -122,10 +124,68 @@ def _kept_lines(kept: list[Decision]) -> Iterator[str]:
     if groups:
         yield f"{count_text(len(kept), 'node')} with constant inputs stayed:"
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    for reason, nodes in ordered[:_GROUPS]:
+    for reason, nodes in ordered[:_MOST]:
         ops = Counter(node.op_type for node in nodes).most_common()
         yield f"  {reason}: " + ", ".join(f"{count} {op}" for op, count in ops)
         detail = nodes[0].reason.partition(": ")[2]
         yield f"    such as {nodes[0].value!r}" + (f" ({detail})" if detail else "")
-    if len(ordered) > _GROUPS:
-        yield f"  and {len(ordered) - _GROUPS} more reasons: --json lists all"
+    if len(ordered) > _MOST:
+        yield f"  and {len(ordered) - _MOST} more reasons: --json lists all"
+
+
+@rendered
+def compare_text(comparison: Comparison) -> Iterator[str | Table]:
+    """Return every output of every run, then the verdict, as text for a terminal or a file."""
+    if comparison.outputs:
+        figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
+        yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
+    for output in comparison.outputs:
+        if output.note is not None:
+            yield f"{output.run}: {output.name}: {output.note}"
+    for run, sizes in comparison.sizes.items():
+        yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
+    for problem in comparison.problems:
+        yield f"problem: {problem}"
+    for note in comparison.notes:
+        yield f"note: {note}"
+    if comparison.first_difference is not None:
+        yield str(comparison.first_difference)
+    yield compare_line(comparison)
+
+
+def compare_line(comparison: Comparison) -> str:
+    """Return the verdict in one line."""
+    where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
+    if comparison.equal:
+        return f"equal bit for bit {where}"
+    verdict = "within tolerance" if comparison.passed else "different"
+    worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
+    return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
+
+
+def check_line(comparison: Comparison) -> str:
+    """Return the verdict in one line, with the sizes of dynamic dimensions that the models ran
+    with.
+    """
+    names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
+    parts = []
+    for name in names:
+        sizes = dict.fromkeys(run[name] for run in comparison.sizes.values())
+        parts.append(f"{name}={'/'.join(map(str, sizes))}")
+    shown = f", sizes: {first_of(parts, _MOST)}" if parts else ""
+    return compare_line(comparison) + shown
+
+
+def _row(output: OutputResult) -> tuple[str, ...]:
+    what = (output.run, output.name, shaped(output.dtype, output.shape))
+    if output.note is not None:
+        return (*what, "-", "-", "-", "-", "-", "DIFFERENT")
+    return (
+        *what,
+        f"{output.differing}/{output.elements}",
+        f"{output.max_abs_error:.3g}",
+        f"{output.max_rel_error:.3g}",
+        "-" if output.max_ulp is None else str(output.max_ulp),
+        str(output.nonfinite_mismatch),
+        "equal" if output.bit_equal else "within" if output.within else "DIFFERENT",
+    )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from onnxfold.comparison import Comparison
     from onnxfold.forecast import Plan
-    from onnxfold.report.rounding import Rounding
+    from onnxfold.report.difference import Rounding
 
 logger = logging.getLogger("onnxfold")
 
@@ -343,7 +343,7 @@ def _measure(
     source: ModelLike, model: ir.Model, options: Options, bytes_before: int
 ) -> list[Rounding]:
     """Return how far the stored tensors are from what exact precision would store."""
-    from onnxfold.report.rounding import measure_rounding
+    from onnxfold.report.difference import measure_rounding
 
     exact, _ = run_bounded(
         storage.opened(source),

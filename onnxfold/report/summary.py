@@ -10,7 +10,7 @@ from onnxfold.shown import Shown
 if TYPE_CHECKING:
     from onnxfold.analysis.decisions import Decision
     from onnxfold.comparison import Comparison
-    from onnxfold.report.rounding import Rounding
+    from onnxfold.report.difference import Rounding
 
 
 @dataclass(repr=False)

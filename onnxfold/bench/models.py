@@ -20,8 +20,7 @@ from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
 from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.random_feeds import Feeds
-from onnxfold.comparison.runners import CannotRun
-from onnxfold.comparison.subject import Subject
+from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import MissingFileError, UsageError, about
 from onnxfold.onnxruntime_sessions import (

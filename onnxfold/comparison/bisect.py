@@ -19,8 +19,7 @@ from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.comparison.random_feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
-from onnxfold.comparison.runners import Opener, Outputs
-from onnxfold.comparison.subject import Subject
+from onnxfold.comparison.runners import Opener, Outputs, Subject
 from onnxfold.graphs import attribute_text, captured_values, op_name
 
 _GROUP = 48 << 20  # bytes of values that one run gives out

@@ -1,10 +1,13 @@
-"""Sizes for the dynamic dimensions of a model's inputs."""
+"""Sizes for the dynamic dimensions of a model's inputs, and the integers that inputs may hold."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from onnxfold.errors import UsageError, suggestion
 
@@ -12,6 +15,23 @@ _UNKNOWN = 2  # size of a dimension that no size is given for
 _LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
 _SIDES = ("height", "width", "h", "w")
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
+
+# Ops whose output holds the elements of these inputs, moved or converted but not changed.
+_CARRIERS = {
+    **dict.fromkeys(("Cast", "CastLike", "Clip", "Expand", "Flatten", "Gather"), (0,)),
+    **dict.fromkeys(("GatherElements", "GatherND", "Identity", "Reshape", "Slice"), (0,)),
+    **dict.fromkeys(("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"), (0,)),
+    "Where": (1, 2),
+}
+_VARIADIC_CARRIERS = {"Concat", "Max", "Min"}
+_INDEXED = {"Gather", "GatherElements", "ScatterElements", "ScatterND", "GatherND"}
+_ORDERED = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+_LARGEST = 1 << 31  # of what an input is set to because it is compared with it
+# Ops whose output has the shape of their first input.
+_SAME_SHAPE = {
+    *("Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear"),
+    *("Identity", "QuantizeLinear"),
+}
 
 
 def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
@@ -104,3 +124,125 @@ def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
         return sorted(dim.free_symbols())
     except ValueError:
         return [dim.value]
+
+
+@dataclass
+class IntegerUse:
+    """What the graph tells of the elements of an integer input.
+
+    Attributes:
+        least: The least value that is no negative index.
+        bounds: Exclusive upper bounds, each a size of a table and what the input is less than
+            that size by.
+        compared: Values on either side of what they are compared with, in order of the graph.
+    """
+
+    least: int = 0
+    bounds: list[tuple[int | ir.SymbolicDim, int]] = field(default_factory=list)
+    compared: list[int] = field(default_factory=list)
+
+    def limit(self, sizes: Mapping[str, int]) -> int | None:
+        """Return the exclusive upper bound at these sizes of dimensions, None where no
+        table tells.
+        """
+        limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
+        return max(self.least + 1, min(limits)) if limits else None
+
+
+def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
+    """Return what is done with the elements of an integer input.
+
+    Follows the input through ops that only move elements or add a constant, into model-local
+    functions too, to the tables that are indexed by it and the constants that it is compared with.
+    """
+    found = IntegerUse()
+    seen = {value}
+    work = [(value, 0)]  # with what was added on the way
+    while work:
+        current, offset = work.pop()
+        for user, position in current.uses():
+            size = _table_size(user, position)
+            if size is not None:
+                found.bounds.append((size, offset))
+                found.least = max(found.least, -offset)
+            for number in _compared_with(user, position):
+                if number - offset not in found.compared:
+                    found.compared.append(number - offset)
+            added = _added(user, position)
+            following = _carried(model, user, position) if added is None else user.outputs
+            for output in following:
+                if output not in seen:
+                    seen.add(output)
+                    work.append((output, offset + (added or 0)))
+    return found
+
+
+def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
+    """Size of the axis that input number `position` of the node indexes, where it is known."""
+    if node.op_type == "OneHot" and position == 0:
+        depth = _constant(node.inputs[1])
+        return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
+    if node.op_type not in _INDEXED or position != 1:
+        return None
+    shape = _shape_of(node.inputs[0])
+    if not shape:
+        return None
+    axis = 0 if node.op_type.endswith("ND") else node.attributes.get_int("axis", 0)
+    if not -len(shape) <= axis < len(shape):
+        return None
+    size = shape[axis]
+    return None if isinstance(size, ir.SymbolicDim) and size.value is None else size
+
+
+def _shape_of(value: ir.Value | None) -> ir.Shape | None:
+    """Return the shape of a value if it is recorded, or is that of the constant which it is made
+    of.
+    """
+    while value is not None and value.shape is None:
+        constant = ir.convenience.get_const_tensor(value)
+        if constant is not None:
+            return ir.Shape(constant.shape.numpy())
+        node = value.producer()
+        value = node.inputs[0] if node is not None and node.op_type in _SAME_SHAPE else None
+    return None if value is None else value.shape
+
+
+def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
+    """Yield the values that decide a comparison with a constant: equal to it, or on both sides of
+    it.
+    """
+    if node.op_type != "Equal" and node.op_type not in _ORDERED:
+        return
+    constant = _constant(node.inputs[1 - position])
+    if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf":
+        return
+    number = constant.reshape(-1)[0]
+    if abs(number) < _LARGEST:
+        yield from (int(number),) if node.op_type == "Equal" else (int(number) + 1, int(number) - 1)
+
+
+def _added(node: ir.Node, position: int) -> int | None:
+    """Return the largest constant that the node adds to the input; None if it does
+    something else.
+    """
+    if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and position != 0):
+        return None
+    constant = _constant(node.inputs[1 - position])
+    if constant is None or constant.size == 0 or constant.dtype.kind not in "iu":
+        return None
+    return -int(constant.min()) if node.op_type == "Sub" else int(constant.max())
+
+
+def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
+    """Return the values that hold the same elements after the node."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        return [function.inputs[position]] if position < len(function.inputs) else []
+    if node.op_type in _VARIADIC_CARRIERS or position in _CARRIERS.get(node.op_type, ()):
+        return list(node.outputs)
+    return []
+
+
+def _constant(value: ir.Value | None) -> NDArray[Any] | None:
+    constant = ir.convenience.get_const_tensor(value) if value is not None else None
+    return None if constant is None else constant.numpy()

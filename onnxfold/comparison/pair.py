@@ -11,9 +11,14 @@ import numpy as np
 
 from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
-from onnxfold.comparison.half import NOTE as HALF_NOTE
-from onnxfold.comparison.half import allowance, half_precision_outputs
-from onnxfold.comparison.metrics import Tolerance, distance, is_float
+from onnxfold.comparison.metrics import (
+    HALF_NOTE,
+    Tolerance,
+    allowance,
+    distance,
+    half_precision_outputs,
+    is_float,
+)
 from onnxfold.comparison.random_feeds import Array, Feeds
 from onnxfold.comparison.result import Comparison, OutputResult
 from onnxfold.comparison.runners import (
@@ -23,9 +28,9 @@ from onnxfold.comparison.runners import (
     Output,
     Outputs,
     Runner,
+    Subject,
     open_runner,
 )
-from onnxfold.comparison.subject import Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.graphs import shaped

@@ -10,8 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxfold.comparison.dims import concrete
-from onnxfold.comparison.ranges import IntegerUse, integer_use
+from onnxfold.comparison.dims import IntegerUse, concrete, integer_use
 from onnxfold.errors import UsageError
 from onnxfold.graphs import shaped, type_text
 

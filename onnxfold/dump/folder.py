@@ -1,4 +1,4 @@
-"""A folder with the graph after each pass, numbered in their order."""
+"""A folder with the graph after each pass, as text without large tensors and as a drawing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.dump.dot import dot_of
-from onnxfold.dump.text import lines_of, text_of
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, printable
 from onnxfold.files import os_error
+from onnxfold.graphs import all_graphs, type_text
+from onnxfold.onnx_ir_private import is_a
+from onnxfold.pool import BufferTensor
+from onnxfold.storage.encode import to_proto
 
 _MOST_CHANGES = 400  # lines
+_SMALL = 128  # bytes of a tensor whose elements are written
 
 
 class Dump:
@@ -46,8 +52,8 @@ class Dump:
 
     def _begin(self, model: ir.Model) -> None:
         self._model = model
-        text = text_of(model)
-        self._lines = lines_of(model, text)
+        text = _text_of(model)
+        self._lines = _lines_of(model, text)
         self._write("source", model, {"txt": text})
 
     def passed(self, name: str, model: ir.Model) -> None:
@@ -59,8 +65,8 @@ class Dump:
         if model is not self._model:  # the run begins again with fewer rules
             self._begin(model)
             return
-        text = text_of(model)
-        before, self._lines = self._lines, lines_of(model, text)
+        text = _text_of(model)
+        before, self._lines = self._lines, _lines_of(model, text)
         if before != self._lines:
             titles = self._title, f"{self._count:02}-{name}"
             changes = list(difflib.unified_diff(before, self._lines, *titles, n=0, lineterm=""))
@@ -79,3 +85,40 @@ class Dump:
                 path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         except OSError as error:
             raise os_error(error, str(self._folder)) from error
+
+
+def _text_of(model: ir.Model) -> str:
+    """Return the model as onnx prints it. Of larger tensors there are type, shape and bytes only.
+
+    No large tensor is read, and nothing is computed that is postponed.
+
+    Raises:
+        ModelError: The model cannot be expressed.
+    """
+    try:
+        return str(onnx.printer.to_text(to_proto(model, _leave_out)))
+    except UnicodeDecodeError as error:  # texts in attributes may be any bytes
+        return error.object.decode("utf-8", "backslashreplace")
+
+
+def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+    if tensor.dtype == ir.DataType.STRING:
+        return False  # it is in memory, and has no bytes of its own
+    nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
+    is_known = not is_a(tensor, BufferTensor) or tensor.buffer.is_known
+    if nbytes <= _SMALL and is_known:
+        return False
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    proto.external_data.add(key="left_out", value=f"{nbytes} bytes")
+    return True
+
+
+def _lines_of(model: ir.Model, text: str) -> list[str]:
+    """Weights, then the lines of the model's text; onnx prints all weights in one line."""
+    weights = sorted(
+        f"weight {value.name} {type_text(value)}"
+        for graph in all_graphs(model)
+        for value in graph.initializers.values()
+    )
+    lines = (line for line in text.split("\n") if not line.lstrip().startswith("<"))
+    return [*map(printable, weights), *map(printable, lines)]

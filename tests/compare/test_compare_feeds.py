@@ -7,9 +7,8 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfold.comparison import compare
-from onnxfold.comparison.dims import distinct_sizes, symbols_of
+from onnxfold.comparison.dims import distinct_sizes, integer_use, symbols_of
 from onnxfold.comparison.random_feeds import RandomFeeds
-from onnxfold.comparison.ranges import integer_use
 from onnxfold.errors import UsageError
 
 NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"

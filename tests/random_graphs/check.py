@@ -18,7 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 import onnxfold
-from onnxfold.comparison.half import allowance, half_precision_outputs
+from onnxfold.comparison.metrics import allowance, half_precision_outputs
 from tests.driver import Failure
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck

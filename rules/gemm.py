@@ -8,7 +8,6 @@ Rules are for float32 and float64: one rounding less would be seen in float16.
 
 from __future__ import annotations
 
-from onnxfold.rules.shapes import target_shape
 from onnxfold.rules.weights import PRECISE
 
 from onnxfold.rewrite import (
@@ -83,7 +82,7 @@ matmul_add_between_reshapes = rule(
     >> op.Reshape(
         op.Gemm(_matrix, y, op.Reshape(z, constant([-1]))),
         # of a matrix with any number of rows
-        constant(lambda product, result: target_shape((None, product.shape[-1]), result.shape)),
+        constant(lambda product, result: result.sizes_for_reshape((-1, product.shape[-1]))),
     ),
     where=lambda x, y, z, product, biased: (
         x.dtype in PRECISE
@@ -108,7 +107,7 @@ feed_forward_of_matrices = rule(
     op.Add(op.MatMul(_hidden, weight).named("second"), bias)
     >> op.Reshape(
         op.Gemm(op.Relu(op.Gemm(_matrix, y, z)), weight, bias),
-        constant(lambda result: target_shape((None, result.shape[-1]), result.shape)),
+        constant(lambda result: result.sizes_for_reshape((-1, result.shape[-1]))),
     ),
     where=lambda x, y, z, weight, bias, product, biased, hidden, second: (
         x.dtype in PRECISE

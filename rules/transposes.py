@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxfold.rules.shapes import RESHAPING, new_shape
-
-from onnxfold.rewrite import Matched, attributes, op, rule, values
+from onnxfold.ops import Trait, ops
+from onnxfold.rewrite import Matched, attributes, constant, op, rule, values
 
 x, y, zs, ys = values("x y *zs *ys")
 p, q = attributes("p q")
@@ -20,27 +19,28 @@ transpose_of_transpose = rule(
 
 # -------------------------------------------------------------------- transposes of nothing
 
-
-def moves_only_ones(x: Matched, perm: Sequence[int]) -> bool:
-    """Return whether the axes that a transpose takes out of their order have the size 1."""
-    order = [axis for axis in perm if x.shape[axis] != 1]
-    return order == sorted(order)
-
-
+_reshapes = op.any_of(*ops(Trait.MOVES | Trait.FREE))
+_new_shape = constant(lambda x, result: result.sizes_for_reshape(x.shape))
 _transposed = op.Transpose(x, perm=p).named("transposed")
-_reshaped = op.any_of(*RESHAPING)(x, *ys).named("reshaped")
+_reshaped = _reshapes(x, *ys).named("reshaped")
 
 reshape_of_transposed_ones = rule(
-    op.any_of(*RESHAPING)(_transposed, *zs) >> op.Reshape(x, new_shape),
-    where=lambda x, p, transposed: moves_only_ones(x, p) and transposed.is_single_use,
+    _reshapes(_transposed, *zs) >> op.Reshape(x, _new_shape),
+    where=lambda x, p, transposed: (
+        (order := [axis for axis in p if x.shape[axis] != 1]) == sorted(order)
+        and transposed.is_single_use
+    ),
     opset=(5, None),
     doc="A Transpose that only moves axes of size 1 is merged into the Reshape after it.",
     seen_in="pmsh-ocr/decoder_loop",
 )
 
 transpose_of_reshaped_ones = rule(
-    op.Transpose(_reshaped, perm=p) >> op.Reshape(x, new_shape),
-    where=lambda p, reshaped: moves_only_ones(reshaped, p) and reshaped.is_single_use,
+    op.Transpose(_reshaped, perm=p) >> op.Reshape(x, _new_shape),
+    where=lambda p, reshaped: (
+        (order := [axis for axis in p if reshaped.shape[axis] != 1]) == sorted(order)
+        and reshaped.is_single_use
+    ),
     opset=(5, None),
     doc="A Transpose that only moves axes of size 1 is merged into the Reshape before it.",
     seen_in="khmersm/model",
@@ -48,15 +48,9 @@ transpose_of_reshaped_ones = rule(
 
 # -------------------------------------------------------------------- transposes that meet
 
-
-def last_two_swapped(rank: int) -> tuple[int, ...]:
-    """Return the permutation that swaps the last two of so many axes."""
-    return (*range(rank - 2), rank - 1, rank - 2)
-
-
 transpose_between_reshapes = rule(
     op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
-    >> op.Transpose(x, perm=lambda x: last_two_swapped(x.rank)),
+    >> op.Transpose(x, perm=lambda x: (*range(x.rank - 2), x.rank - 1, x.rank - 2)),
     # the axes before the last two become one, which is taken apart again
     where=lambda x, y, result: (
         y.sizes_in[1:] == x.shape[-2:] and result.shape == (*x.shape[:-2], *reversed(x.shape[-2:]))
@@ -101,10 +95,10 @@ def come_back(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) 
     return order == sorted(order)
 
 
-_between = op.any_of(*RESHAPING)(op.Transpose(x, perm=p), *zs).named("between")
+_between = _reshapes(op.Transpose(x, perm=p), *zs).named("between")
 
 reshape_between_transposes = rule(
-    op.Transpose(_between, perm=q) >> op.Reshape(x, new_shape),
+    op.Transpose(_between, perm=q) >> op.Reshape(x, _new_shape),
     where=[come_back, lambda between: between.is_single_use],
     opset=(5, None),
     doc="Transpose, Reshape, Transpose is one Reshape if all axes return to their order.",

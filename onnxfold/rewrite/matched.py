@@ -132,6 +132,28 @@ class Matched:
             return False
         return _known(None if open_sizes else True)
 
+    def is_broadcast_of(self, *others: Matched) -> bool:
+        """Return whether broadcasting the others certainly gives this shape."""
+        shapes = [other.shape for other in others]
+        return self.rank == max(map(len, shapes)) and all(
+            {size, 1} == {1, *(shape[-k] for shape in shapes if len(shape) >= k)}
+            for k, size in enumerate(reversed(self.shape), 1)
+        )
+
+    def sizes_for_reshape(self, before: Shape) -> tuple[int, ...]:
+        """Return what tells a Reshape to make this shape of another one, if that can be said."""
+        sizes = []
+        for k, size in enumerate(self.shape):
+            if isinstance(size, int) and size > 0:
+                sizes.append(size)
+            elif k < len(before) and size == before[k]:
+                sizes.append(0)  # the size that it has
+            else:
+                sizes.append(_known(None if isinstance(size, int) else -1))
+        # beside a -1 there must be no size that is 0 when the model runs
+        is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
+        return _known(None if is_open else tuple(sizes))
+
     @property
     def is_constant(self) -> bool:
         """Whether it is a compile-time constant, large or small."""

@@ -15,25 +15,20 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
-    Matched,
     any_of,
     attributes,
     constant,
     constants,
     filled,
     op,
-    optional,
-    outputs,
     rule,
     values,
 )
 
-q, k, kt, v, x, mask, keep, hide, rest = values("q k kt v x mask keep hide *rest")
-low, factor, divisor, above = constants("low factor divisor above")
-alpha, axis, cap = attributes("alpha axis cap")
-past_k, past_v = values("past_k past_v")
-sizes = constants("sizes")
-axis_too = attributes("axis_too")
+q, k, kt, v, x, y, mask, keep, hide = values("q k kt v x y mask keep hide")
+sizes, more_sizes, bias, apart = values("sizes more_sizes bias apart")
+low, factor, divisor = constants("low factor divisor")
+alpha, axis = attributes("alpha axis")
 
 _ms = op.domain("com.microsoft")
 
@@ -44,72 +39,31 @@ _product = any_of(
     _ms.FusedMatMul(q, kt, alpha=alpha, transA=0, transB=0),
     _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
 )
-scores = any_of(op.Mul(_product, factor), op.Div(_product, divisor), _product)
+_scores = any_of(op.Mul(_product, factor), op.Div(_product, divisor), _product)
 _weights = op.Softmax(
     any_of(
-        op.Where(keep, op.Add(scores, mask), low),
-        op.Where(hide, low, op.Add(scores, mask)),
-        op.Add(scores, mask),
-        op.Where(keep, scores, low),
-        op.Where(hide, low, scores),
-        scores,
+        op.Where(keep, op.Add(_scores, mask), low),
+        op.Where(hide, low, op.Add(_scores, mask)),
+        op.Add(_scores, mask),
+        op.Where(keep, _scores, low),
+        op.Where(hide, low, _scores),
+        _scores,
     ),
     axis=axis,
 ).named("weights")
 
-added = any_of(
+# the mask, as something that is added to the scores
+_added = any_of(
     op.Where(keep, mask, low),
     op.Where(hide, low, mask),
     mask,
     op.Where(keep, constant(0.0, like=q), low),
     op.Where(hide, low, constant(0.0, like=q)),
 )
-"""The mask, as something that is added to the scores."""
 
-zero = filled(0).named("zero")
+_zero = filled(0).named("zero")
 # a row that is all hidden gives zeros, or what is no number
-_guarded = any_of(op.Where(op.IsNaN(_weights), zero, _weights), _weights)
-
-# -------------------------------------------------------------------- what must hold
-
-
-def is_attention(
-    q: Matched, v: Matched, weights: Matched, k: Matched | None = None, kt: Matched | None = None
-) -> bool:
-    """Return whether operands have the same batch, heads and head size: only a mask is broadcast.
-
-    Args:
-        q: Queries: [batch, heads, length, size].
-        v: Values.
-        weights: What the values are multiplied by.
-        k: Keys.
-        kt: Keys whose last two axes are swapped.
-    """
-    keys = k or kt
-    if keys is None or not keys.rank == q.rank == v.rank == 4 or weights.axes != (3,):
-        return False
-    batch, heads, length, size = q.shape
-    return (
-        all(isinstance(number, int) and number > 0 for number in (heads, size))
-        and v.shape == (batch, heads, v.shape[2], size)
-        and keys.shape == (v.shape if kt is None else (batch, heads, size, v.shape[2]))
-        # its last axis is that of the values, or the product with them fails
-        and weights.shape[:-1] == (batch, heads, length)
-    )
-
-
-def scale(
-    alpha: float | None = None, factor: Matched | None = None, divisor: Matched | None = None
-) -> float | None:
-    """Return what the product of queries and keys is multiplied by."""
-    found = 1.0 if alpha is None else alpha
-    for each, power in ((factor, 1), (divisor, -1)):
-        if each is not None:
-            if each.rank > 4 or not each.number:
-                return None
-            found *= float(each.number) ** power
-    return found
-
+_guarded = any_of(op.Where(op.IsNaN(_weights), _zero, _weights), _weights)
 
 # -------------------------------------------------------------------- the op
 
@@ -129,24 +83,39 @@ _attention = _ms.MultiHeadAttention(
     v,
     None,
     None,
-    op.Expand(added, _as_large),
+    op.Expand(_added, _as_large),
     num_heads=lambda q: q.shape[1],
-    scale=scale,
+    scale=lambda alpha=1.0, factor=None, divisor=None: (
+        alpha * (factor.number if factor else 1) / (divisor.number if divisor else 1)
+    ),
 )
 
 attention = rule(
     op.Transpose(op.MatMul(_guarded, v), perm=_TURN)
     >> op.Reshape(
-        any_of(op.Where(op.IsNaN(_attention), zero, _attention), _attention),
+        any_of(op.Where(op.IsNaN(_attention), _zero, _attention), _attention),
         constant(lambda q: (0, 0, q.shape[1], q.shape[3])),
     ),
     where=[
         lambda q: q.dtype == ir.DataType.FLOAT,
-        is_attention,
+        # operands have the same batch, heads and head size: only a mask is broadcast
+        lambda q, v, weights: (
+            q.rank == v.rank == 4
+            and weights.axes == (3,)
+            and min(q.sizes_of((1, 3))) > 0
+            and v.shape == (*q.shape[:2], v.shape[2], q.shape[3])
+            # its last axis is that of the values, or the product with them fails
+            and weights.shape[:-1] == q.shape[:-1]
+        ),
+        lambda q, v, k=None, kt=None: (
+            k.shape == v.shape if kt is None else kt.shape == (*q.shape[:2], q.shape[3], v.shape[2])
+        ),
         # what is put in the place of a score is the same as what it gives added to the score
         lambda low=None: low is None or low.number <= -1e30,
         lambda zero=None: zero is None or zero.rank <= 1,
-        scale,
+        lambda factor=None, divisor=None: all(
+            each is None or (each.rank <= 4 and each.number != 0) for each in (factor, divisor)
+        ),
     ],
     opset=(10, None),
     inexact=True,
@@ -155,58 +124,42 @@ attention = rule(
     seen_in="models/swin",
 )
 
-# -------------------------------------------------------------------- keys and values as rows
+# -------------------------------------------------------------------- batch and heads on one axis
 
-_op = _ms.any_of("MultiHeadAttention")
+# Exporters of models that multiply matrices in batches of one axis reshape to it and back. The rule
+# above looks for the heads on an axis of their own.
+# with whatever attributes
+_join, _join_too, _part = (op.any_of("Reshape") for _ in range(3))
+_left, _right = _join(x, sizes).named("left"), _join_too(y, more_sizes).named("right")
 
-
-# [batch, length, heads, size] as [batch, length, heads * size]
-_k_flat = op.Reshape(k, constant(lambda k: (0, 0, k.shape[2] * k.shape[3])))
-_v_flat = op.Reshape(v, constant(lambda v: (0, 0, v.shape[2] * v.shape[3])))
-
-attention_of_rows = rule(
-    _op(x, op.Transpose(k, perm=_TURN), op.Transpose(v, perm=_TURN), *rest)
-    >> _op(x, _k_flat, _v_flat, *rest),
-    inexact=True,
-    target="onnxruntime",
-    doc="MultiHeadAttention reads keys and values before their heads are transposed to the front.",
-    seen_in="models/swin",
-)
-
-_scaled = op.Mul(x, factor).named("scaled")
-_scale_taken = (any_of(op.Reshape(_scaled, sizes), _scaled), any_of(op.Reshape(x, sizes), x))
-
-attention_of_scaled = [
+product_of_heads = [
     rule(
-        _op(*before, scale=alpha) >> _op(*after, scale=lambda alpha, factor: alpha * factor.number),
-        where=lambda x, alpha, factor, scaled: (
-            factor.has_one_element
-            and x.same_shape(scaled)
-            and scaled.is_single_use
-            and alpha * factor.number != 0
-        ),
+        _part(any_of(op.Add(joined, bias).named("biased"), joined), apart)
+        >> any_of(op.Add(multiply(x, y), _part(bias, apart)), multiply(x, y)),
+        where=[
+            # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
+            lambda x, y, left, right: (
+                x.rank == y.rank == 4
+                and left.rank == right.rank == 3
+                and (x.shape[:2], left.shape[1:], right.shape[1:])
+                == (y.shape[:2], x.shape[2:], y.shape[2:])
+            ),
+            # the result is their product with batch and heads apart
+            lambda x, y, product, result: (
+                result.shape == (*x.shape[:3], y.shape[-2 if product.attribute("transB") else -1])
+                and product.is_single_use
+                and not any(map(product.attribute, ("transA", "transBatchA", "transBatchB")))
+            ),
+            lambda product, bias=None, biased=None: (
+                bias is None or (product.same_shape(bias) and biased.is_single_use)
+            ),
+        ],
         inexact=True,
         target="onnxruntime",
-        doc="A factor of the queries or keys goes into the scale of MultiHeadAttention.",
-        seen_in="models/lora/dynamo",
+        doc="MatMul between Reshapes that join batch and heads to one axis and back is done without"
+        " them.",
+        seen_in="torch/deberta_v2",
     )
-    for before, after in zip(*(((it, *rest), (q, it, *rest)) for it in _scale_taken), strict=True)
+    for multiply in (op.any_of("MatMul"), op.domain("com.microsoft").any_of("FusedMatMul"))
+    for joined in (multiply(_left, _right).named("product"),)
 ]
-
-# -------------------------------------------------------------------- what came before
-
-_keys = op.Concat(past_k, op.Transpose(k, perm=_TURN), axis=axis)
-_values = op.Concat(past_v, op.Transpose(v, perm=_TURN), axis=axis_too)
-_of_all = _op(x, _keys, _values, None, None, optional(mask))
-_of_past = _op(x, _k_flat, _v_flat, None, None, mask, past_k, past_v)
-
-attention_with_past = rule(
-    outputs(_of_all, _keys, _values) >> outputs(_of_past[0], _of_past[1], _of_past[2]),
-    where=lambda k, axis, axis_too, past_k, past_v: (
-        {axis, axis_too} <= {2, -2} and k.rank == 4 and past_k.shape == past_v.shape
-    ),
-    inexact=True,
-    target="onnxruntime",
-    doc="Concat of past and new keys and values is done by MultiHeadAttention itself.",
-    seen_in="torch/gpt2_past",
-)

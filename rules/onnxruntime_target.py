@@ -39,7 +39,7 @@ def _rule(pair: Pair, doc: str, *where: Callable[..., bool], **options: Any) -> 
 erf_gelu = _rule(
     gelu_by_erf >> _ms.Gelu(x),
     "x * (1 + erf(x / sqrt(2))) / 2 becomes one Gelu.",
-    is_spelled_out,
+    *is_spelled_out,
     opset=(7, None),
     seen_in="pmsh-ocr/decoder_loop",
 )
@@ -47,7 +47,7 @@ erf_gelu = _rule(
 fast_gelu = _rule(
     gelu_by_tanh >> _ms.FastGelu(x),
     "The ops of Gelu's tanh approximation become one FastGelu.",
-    is_spelled_out,
+    *is_spelled_out,
     lambda x: x.rank >= 1,
     seen_in="traceforge-title-model/encoder",
 )

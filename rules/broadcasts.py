@@ -29,6 +29,7 @@ expand_before_where = rule(
     op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
     where=lambda x, y, z, result: result.is_broadcast_of(x, y, z),
     inexact=lambda y, z: y.is_float and not (y.has_no_negative_zero and z.has_no_negative_zero),
+    benefit=1,  # before `where_not` has the branches change places
     doc="Expand before Where is removed if the other operands broadcast to the same shape.",
     seen_in="khmersm/model",
 )

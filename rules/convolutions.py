@@ -10,65 +10,125 @@ first bias is exact therefore.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import onnx_ir as ir
-from onnxfold.rules.weights import (
-    DOUBLE,
-    affordable,
-    b,
-    c,
-    channels,
-    narrow,
-    normal_bias,
-    normal_factor,
-    normalized,
-    per_channel,
-    scaled_weight,
-    spread,
-    w,
-    wide,
+
+from onnxfold.rewrite import (
+    Matched,
+    any_of,
+    anything,
+    attributes,
+    constant,
+    constants,
+    op,
+    optional,
+    rule,
+    values,
 )
 
-from onnxfold.rewrite import Matched, any_of, constant, op, optional, rule, values
-
 x, y, rest = values("x y *rest")
+w, b, c, scale, shift, mean, variance = constants("w b c scale shift mean variance")
+e = attributes("e")
+
+_DOUBLE = ir.DataType.DOUBLE
+_ALLOWANCE = 512
+"""Bytes by which a rewrite may grow the constants: about what the removed nodes take."""
 
 _conv, _gemm, _matmul = op.any_of("Conv"), op.any_of("Gemm"), op.any_of("MatMul")
 _any_conv = op.any_of("Conv", "ConvTranspose")
-_any_biased, _any_product = (
-    op.any_of("Gemm", "Conv", "ConvTranspose"),
-    op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose"),
-)
+_any_biased = op.any_of("Gemm", "Conv", "ConvTranspose")
+_any_product = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
 _scales, _shifts = op.any_of("Mul", "Div"), op.any_of("Add", "Sub")
-_factor = spread(wide(c), channels)
-_scaled_weight = scaled_weight(_scales, _factor)
-# the bias, if there is one, has one number a channel or column, or one for all
-_is_row = (lambda b=None: b is None or b.rank < 2 or b.shape[0] == 1,)
+
+
+def wide(value: Any) -> Any:
+    """In a replacement: a constant in float64; what is computed of it is rounded only once."""
+    return op.Cast(value, to=int(_DOUBLE))
+
+
+def narrow(value: Any) -> Any:
+    """In a replacement: a constant in the dtype of the weight ``w``."""
+    return op.Cast(value, to=lambda w: w.dtype)
+
+
+def affordable(elements: int, *constants: Matched | None) -> bool:
+    """Return whether new constants are not larger than those that nothing reads then.
+
+    They are float32 or float64, too: scaling a float16 weight would be seen in the results. A
+    weight without elements stays: a 0 in the shape of a Reshape has another meaning.
+
+    Args:
+        elements: The number of elements of the new constants.
+        constants: Those that the matched nodes read, the first one of the dtype of the new ones;
+            None for one that is omitted. One that others read, too, stays.
+    """
+    found = [each for each in constants if each is not None]
+    dtype = found[0].dtype
+    return (
+        dtype in (ir.DataType.FLOAT, _DOUBLE)
+        and found[0].size > 0
+        and all(each.is_stored for each in found)
+        and elements * dtype.itemsize <= _ALLOWANCE + sum(each.freed_bytes for each in found)
+    )
+
+
+def is_unpadded(conv: Matched) -> bool:
+    """Return whether every element of the result sees a whole window of the input."""
+    automatic, pads = conv.attribute("auto_pad"), conv.attribute("pads")
+    return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
+
 
 # -------------------------------------------------------------------- behind a product
 
+_vector = op.Reshape(wide(c), constant([-1]))
+# along the axis of a weight that the channels of the product, or its columns, come from
+_of_channels = constant(
+    lambda w, product: [
+        -1 if k == int(product.op_type != "Conv" and not product.attribute("transB")) else 1
+        for k in range(w.rank)
+    ]
+)
+_scaled_weight = narrow(_scales(wide(w), op.Reshape(_vector, _of_channels)))
+_is_scalable = (
+    # the bias, if there is one, has one number a channel or column, or one for all
+    lambda b=None: b is None or b.rank < 2 or b.shape[0] == 1,
+    lambda product: (
+        product.is_single_use
+        and (product.op_type != "ConvTranspose" or product.attribute("group") == 1)
+    ),
+)
+
+_normal_factor = op.Div(
+    wide(scale), op.Sqrt(op.Add(wide(variance), constant(lambda e: e, _DOUBLE)))
+)
+_normal_shift = op.Sub(wide(shift), op.Mul(wide(mean), _normal_factor))
+_beta = constant(
+    lambda product: product.attribute("beta") if product.op_type == "Gemm" else 1.0, _DOUBLE
+)
+_bias = op.Mul(wide(b), _beta)
+
 conv_batch_normalization = rule(
-    normalized(_any_biased(x, w, optional(b)).named("product"))
+    op.BatchNormalization(
+        _any_biased(x, w, optional(b)).named("product"),
+        scale,
+        shift,
+        mean,
+        variance,
+        epsilon=e,
+        momentum=anything,
+    )
     >> _any_biased(
         x,
-        scaled_weight(op.Mul, normal_factor),
-        normal_bias(
-            op.Mul(
-                wide(b),
-                constant(
-                    lambda product: product.attribute("beta") if product.op_type == "Gemm" else 1.0,
-                    DOUBLE,
-                ),
-            )
-        ),
+        narrow(op.Mul(wide(w), op.Reshape(_normal_factor, _of_channels))),
+        narrow(any_of(op.Add(_normal_shift, op.Mul(_bias, _normal_factor)), _normal_shift)),
         beta=None,
     ),
     where=[
-        *_is_row,
-        lambda w, scale, shift, mean, variance, product, result, b=None: (
-            product.is_single_use
+        *_is_scalable,
+        lambda w, scale, shift, mean, variance, result, b=None: (
             # before opset 14, further outputs ask for training
-            and result.has_one_output
+            result.has_one_output
             and affordable(w.size + scale.size, w, b, scale, shift, mean, variance)
         ),
     ],
@@ -80,15 +140,14 @@ conv_batch_normalization = rule(
 
 product_scaled = rule(
     _scales(_any_product(x, w, optional(b)).named("product"), c).named("scaled")
-    >> _any_product(x, _scaled_weight, narrow(_scales(wide(b), _factor))),
+    >> _any_product(x, _scaled_weight, narrow(_scales(wide(b), _vector))),
     where=[
-        *_is_row,
+        *_is_scalable,
         lambda w, c, product, scaled, b=None: (
-            product.is_single_use
-            and (w.rank == 2 or product.op_type != "MatMul")
-            and per_channel(c, product, product.rank - 1 if product.op_type == "MatMul" else 1)
+            (w.rank == 2 or product.op_type != "MatMul")
+            and c.is_per_channel(product, product.rank - 1 if product.op_type == "MatMul" else 1)
             and (scaled.op_type == "Mul" or c.array.all())
-            and affordable(w.size + (b is not None) * channels(w, product)[0], w, b, c)
+            and affordable(w.size + (0 if b is None else max(b.size, c.size)), w, b, c)
         ),
     ],
     opset=(7, None),
@@ -101,12 +160,21 @@ product_scaled = rule(
 
 convolution_shifted = rule(
     _shifts(_any_conv(x, w, optional(b)).named("product"), c)
-    # adding to -0.0 keeps the sign of a zero
-    >> _any_conv(x, w, narrow(_shifts(any_of(wide(b), constant(-0.0, DOUBLE)), _factor))),
-    where=lambda w, c, product, b=None: (
+    >> _any_conv(
+        x,
+        w,
+        narrow(
+            _shifts(
+                # adding to -0.0 keeps the sign of a zero
+                any_of(wide(b), constant(-0.0, _DOUBLE)),
+                op.Expand(_vector, constant(lambda product: product.shape[1:2])),
+            )
+        ),
+    ),
+    where=lambda c, product, b=None: (
         product.is_single_use
-        and per_channel(c, product, 1)
-        and affordable(*channels(w, product), c, b)
+        and c.is_per_channel(product, 1)
+        and affordable(product.sizes_of([1])[0], c, b)
     ),
     # the convolution rounds the sum with its own bias before the constant is added
     inexact=lambda c, b=None: (
@@ -153,10 +221,7 @@ convolution_of_scaled_channels = rule(
         narrow(
             _scales(
                 wide(w),
-                op.Reshape(
-                    spread(wide(c), lambda w: w.shape[1:2]),
-                    constant(lambda w: (1, -1, *(1 for _ in w.shape[2:]))),
-                ),
+                op.Reshape(wide(c), constant(lambda w: (1, -1, *(1 for _ in w.shape[2:])))),
             )
         ),
         *rest,
@@ -164,7 +229,7 @@ convolution_of_scaled_channels = rule(
     where=lambda x, w, c, scaled, conv: (
         conv.attribute("group") == 1
         and not c.has_one_element
-        and per_channel(c, scaled, 1)
+        and c.is_per_channel(scaled, 1)
         and x.same_shape(scaled)
         and scaled.is_single_use
         and affordable(w.size, w, c)
@@ -176,13 +241,7 @@ convolution_of_scaled_channels = rule(
 )
 
 
-def is_unpadded(conv: Matched) -> bool:
-    """Return whether every element of the result sees a whole window of the input."""
-    automatic, pads = conv.attribute("auto_pad"), conv.attribute("pads")
-    return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
-
-
-_shift = op.Reshape(_shifts(constant(0.0, DOUBLE), wide(c)), constant([1]))
+_shift = op.Reshape(_shifts(constant(0.0, _DOUBLE), wide(c)), constant([1]))
 _windows = op.Reshape(wide(w), constant(lambda w: (w.sizes[0], math.prod(w.sizes[1:]))))
 _window = op.Expand(_shift, constant(lambda w: (math.prod(w.sizes[1:]),)))
 _moved = op.MatMul(_windows, _window)
@@ -235,26 +294,3 @@ attention_scale = [
         (_gemm(x, w, b).named("product"), _gemm(x, _scaled_weight, _scaled_bias), "models/swin"),
     )
 ]
-
-# -------------------------------------------------------------------- without a convolution
-
-expected_value = rule(
-    _conv(op.Softmax(op.Transpose(x, perm=(0, 2, 1, 3)), axis=1), w)
-    >> op.Transpose(
-        op.MatMul(op.Reshape(w, constant([1, -1])), op.Softmax(x, axis=2)), perm=(0, 2, 1, 3)
-    ),
-    # the convolution adds up its channels with one weight each, at every place
-    where=lambda x, w, result: (
-        x.dtype == ir.DataType.FLOAT
-        and w.sizes[0] == 1
-        and w.sizes[2:] == (1, 1)
-        and result.attribute("group") == 1
-        and all(stride == 1 for stride in result.attribute("strides") or ())
-        and is_unpadded(result)
-    ),
-    opset=(13, None),
-    inexact=True,
-    seen_in="nudenet/320n",
-    doc="A 1x1 convolution of a transposed Softmax, as in YOLOv8's boxes, becomes a product of"
-    " matrices, which takes a quarter of the time on onnxruntime.",
-)

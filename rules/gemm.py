@@ -8,7 +8,7 @@ Rules are for float32 and float64: one rounding less would be seen in float16.
 
 from __future__ import annotations
 
-from onnxfold.rules.weights import PRECISE
+import onnx_ir as ir
 
 from onnxfold.rewrite import (
     Matched,
@@ -26,6 +26,7 @@ x, y, z = values("x y z")
 c, weight, bias = constants("c weight bias")
 s = attributes("s")
 
+_PRECISE = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _KERNEL_DEPTH = 128
 
 _gemm = op.any_of("Gemm")
@@ -47,7 +48,7 @@ def _rounds_otherwise(product: Matched, x: Matched) -> bool:
 matmul_add = rule(
     op.Add(_matmul, z) >> op.Gemm(x, y, z),
     where=lambda x, y, z, product: (
-        x.dtype in PRECISE
+        x.dtype in _PRECISE
         and x.rank == y.rank == 2
         and z.broadcasts_to(product)
         and product.is_single_use
@@ -61,7 +62,7 @@ matmul_add = rule(
 gemm_add = rule(
     op.Add(_gemm(x, y).named("product"), z) >> _gemm(x, y, z, beta=1.0),
     where=lambda x, z, product: (
-        x.dtype in PRECISE and z.broadcasts_to(product) and product.is_single_use
+        x.dtype in _PRECISE and z.broadcasts_to(product) and product.is_single_use
     ),
     opset=(11, None),
     inexact=_rounds_otherwise,
@@ -85,7 +86,7 @@ matmul_add_between_reshapes = rule(
         constant(lambda product, result: result.sizes_for_reshape((-1, product.shape[-1]))),
     ),
     where=lambda x, y, z, product, biased: (
-        x.dtype in PRECISE
+        x.dtype in _PRECISE
         and x.rank > 2 == y.rank
         and bool(y.extent(0))
         # one number a column, or one for all
@@ -110,7 +111,7 @@ feed_forward_of_matrices = rule(
         constant(lambda result: result.sizes_for_reshape((-1, result.shape[-1]))),
     ),
     where=lambda x, y, z, weight, bias, product, biased, hidden, second: (
-        x.dtype in PRECISE
+        x.dtype in _PRECISE
         and x.rank > 2 == y.rank == weight.rank
         and bool(y.extent(0))
         and z.is_constant
@@ -132,7 +133,7 @@ gemm_scaled = rule(
     op.Mul(_gemm(x, y, alpha=s).named("product"), c)
     >> _gemm(x, y, alpha=lambda s, c: s * c.number),
     where=lambda x, c, product, result: (
-        x.dtype in PRECISE
+        x.dtype in _PRECISE
         and c.has_one_element
         and product.same_shape(result)
         and product.is_single_use
@@ -145,7 +146,7 @@ gemm_scaled = rule(
 
 matmul_of_transposed = rule(
     op.MatMul(x, op.Transpose(y, perm=(1, 0))) >> op.Gemm(x, y, transA=0, transB=1),
-    where=lambda x, y: x.dtype in PRECISE and x.rank == y.rank == 2 and not y.is_constant,
+    where=lambda x, y: x.dtype in _PRECISE and x.rank == y.rank == 2 and not y.is_constant,
     opset=(11, None),
     inexact=True,
     doc="MatMul(x, Transpose(y)) of matrices is Gemm(x, y) with transB.",

@@ -62,3 +62,23 @@ changes_of_shape = rule(
     doc="Two changes of shape become one Reshape if a constant can express the final shape.",
     seen_in="pmsh-ocr/decoder_loop",
 )
+
+# -------------------------------------------------------------------- reductions
+
+_reduce = op.any_of(
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin"),
+)
+
+unsqueeze_of_reduced = rule(
+    op("Unsqueeze")(_reduce(x, *ys, keepdims=0).named("reduced"), *zs)
+    >> _reduce(x, *ys, keepdims=1),
+    where=lambda x, reduced, result: (
+        reduced.is_single_use
+        and reduced.axes == result.axes
+        # onnxruntime leaves axes counted from the end alone where a tensor has no elements
+        and (x.has_elements or min(reduced.written_axes) >= 0)
+    ),
+    doc="Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction.",
+    seen_in="silero-vad/silero_vad_16k_op15",
+)

@@ -154,10 +154,35 @@ class Matched:
         is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
         return _known(None if is_open else tuple(sizes))
 
+    def is_per_channel(self, other: Matched, axis: int) -> bool:
+        """Return whether it has one number for all channels of another value, or one for each.
+
+        Args:
+            other: What it is combined with; it keeps its shape.
+            axis: The axis of the channels, counted from the front.
+        """
+        if self.rank > other.rank:
+            return False
+        sizes = (1,) * (other.rank - self.rank) + self.sizes
+        # a single channel must not be broadcast to several
+        is_vector = all(size == 1 for k, size in enumerate(sizes) if k != axis)
+        return is_vector and sizes[axis] in (1, other.shape[axis])
+
     @property
     def is_constant(self) -> bool:
         """Whether it is a compile-time constant, large or small."""
         return self.facts.known.is_constant(self.value)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is an initializer, or the tensor of a Constant node."""
+        return self.facts.known.tensor(self.value) is not None
+
+    @property
+    def freed_bytes(self) -> int:
+        """Bytes of a stored constant that go with the node that reads it; 0 if others read it."""
+        tensor = self.facts.known.tensor(self.value)
+        return int(tensor.nbytes) if tensor is not None and self.is_single_use else 0
 
     @property
     def is_runtime_constant(self) -> bool:

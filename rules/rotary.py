@@ -13,7 +13,6 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
-    Matched,
     any_of,
     attributes,
     constant,
@@ -39,34 +38,28 @@ _TURN = (0, 2, 1, 3)
 # -------------------------------------------------------------------- what exporters write
 
 _both = op.Concat(angles, angles, axis=a)
-
-
-def _table(function: Any, scale: Any, axes: Any) -> Any:
-    """Cosines or sines for both halves, with an axis for the heads."""
-    scaled = any_of(op.Mul(function(_both), scale), function(_both))
-    return any_of(op.any_of("Unsqueeze")(scaled, *axes), scaled)
-
-
-_cosines, _sines = _table(op.Cos, factor, ys), _table(op.Sin, other, zs)
+# cosines and sines for both halves, with an axis for the heads
+_cosines, _sines = (
+    any_of(op.any_of("Unsqueeze")(scaled, *axes), scaled)
+    for function, scale, axes in ((op.Cos, factor, ys), (op.Sin, other, zs))
+    for scaled in (any_of(op.Mul(function(_both), scale), function(_both)),)
+)
 _upper = op.Slice(x, half, end, last, optional(1))
 _lower = op.Slice(x, start, whole, first_axis, optional(1))
 _turned = op.Concat(op.Neg(_upper), _lower, axis=b).named("turned")
 
-
-def _has_tables(product: Matched, x: Matched, batch: Any) -> bool:
-    """Return whether the angles are those of a position, the same for all heads."""
-    (table,) = (operand for operand in product.inputs if operand is not None and operand != x)
-    return product.shape == x.shape and table.shape == (batch, 1, *x.shape[2:])
-
-
-def _rows(function: Any, scale: Any) -> Any:
-    """[positions, size of a half]."""
-    half = any_of(op.Mul(function(angles), scale), function(angles))
-    return op.Reshape(half, constant(lambda angles: (-1, angles.shape[-1])))
+# the tables of the op: [positions, size of a half]
+_tables = [
+    op.Reshape(
+        any_of(op.Mul(function(angles), scale), function(angles)),
+        constant(lambda angles: (-1, angles.shape[-1])),
+    )
+    for function, scale in ((op.Cos, factor), (op.Sin, other))
+]
 
 
-def rows_of_all(table: Any) -> Any:
-    """[batch, length]: the rows of tables of all sequences, one after the other."""
+def positions_of(table: Any) -> Any:
+    """In a replacement: [batch, length], the rows of the tables of all sequences, one by one."""
     sizes = op.Slice(op.Shape(table), constant([0]), constant([2]))
     return op.Reshape(op.Range(constant(0), op.ReduceProd(sizes, keepdims=0), constant(1)), sizes)
 
@@ -74,7 +67,7 @@ def rows_of_all(table: Any) -> Any:
 rotary = [
     rule(
         op.Add(op.Mul(x, _cosines).named("plain"), op.Mul(_turned, _sines).named("across"))
-        >> _ms.RotaryEmbedding(x, positions, _rows(op.Cos, factor), _rows(op.Sin, other)),
+        >> _ms.RotaryEmbedding(x, positions, *_tables),
         where=[
             lambda x: x.dtype == ir.DataType.FLOAT and x.rank == 4 and x.sizes_of([3])[0] % 2 == 0,
             # the slices are the halves of the last axis
@@ -89,9 +82,15 @@ rotary = [
             lambda factor=None, other=None: all(
                 scale is None or scale.shape in ((), (1,)) for scale in (factor, other)
             ),
-            lambda x, turned, plain, across, has_batch=has_batch: (
-                _has_tables(plain, x, x.shape[0] if has_batch else 1)
-                and _has_tables(across, turned, x.shape[0] if has_batch else 1)
+            # the angles are those of a position, the same for all heads
+            lambda x, turned, plain, across, has_batch=has_batch: all(
+                product.shape == x.shape
+                and all(
+                    table in (x, turned)
+                    or table.shape == (x.shape[0] if has_batch else 1, 1, *x.shape[2:])
+                    for table in product.inputs
+                )
+                for product in (plain, across)
             ),
         ],
         opset=(11, None),
@@ -102,7 +101,7 @@ rotary = [
     )
     for positions, has_batch, which in (
         (constant([0]), False, "the angles are the same for a whole batch."),
-        (rows_of_all(angles), True, "each sequence has its own angles."),
+        (positions_of(angles), True, "each sequence has its own angles."),
     )
 ]
 
@@ -132,19 +131,19 @@ _pairs = op.Concat(
     op.any_of("Unsqueeze")(op.Neg(_odd), *ys), op.any_of("Unsqueeze")(_even, *zs), axis=axis
 ).named("pairs")
 _turned_pairs = op.Reshape(_pairs, sizes).named("turned")
-
-
-def _repeated(half: Any, name: str, once: Any, joined: Any) -> Any:
-    """Cosines or sines, each of them twice."""
-    repeated = op.any_of("Tile", "Expand")(half, once).named(f"repeated_{name}")
-    return op.Reshape(repeated, joined).named(f"all_{name}")
-
+# each of them twice
+_all_cosines, _all_sines = (
+    op.Reshape(
+        op.any_of("Tile", "Expand")(table, repeats).named(f"repeated_{table.name}"), all_sizes
+    ).named(f"all_{table.name}")
+    for table, repeats, all_sizes in ((cosines, once, joined), (sines, again, joined_too))
+)
 
 interleaved_rotary = [
     rule(
         op.Add(
-            op.Mul(x, _repeated(cosines, "cosines", once, joined)),
-            op.Mul(_turned_pairs, _repeated(sines, "sines", again, joined_too)),
+            op.Mul(x, _all_cosines),
+            op.Mul(_turned_pairs, _all_sines),
         )
         >> op.Reshape(
             _ms.RotaryEmbedding(
@@ -195,6 +194,6 @@ interleaved_rotary = [
     )
     for positions, has_batch, which in (
         (constant([0]), False, "the angles are the same for a whole batch."),
-        (rows_of_all(cosines), True, "each sequence has its own angles."),
+        (positions_of(cosines), True, "each sequence has its own angles."),
     )
 ]

@@ -15,7 +15,7 @@ from onnxfold.rewrite import attributes, constant, op, rule, values
 OPTIONAL = True
 
 x, a, b, w, c, bias, shape, whole, rest = values("x a b w c bias shape whole *rest")
-dilations, kernel, pads, strides, s, t = attributes("dilations kernel pads strides s t")
+s, t = attributes("s t")
 
 
 def _rule(pair: Any, doc: str, *where: Any, **options: Any) -> Any:
@@ -95,11 +95,8 @@ gemm_without_bias = _rule(
 
 _flatten, _back = op("Reshape"), op("Reshape")
 _flat = _flatten(x, shape).named("flat")
-
-
-def _gemm(data: Any, weight: Any, turned: int) -> Any:
-    return op.Gemm(data, weight, *rest, alpha=1.0, beta=1.0, transA=0, transB=turned)
-
+_gemm, _conv = op("Gemm"), op("Conv")
+_plain: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 
 _are_mergeable = (
     lambda a, w: a.is_runtime_constant and w.is_fixed and a.rank == 2,
@@ -107,17 +104,19 @@ _are_mergeable = (
 )
 
 gemm_and_product = _rule(
-    op.Add(_gemm(x, w, 1).named("gemm"), _product)
-    >> _gemm(x, op.Add(w, op.Transpose(a, perm=(1, 0))), 1),
+    op.Add(_gemm(x, w, *rest, transB=1, **_plain).named("gemm"), _product)
+    >> _gemm(x, op.Add(w, op.Transpose(a, perm=(1, 0))), *rest),
     "(x w + bias) + x a is x (w + a) + bias.",
     *_are_mergeable,
     opset=(11, None),
     seen_in="torch/lora_matrices",
 )
 
+_flat_gemm = _gemm(_flat, w, *rest, transB=0, **_plain).named("gemm")
+
 flat_gemm_and_product = _rule(
-    op.Add(_back(_gemm(_flat, w, 0).named("gemm"), whole).named("reshaped"), _product)
-    >> _back(_gemm(_flat, op.Add(w, a), 0), whole),
+    op.Add(_back(_flat_gemm, whole).named("reshaped"), _product)
+    >> _back(_gemm(_flat, op.Add(w, a), *rest), whole),
     "(x @ w + bias) + x @ a is x @ (w + a) + bias, where the Gemm is between Reshapes.",
     *_are_mergeable,
     # all axes but the last are one in between
@@ -133,14 +132,8 @@ flat_gemm_and_product = _rule(
 
 # -------------------------------------------------------------------- convolutions
 
-_settings = {"dilations": dilations, "kernel_shape": kernel, "pads": pads, "strides": strides}
-
-
-def _conv(data: Any, weight: Any, *rest: Any) -> Any:
-    return op.Conv(data, weight, *rest, auto_pad="NOTSET", group=1, **_settings)
-
-
-_convolved = _conv(x, a).named("product")
+_single: dict[str, Any] = {"auto_pad": "NOTSET", "group": 1}
+_convolved = _conv(x, a, **_single).named("product")
 
 conv_of_conv = _rule(
     op("Conv")(_convolved, b)
@@ -172,7 +165,8 @@ factor_of_conv = _rule(
 )
 
 sum_of_convs = _rule(
-    op.Add(_conv(x, w, *rest).named("other"), _convolved) >> _conv(x, op.Add(w, a), *rest),
+    op.Add(_conv(x, w, *rest, **_single).named("other"), _convolved)
+    >> _conv(x, op.Add(w, a), *rest),
     "Conv(x, w) + Conv(x, a) is Conv(x, w + a).",
     *_are_alike,
     seen_in="torch/lora_conv",

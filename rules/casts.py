@@ -15,30 +15,24 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOATS = (*_HALF, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def holds_all_of(wide: ir.DataType, narrow: ir.DataType) -> bool:
-    """Return whether every number of the narrow dtype is a number of the wide one."""
-    # NumPy considers casts from 64-bit integers to double safe
-    is_rounded = narrow.is_integer() and narrow.bitwidth == 64 and wide in _FLOATS
-    return np.can_cast(narrow.numpy(), wide.numpy()) and not is_rounded
-
-
-def is_superfluous(first: ir.DataType, t: int, u: int) -> bool:
-    """Return whether a cast by way of dtype ``t`` gives what the direct one to ``u`` gives."""
-    between, last = ir.DataType(t), ir.DataType(u)
+def is_superfluous(first: ir.DataType, between: ir.DataType, last: ir.DataType) -> bool:
+    """Return whether a cast by way of a dtype gives what the direct one gives."""
     dtypes = (first, between, last)
     if not all(d in _FLOATS or d == _BOOL or (d.is_integer() and d.bitwidth >= 8) for d in dtypes):
         return False
     if all(d.is_integer() for d in dtypes) and between.bitwidth >= last.bitwidth:
         return True  # integers wrap: the low bits are those of the first
-    if between in _FLOATS and last.is_integer() and not holds_all_of(last, first):
+    if between in _FLOATS and last.is_integer() and not np.can_cast(first.numpy(), last.numpy()):
         # what does not fit is undefined: only where it is all the same
         return first in _HALF and between == ir.DataType.FLOAT and last.bitwidth >= 32
-    return holds_all_of(between, first)
+    # NumPy considers casts from 64-bit integers to double safe
+    is_rounded = first.is_integer() and first.bitwidth == 64 and between in _FLOATS
+    return np.can_cast(first.numpy(), between.numpy()) and not is_rounded
 
 
 cast_of_cast = rule(
     op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
-    where=lambda x, t, u: is_superfluous(x.dtype, t, u),
+    where=lambda x, t, u: is_superfluous(x.dtype, ir.DataType(t), ir.DataType(u)),
     doc="Cast(Cast(x)) is one Cast if the dtype in between loses nothing that the result shows.",
     seen_in="trueocr/rec",
 )

@@ -48,26 +48,25 @@ def _sizes(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     return tuple(min(part, whole - start) for start in range(0, whole, part)) if part > 0 else ()
 
 
-def _place(x: Matched, c: Matched, a: int, i: Matched) -> int | None:
-    """Return which part is taken, counted from the front."""
-    place, count = int(i.number), len(_sizes(x, c, a))
-    return place % count if -count <= place < count else None
-
-
 # the splits that the parts come from are one when common subexpressions are
 split_of_sequence = rule(
     op.SequenceAt(op.SplitToSequence(x, c, axis=a, keepdims=k).named("sequence"), i)
-    >> op.Split(x, constant(_sizes), axis=a, _outputs=lambda x, c, a: len(_sizes(x, c, a)))[_place],
-    where=lambda c, k, sequence: (
-        # of parts of one size onnxruntime drops the axis if it is told to, where ONNX keeps it
-        (k == 1 or c.rank == 1)
-        # all that is done with the sequence is taking known parts out of it
-        and not sequence.is_graph_output
-        and all(
-            user.is_made_by("SequenceAt") and user.inputs[1].number is not None
-            for user in sequence.users
-        )
-    ),
+    >> op.Split(x, constant(_sizes), axis=a, _outputs=lambda x, c, a: len(_sizes(x, c, a)))[
+        lambda x, c, a, i: int(i.number) % len(_sizes(x, c, a))
+    ],
+    where=[
+        lambda x, c, a, i: -len(_sizes(x, c, a)) <= i.number < len(_sizes(x, c, a)),
+        lambda c, k, sequence: (
+            # of parts of one size onnxruntime drops the axis if it is told to, where ONNX keeps it
+            (k == 1 or c.rank == 1)
+            # all that is done with the sequence is taking known parts out of it
+            and not sequence.is_graph_output
+            and all(
+                user.is_made_by("SequenceAt") and user.inputs[1].number is not None
+                for user in sequence.users
+            )
+        ),
+    ],
     opset=(13, None),
     doc="SequenceAt of SplitToSequence, with a known place, is an output of Split.",
     seen_in="torch/chunks",

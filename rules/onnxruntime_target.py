@@ -85,11 +85,7 @@ sum_before_layer_normalization = _rule(
 
 _matmul = op.MatMul(x, y).named("product")
 _fused = _ms.any_of("FusedMatMul")
-
-
-def _fused_matmul(alpha: Any = 1.0, left: int = 0, right: int = 0) -> Any:
-    return _ms.FusedMatMul(x, y, alpha=alpha, transA=left, transB=right)
-
+_plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 # it broadcasts what it transposes only between operands of the same rank
 _swaps_last_two = (lambda x, y, p: x.rank == y.rank > 1 and [*p[:-2], p[-1], p[-2]] == sorted(p),)
@@ -106,12 +102,12 @@ fused_matmul_of_transposed = [
     for product, fused, is_variable in (
         (
             op.MatMul(op.Transpose(x, perm=p), y),
-            _fused_matmul(left=1),
+            _ms.FusedMatMul(x, y, **_plain | {"transA": 1}),
             lambda x: not x.is_constant,
         ),
         (
             op.MatMul(x, op.Transpose(y, perm=p)),
-            _fused_matmul(right=1),
+            _ms.FusedMatMul(x, y, **_plain | {"transB": 1}),
             lambda y: not y.is_constant,
         ),
     )
@@ -135,7 +131,7 @@ _scales = (
 
 fused_matmul_scaled = [
     _rule(
-        scale(_matmul, c) >> _fused_matmul(alpha),
+        scale(_matmul, c) >> _ms.FusedMatMul(x, y, **_plain | {"alpha": alpha}),
         "MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / c.",
         *_scales,
         *_are_matrices,
@@ -167,7 +163,7 @@ _scaled = op.Mul(x, c).named("scaled")
 
 fused_matmul_of_scaled = [
     _rule(
-        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, alpha=factor, transA=0, transB=0),
+        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, **_plain | {"alpha": factor}),
         "MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / c, or with y scaled.",
         *_is_scaled,
         *_are_matrices,
@@ -192,7 +188,7 @@ fused_matmul_scaled_again = _rule(
 
 fused_matmul_scaled_with_bias = _rule(
     op.Mul(op.Add(_matmul, z).named("biased"), c)
-    >> op.Add(_fused_matmul(lambda c: c.number), op.Mul(z, c)),
+    >> op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": lambda c: c.number}), op.Mul(z, c)),
     "(MatMul(x, y) + z) * c is FusedMatMul(x, y) with alpha c, plus z * c, if z is smaller.",
     *_scales,
     *_are_matrices,

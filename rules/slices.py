@@ -24,12 +24,12 @@ starts2, ends2, axes2, steps2 = constants("starts2 ends2 axes2 steps2")
 
 # -------------------------------------------------------------------- slices
 
+_TO_THE_END = 2**31 - 1
+_MOST = 2**63 - 1
+"""A place behind the last element of any axis, and a step beyond it."""
 
-_Bound = tuple[int, int, int]
-"""Start, end and step."""
 
-
-def _bounds(taken: Matched) -> dict[int, _Bound]:
+def _bounds(taken: Matched) -> dict[int, tuple[int, int, int]]:
     """Return start, end and step by axis of a Slice with constant bounds."""
     x, *bounds = taken.inputs
     first, last, named, by = (bound and bound.ints for bound in (*bounds, None, None)[:4])
@@ -39,37 +39,27 @@ def _bounds(taken: Matched) -> dict[int, _Bound]:
     return dict(zip(named, zip(first, last, by or [1] * len(first), strict=True), strict=True))
 
 
-_BEHIND = (1 << 63) - 1
-"""A place behind the last element of any axis, and a step beyond it."""
-
-
-def slice_of_slice_bounds(size: int | None, one: _Bound, other: _Bound) -> _Bound | None:
-    """Start, end and step that do what two slices of an axis do; None if it cannot be told.
+def _merged(x: Matched, sliced: Matched, result: Matched) -> Sequence[Sequence[int]] | None:
+    """Return starts, ends, axes and steps that do what two slices do; None if it cannot be told.
 
     Slices that go backwards stay: ONNX and onnxruntime do not agree on where some of them end.
     """
-    (start, end, step), (start2, end2, step2) = one, other
-    if min(step, step2) < 0:
-        return None
-    if size is not None:
-        taken = range(size)[start:end:step][start2:end2:step2]
-        return (taken.start, taken.stop, min(taken.step, _BEHIND)) if taken else (0, 0, 1)
-    if min(start, start2, end2) < 0 or (end < 0 and end2 < 2**31 - 1):
-        return None
-    stop = end if end2 >= 2**31 - 1 else min(end, start + end2 * step)
-    return tuple(min(v, _BEHIND) for v in (start + start2 * step, stop, step * step2))
-
-
-def _merged(x: Matched, sliced: Matched, result: Matched) -> Sequence[Sequence[int]] | None:
-    """Return starts, ends, axes and steps that do what two slices do; None if it cannot be told."""
     both = _bounds(sliced)
-    for axis, bound in _bounds(result).items():
-        found = bound
-        if axis in both:
-            found = slice_of_slice_bounds(x.extent(axis), both[axis], bound)
-        if found is None:
+    for axis, (start2, end2, step2) in _bounds(result).items():
+        start, end, step = both.get(axis, (0, _MOST, 1))
+        size = x.extent(axis)
+        if axis not in both:
+            both[axis] = start2, end2, step2
+        elif min(step, step2) < 0:
             return None
-        both[axis] = found
+        elif size is not None:
+            taken = range(size)[start:end:step][start2:end2:step2]
+            both[axis] = (taken.start, taken.stop, min(taken.step, _MOST)) if taken else (0, 0, 1)
+        elif min(start, start2, end2) < 0 or (end < 0 and end2 < _TO_THE_END):
+            return None
+        else:
+            stop = end if end2 >= _TO_THE_END else min(end, start + end2 * step)
+            both[axis] = min(start + start2 * step, _MOST), stop, min(step * step2, _MOST)
     first, last, by = zip(*both.values(), strict=True)
     return first, last, tuple(both), by
 
@@ -82,17 +72,19 @@ slice_of_slice = rule(
         x,
         *(constant(lambda x, sliced, result, k=k: _merged(x, sliced, result)[k]) for k in range(4)),
     ),
-    # it goes: all that reads it are slices with constant bounds
-    where=lambda x, sliced, result: (
-        not sliced.is_graph_output
-        and all(
-            user.op_type == "Slice"
-            and user.inputs[0] == sliced
-            and all(bound is None or bound.is_constant for bound in user.inputs[1:])
-            for user in sliced.users
-        )
-        and _merged(x, sliced, result) is not None
-    ),
+    where=[
+        # it goes: all that reads it are slices with constant bounds
+        lambda sliced: (
+            not sliced.is_graph_output
+            and all(
+                user.op_type == "Slice"
+                and user.inputs[0] == sliced
+                and all(bound is None or bound.is_constant for bound in user.inputs[1:])
+                for user in sliced.users
+            )
+        ),
+        _merged,
+    ],
     shared=True,
     doc="Slice of a Slice with constant bounds is one Slice that takes the same elements.",
     seen_in="silero-vad/silero_vad_16k_sequence",

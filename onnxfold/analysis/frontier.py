@@ -16,19 +16,28 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from onnxfold.analysis.minimum_cut import RegionOp, V, minimum_cut
+from onnxfold.analysis.preflow import SINK, SOURCE, Network
 
-__all__ = ["FORBIDDEN", "Choice", "Growth", "RegionOp", "choose"]
+V = TypeVar("V", bound=Hashable)
 
 FORBIDDEN = math.inf
 """Cost of a value that cannot be stored, or must not be."""
 
 _HIGHEST = 1 << 62  # no region takes as many bytes
 _HALVES = 9  # prices that are tried, each half of the next one
+
+
+@dataclass(eq=False, slots=True)
+class RegionOp(Generic[V]):
+    """One op of a constant region: the values it reads and makes, and what it costs to keep."""
+
+    inputs: Sequence[V]
+    outputs: Sequence[V]
+    cost: float = 0
 
 
 class Growth(NamedTuple):
@@ -124,7 +133,7 @@ class _Part(Generic[V]):
         """Return the minimum cut if each op that stays costs so much more."""
         if price not in self._cuts:
             if len(self._ops) > 1:
-                found = minimum_cut(self._ops, self._wanted, self._cost, price)
+                found = _minimum_cut(self._ops, self._wanted, self._cost, price)
             else:  # it goes, or it stays and its inputs are needed
                 (op,) = self._ops
                 inputs = self._wanted.union(op.inputs).difference(op.outputs)
@@ -172,3 +181,44 @@ def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[lis
     for k, op in enumerate(ops):
         parts.setdefault(find(k), []).append(op)
     return list(parts.values())
+
+
+def _minimum_cut(
+    ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float = 0
+) -> set[V]:
+    """Return the cheapest values to store; of equally cheap sets the one nearest to what is wanted.
+
+    Args:
+        ops: The region's ops in any order.
+        wanted: Values that something outside the region reads; others than the region's are
+            passed over.
+        cost: What each value costs to store; infinite for one that cannot be.
+        price: What it costs to keep an op, besides the op's own cost. A higher price never
+            gives a set that folds less.
+    """
+    network = Network()
+    index: dict[V, int] = {}
+    """The vertex before each value's own edge; the one after it is the next number."""
+
+    def before(value: V) -> int:
+        vertex = index.get(value)
+        if vertex is None:
+            vertex = index[value] = network.vertex()
+            network.edge(vertex, network.vertex(), cost[value])
+        return vertex
+
+    for op in ops:
+        vertex = network.vertex()
+        for value in op.inputs:
+            network.edge(before(value) + 1, vertex, math.inf)
+        for value in op.outputs:
+            network.edge(vertex, before(value), math.inf)
+        network.edge(SOURCE, vertex, op.cost + price)
+    produced = {value for op in ops for value in op.outputs}
+    for value, vertex in index.items():
+        if value not in produced:
+            network.edge(SOURCE, vertex, cost[value])
+        if value in wanted:
+            network.edge(vertex + 1, SINK, math.inf)
+    reached = network.before_sink()
+    return {v for v, vertex in index.items() if vertex + 1 in reached and vertex not in reached}

@@ -1,11 +1,6 @@
 """Symbolic shapes and values: what is known of sizes that only a run determines."""
 
-from onnxfold.analysis.symbolic import (
-    contraction,
-    elementwise,
-    generate,
-    movement,
-)
+from onnxfold.analysis.symbolic import contraction, elementwise, movement
 from onnxfold.analysis.symbolic.analysis import SymbolicAnalysis
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
@@ -31,6 +26,5 @@ __all__ = [
     "SymbolicAnalysis",
     "contraction",
     "elementwise",
-    "generate",
     "movement",
 ]

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
-from onnxfold.analysis.parameters import parameter_names
+from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError
 from onnxfold.onnx_ir_private import uses

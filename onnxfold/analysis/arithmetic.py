@@ -19,7 +19,6 @@ from onnxfold.ops import Trait, ops
 Shape = tuple[int, ...]
 Shapes = list[Shape]
 
-_CONVOLUTIONS = (*ops(Trait.CONVOLVES), "DeformConv")
 _RECURRENT = ("GRU", "LSTM", "RNN")
 _MOVING = (
     *(op for trait in (Trait.MOVES, Trait.REPEATS, Trait.SELECTS, Trait.FREE) for op in ops(trait)),
@@ -28,91 +27,60 @@ _MOVING = (
 )
 
 
-def macs_of(node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]) -> int | None:
-    """Return the multiply-accumulates of a node; None if a size is not known.
-
-    Args:
-        node: A node of ONNX's own domain.
-        shape_of: Returns the shape of a value, or None.
-    """
-    op = node.op_type
-    if op not in _COUNTED:
-        return 0
-    shapes = [None if value is None else shape_of(value) for value in node.inputs]
-    made = [shape_of(value) for value in node.outputs]
-    try:
-        return _COUNTED[op](node, cast(Shapes, shapes), cast(Shapes, made))
-    except (IndexError, TypeError, ValueError):  # a shape is None, or an operand is missing
-        return None
-
-
-def flops_of(node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]) -> int | None:
-    """Return the floating point operations of a node; None if they are not known.
+def operations_of(
+    node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+) -> tuple[int, int] | None:
+    """Return the multiply-accumulates of a node and its floating point operations.
 
     Args:
         node: A node.
         shape_of: Returns the shape of a value, or None.
+
+    Returns:
+        None if they are not known: a size is not, or the op is not one of ONNX's own.
     """
     if node.domain != "":
         return None
-    if node.op_type in _COUNTED:
-        macs = macs_of(node, shape_of)
-        return None if macs is None else 2 * macs
     if node.op_type in _MOVING:
-        return 0
-    values = [v for v in (*node.inputs, *node.outputs) if v is not None and v.name]
-    shapes = [shape_of(value) for value in values]
-    if node.op_type in ops(Trait.UNBOUNDED) or None in shapes:
+        return 0, 0
+    read = [None if v is None else shape_of(v) for v in node.inputs]
+    made = [shape_of(v) for v in node.outputs]
+    try:
+        macs = _multiplied(node, cast(Shapes, read), cast(Shapes, made))
+    except (IndexError, TypeError, ValueError):  # a shape is None, or an operand is missing
+        return None
+    if macs is not None:
+        return macs, 2 * macs
+    there = [v is not None and bool(v.name) for v in (*node.inputs, *node.outputs)]
+    shapes = [shape for shape, is_there in zip((*read, *made), there, strict=True) if is_there]
+    counts = [math.prod(shape) for shape in shapes if shape is not None]
+    if node.op_type in ops(Trait.UNBOUNDED) or len(counts) < len(shapes):
         return None
     if node.op_type in ops(Trait.POOLS):
-        window = node.attributes["kernel_shape"].as_ints()
-        return math.prod(shape_of(node.outputs[0]) or ()) * math.prod(window)
-    return max(math.prod(shape or ()) for shape in shapes)
+        return 0, math.prod(made[0] or ()) * math.prod(node.attributes["kernel_shape"].as_ints())
+    return 0, max(counts)
 
 
-def _product(node: ir.Node, shapes: Shapes, made: Shapes) -> int:
-    """Each element of the result is a sum of so many products."""
-    transposed = node.attributes.get("transA")
-    axis = 0 if transposed is not None and transposed.value else -1
-    return math.prod(made[0]) * shapes[0][axis]
-
-
-def _convolution(node: ir.Node, shapes: Shapes, made: Shapes) -> int:
-    weight = shapes[3 if node.op_type == "QLinearConv" else 1]
-    return math.prod(made[0]) * math.prod(weight[1:])
-
-
-def _transposed_convolution(node: ir.Node, shapes: Shapes, made: Shapes) -> int:
-    """Each element of the operand meets all weights of its channel."""
-    return math.prod(shapes[0]) * math.prod(shapes[1][1:])
-
-
-def _recurrence(node: ir.Node, shapes: Shapes, made: Shapes) -> int:
-    """At each step, each row meets all weights of W and R."""
-    return math.prod(shapes[0][:2]) * (math.prod(shapes[1]) + math.prod(shapes[2]))
-
-
-def _attention(node: ir.Node, shapes: Shapes, made: Shapes) -> int:
-    """Each element of the queries, and of the result, meets as many keys or values as there are."""
-    past = shapes[4][-2] if len(shapes) > 4 and node.inputs[4] is not None else 0
-    return (math.prod(shapes[0]) + math.prod(made[0])) * (shapes[1][-2] + past)
-
-
-def _einsum(node: ir.Node, shapes: Shapes, made: Shapes) -> int:
-    """All indices take all their values; with one operand there is nothing to multiply."""
-    equation = node.attributes["equation"].as_string().replace(" ", "")
-    labels = [list(term) for term in equation.partition("->")[0].split(",")]
-    sizes: dict[str, int] = {}
-    for term, shape in zip(labels, shapes, strict=True):
-        sizes.update(zip(term, shape, strict=True))
-    return math.prod(sizes.values()) if len(labels) > 1 else 0
-
-
-_COUNTED: dict[str, Callable[..., int]] = {
-    **dict.fromkeys(ops(Trait.MULTIPLIES), _product),
-    **dict.fromkeys(_CONVOLUTIONS, _convolution),
-    **dict.fromkeys(_RECURRENT, _recurrence),
-    "ConvTranspose": _transposed_convolution,
-    "Attention": _attention,
-    "Einsum": _einsum,
-}
+def _multiplied(node: ir.Node, read: Shapes, made: Shapes) -> int | None:
+    """Return the multiply-accumulates; None for an op that has none."""
+    op = node.op_type
+    if op in ops(Trait.MULTIPLIES):  # each element of the result is a sum of so many products
+        axis = 0 if node.attributes.get_int("transA", 0) else -1
+        return math.prod(made[0]) * read[0][axis]
+    if op == "ConvTranspose":  # each element of the operand meets all weights of its channel
+        return math.prod(read[0]) * math.prod(read[1][1:])
+    if op in ops(Trait.CONVOLVES) or op == "DeformConv":
+        return math.prod(made[0]) * math.prod(read[3 if op == "QLinearConv" else 1][1:])
+    if op in _RECURRENT:  # at each step, each row meets all weights of W and R
+        return math.prod(read[0][:2]) * (math.prod(read[1]) + math.prod(read[2]))
+    if op == "Attention":  # elements of queries and results meet all keys or values that there are
+        past = read[4][-2] if len(read) > 4 and node.inputs[4] is not None else 0
+        return (math.prod(read[0]) + math.prod(made[0])) * (read[1][-2] + past)
+    if op == "Einsum":  # all indices take all their values; one operand is multiplied with nothing
+        equation = node.attributes["equation"].as_string().replace(" ", "")
+        labels = equation.partition("->")[0].split(",")
+        sizes: dict[str, int] = {}
+        for term, shape in zip(labels, read, strict=True):
+            sizes.update(zip(term, shape, strict=True))
+        return math.prod(sizes.values()) if len(labels) > 1 else 0
+    return None

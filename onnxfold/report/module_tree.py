@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.arithmetic import flops_of, macs_of
+from onnxfold.analysis.arithmetic import operations_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.scopes import sort_if_needed
@@ -179,7 +179,5 @@ def _counted(
         if bodies:
             found += max(bodies, key=lambda body: sum(flops or 0 for _, _, flops in body))
         if node.op_type != "If":
-            flops = flops_of(node, sizes.shape)
-            macs = 0 if flops is None else macs_of(node, sizes.shape) or 0
-            found.append((node, macs, flops))
+            found.append((node, *(operations_of(node, sizes.shape) or (0, None))))
     return found

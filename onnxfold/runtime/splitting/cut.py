@@ -22,7 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.arithmetic import macs_of
+from onnxfold.analysis.arithmetic import operations_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.symbolic import SymbolicAnalysis
@@ -107,7 +107,8 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
     if is_expanding(node, sizes) or node.op_type in _FREE:
         return NODE
     if node.op_type in _PRODUCTS:
-        return NODE + nbytes + _BYTES_PER_FLOP * 2 * (macs_of(node, sizes.shape) or 0)
+        _, flops = operations_of(node, sizes.shape) or (0, 0)
+        return NODE + nbytes + _BYTES_PER_FLOP * flops
     if node.op_type in _UNKNOWN:
         return NODE + 64 * nbytes
     return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _read(node, sizes))

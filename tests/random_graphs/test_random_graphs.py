@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from model_table import parse
 
-from .check import DEFAULT, FACTS
+from tests.reference_session import Reference
+
+from .check import DEFAULT, FACTS, VARIANTS, Original, problem_of
 from .run import run
 
 
@@ -23,3 +27,29 @@ def test_random_graphs(seeds, variants, least):
     found = run(seeds, variants, seconds_to_shrink=10)
     assert found.checked > least, found.discarded
     assert not found.classes, "\n".join(f"{key}\n{found.texts[key]}" for key in found.classes)
+
+
+@pytest.mark.parametrize(
+    ("changed", "after", "problem"),
+    [
+        ("Mul(x, tenth)", "Sub(a, hundred)", None),  # little is left of terms that cancel
+        ("Mul(x, less)", "Sub(a, hundred)", "far"),
+        ("Mul(x, less)", "Neg(a)", "far"),
+        ("Mul(x, tenth)", "Floor(a)", None),
+        ("Mul(x, less)", "Floor(a)", "far"),
+        ("Mul(x, tenth)", "Greater(a, hundred)", None),
+        ("Mul(x, less)", "Greater(a, most)", "far"),
+    ],
+)
+def test_inexact_results_are_judged_by_what_roundings_change(changed, after, problem):
+    kind = "bool" if "Greater" in after else "float"
+    text = f"""g (float[3] x) => ({kind}[3] y)
+        <float ten = {{10}}, float tenth = {{0.1}}, float less = {{0.09}},
+        float hundred = {{100}}, float most = {{95}}>
+        {{ a = %s y = {after} }}"""
+    before, rewritten = (parse(text % first) for first in ("Div(x, ten)", changed))
+    feed = {"x": np.float32([1000, 1000.0001, 1000.001])}
+    original = Original(before, [feed], [])
+    (wanted,), (found,) = original.runs[0][1], Reference(rewritten).run(feed)
+    judged = problem_of(wanted, found, "y", feed, original, VARIANTS["O2"])
+    assert (judged and judged[0]) == problem

@@ -17,6 +17,8 @@ def cast(c: Call) -> list[Value]:
         c.attributes["to"] = int(c.b.choose([*COMMON, *COMMON, *ALL]))
     if x.elem == T.STRING or (c.attributes["to"] == T.STRING and not c.b.chance(0.3)):
         raise Refused("few words are numbers")
+    if c.attributes["to"] not in c.allows(0, c.schema.outputs):
+        raise Refused("no such type at this opset")
     c.attribute("saturate", [0, 1], 0.1)
     return c.add([x])
 

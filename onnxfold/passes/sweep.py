@@ -225,10 +225,12 @@ class Sweep:
         """Replace an If whose condition is constant by its branch; its nodes are visited next."""
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
             return False
-        condition = node.inputs[0]
+        condition, graph = node.inputs[0], node.graph
         if condition is None or not self.is_constant(condition):
             return False
+        assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
-        inline_branch(node, node.attributes[branch].as_graph(), self._facts.names)
+        taken = node.attributes[branch].as_graph()
+        inline_branch(node, taken, self._facts.names, self.scopes.of(graph))
         self.inlined += 1
         return True

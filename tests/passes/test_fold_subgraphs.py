@@ -76,6 +76,27 @@ def test_a_branch_whose_output_is_a_value_of_the_outer_graph(op):
     assert run(folded.proto, X)[0].tolist() == wanted.tolist()
 
 
+@pytest.mark.parametrize("inside", ["p = Mul (x, k)", ""])
+def test_a_branch_with_an_initializer_in_a_function(inside):
+    """A function has no initializers."""
+    model = parse(
+        f"""g (float[2] x) => (float[2] y) {{ y = local.f (x) }}
+        <domain: "local", opset_import: ["" : 21]> f (x) => (y) {{
+            c = Constant <value = bool {{1}}> ()
+            y = If (c) <
+                then_branch = t () => (float[2] {"p" if inside else "k"})
+                    <float[2] k = {{3, 4}}> {{ {inside} }},
+                else_branch = e () => (float[2] q) {{ q = Neg (x) }}
+            >
+        }}"""
+    )
+    wanted = run(model, X)
+    folded = fold(model)
+    onnx.checker.check_model(folded.proto)
+    assert "If" not in [node.op_type for node in folded.proto.functions[0].node]
+    assert run(folded.proto, X)[0].tolist() == wanted[0].tolist()
+
+
 def test_a_loop_that_onnxruntime_refuses_stays():
     """onnxruntime has no Abs of bfloat16; onnx stacks the numbers to a column."""
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>

@@ -19,6 +19,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from onnxfold.comparison.metrics import is_float
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnxruntime_sessions import Array, Feed, numpy_name
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
@@ -270,7 +271,7 @@ def _fit(
     wanted = _numpy_dtype(info.dtype)
     # onnxruntime's own values are compared when they are given
     dtype = feed.dtype if isinstance(feed, np.ndarray) else wanted
-    if dtype != wanted and not (_is_float(dtype) and _is_float(wanted)):
+    if dtype != wanted and not (is_float(dtype) and is_float(wanted)):
         return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
     parts = name.split(".")
     if config is None or "lora_B" not in parts or len(fit.shape) < 2:
@@ -293,10 +294,6 @@ def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
 
 def _numpy_dtype(dtype: str) -> Any:
     return np.dtype(getattr(ml_dtypes, dtype, None) or numpy_name(dtype))
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind == "f" or dtype == ml_dtypes.bfloat16
 
 
 def _shape(feed: Feed) -> tuple[int, ...]:

@@ -33,8 +33,6 @@ from onnxfold.runtime.bundles.manifest import Kernel
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-SUFFIX = ".vmfb"
-
 FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -92,7 +90,7 @@ class Iree:
         """Compile a model in a child process; see `Backend.compile`."""
         function, given = f"{__name__}:compile_model", [np.frombuffer(content, np.uint8)]
         _, (module,) = run_function(function, {"flags": self._flags}, given, seconds)
-        file = target.with_suffix(SUFFIX)
+        file = target.with_suffix(".vmfb")
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
 

@@ -51,7 +51,7 @@ STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLV
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # for an engine or a binary to say what it is
 
-SUFFIX = ".so"
+_locks: dict[str, threading.Lock] = {}  # of all calls of a library, which a process loads once
 
 
 @dataclass(frozen=True)
@@ -126,14 +126,11 @@ def find_tool() -> Tool:
     """
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
-    if path is not None:
-        return _native(os.path.abspath(path))  # it runs in another folder
-    if named:
-        raise CompileError(f"{BINARY} is no program: {named}")
-    return _container()
-
-
-def _native(path: str) -> Tool:
+    if path is None:
+        if named:
+            raise CompileError(f"{BINARY} is no program: {named}")
+        return _container()
+    path = os.path.abspath(path)  # it runs in another folder
     try:
         version = " ".join(_ask([path, "--version"]).split())
     except CompileError as error:
@@ -293,7 +290,7 @@ class OnnxMlir:
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
             self._tool.run(folder, library_arguments(folder, name, self._flags), seconds)
-            library = folder / f"{name}{SUFFIX}"
+            library = folder / f"{name}.so"
             if not library.is_file():
                 raise CompileError(f"onnx-mlir wrote no {library.name}")
             made = Path(shutil.move(library, target.parent / library.name))
@@ -332,7 +329,7 @@ class OnnxMlir:
         library.require(kernel.function)
         fixed = [np.asarray(weights[name]) for name in kernel.weights]
         # whether its functions may run at the same time is promised nowhere
-        lock = _lock_of(str(file))
+        lock = _locks.setdefault(str(file), threading.Lock())
 
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]
@@ -343,12 +340,6 @@ class OnnxMlir:
             return dict(zip(kernel.outputs, results, strict=True))
 
         return run
-
-
-@functools.cache
-def _lock_of(library: str) -> threading.Lock:
-    """Return the lock of all calls of a library, which a process loads once."""
-    return threading.Lock()
 
 
 def _machine() -> str:

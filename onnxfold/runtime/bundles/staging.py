@@ -119,12 +119,7 @@ def _finish(folder: Path, *, fsync: bool) -> None:
         os.replace(new / name, folder / name)
     if fsync:
         _sync(folder, [])
-    _remove_old(folder)
-    shutil.rmtree(new)
-
-
-def _remove_old(folder: Path) -> None:
-    """Remove files of the bundle that was there before, which the manifest does not name."""
+    # files of the bundle that was there before, which the manifest does not name
     manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     named = {ENTRY_FILE, *([FOLD_FILE] if manifest.groups else [])}
     for model in named & {*os.listdir(folder)}:
@@ -136,6 +131,7 @@ def _remove_old(folder: Path) -> None:
     for path in folder.glob(f"{KERNELS}/*"):
         if _KERNEL.fullmatch(path.name) and f"{KERNELS}/{path.name}" not in kernels:
             files.remove(str(path))
+    shutil.rmtree(new)
 
 
 def _names_in(folder: Path) -> list[str]:

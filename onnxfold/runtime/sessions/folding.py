@@ -35,7 +35,7 @@ from onnxfold.onnxruntime_sessions import (
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Manifest, TensorInfo
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 
 if TYPE_CHECKING:
@@ -70,7 +70,11 @@ class Given:
     def __init__(self, info: TensorInfo, value: Feed, *, copies: bool = True) -> None:
         try:
             self._is_fixed = is_fixed(value)
-            self.value = value if self._is_fixed or not copies else _copied(value)
+            if copies and isinstance(value, np.ndarray) and not self._is_fixed:
+                value = np.array(value, order="C")
+            elif copies and has_numbers(value):  # else it is not in the CPU's memory
+                value = ort_copy(value)
+            self.value = value
             self.feed = ort_value(self.value)
             if not self.feed.has_value():  # its type would end the process
                 raise UsageError("it has no value")
@@ -108,47 +112,6 @@ class Given:
         return digest.digest()
 
 
-class Constants:
-    """The runtime constants of a split model, and what is fed for them.
-
-    Attributes:
-        known: The constants by name, in order.
-        in_entry: Names of those that entry reads itself.
-    """
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.known = {info.name: info for info in manifest.runtime_constants}
-        self.in_entry = self.known.keys() & manifest.entry_inputs
-
-    def merged(self, setting: Setting, feed: Mapping[str, Feed]) -> Setting:
-        """Return the constants in a feed, and those of a setting where none are fed.
-
-        Returns:
-            The setting itself if the feed has no other values.
-        """
-        changed = {
-            name: Given(info, feed[name])
-            for name, info in self.known.items()
-            if name in feed and not (name in setting and setting[name].is_same(feed[name]))
-        }
-        return {**setting, **changed} if changed else setting
-
-    def given(self, values: Mapping[str, Feed]) -> Setting:
-        """Wrap constants that are folded at once and never compared: what entry reads is copied.
-
-        Raises:
-            UsageError: A name is of no runtime constant, or the constant cannot have its value.
-        """
-        for name in values:
-            if name not in self.known:
-                known = ", ".join(self.known) or "none"
-                raise UsageError(f"{name!r} is no runtime constant; there are {known}")
-        return {
-            name: Given(self.known[name], value, copies=name in self.in_entry)
-            for name, value in values.items()
-        }
-
-
 def is_fixed(value: Feed) -> bool:
     """Return whether an array cannot be written to: it and every array that it is a view of."""
     while isinstance(value, np.ndarray):
@@ -171,13 +134,6 @@ def _elements(value: Feed) -> Array:
         return np.asarray(array, order="C")
     except ValueError:
         raise UsageError("a runtime constant must be a tensor in the CPU's memory") from None
-
-
-def _copied(value: Feed) -> Feed:
-    """Return a copy in memory of its own; of what is not in the CPU's memory, the value itself."""
-    if isinstance(value, np.ndarray):
-        return np.array(value, order="C")
-    return ort_copy(value) if has_numbers(value) else value
 
 
 @functools.cache

@@ -94,7 +94,7 @@ class Handle:
 
     Attributes:
         nbytes: Bytes of its folded tensors.
-        owner: The session that made it, for itself to know.
+        owner: What tells the session that made it from others.
     """
 
     def __init__(

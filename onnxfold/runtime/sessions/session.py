@@ -20,8 +20,8 @@ from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
 from onnxfold.runtime.sessions.folding import (
-    Constants,
     FoldStatistics,
+    Given,
     Placement,
     SessionFolding,
     Setting,
@@ -106,7 +106,9 @@ class Session:
             SHARED if max_cache_bytes is None else FoldCache(max_bytes=max_cache_bytes)
         )
         self._specialize = specialize
-        self._constants = Constants(self.bundle.manifest)
+        manifest = self.bundle.manifest
+        self._known = {info.name: info for info in manifest.runtime_constants}
+        self._in_entry = self._known.keys() & manifest.entry_inputs
         self._open()
         if backend not in ("auto", "onnxruntime"):
             placements = self.placements()
@@ -200,21 +202,26 @@ class Session:
             UsageError: One is missing, is no runtime constant, or has another type or shape.
             ModelError: The file is damaged.
         """
-        manifest = self.bundle.manifest
-        known = self._constants.known
+        manifest, known = self.bundle.manifest, self._known
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
             from onnxfold.runtime.adapters import constants_of
 
             constants = constants_of(constants, manifest)
-        return self._fold(self._constants.given(constants))
+        for name in constants:
+            if name not in known:
+                names = ", ".join(known) or "none"
+                raise UsageError(f"{name!r} is no runtime constant; there are {names}")
+        return self._fold(
+            {n: Given(known[n], v, copies=n in self._in_entry) for n, v in constants.items()}
+        )
 
     def _own(self, handle: Handle) -> Handle:
         """Return the handle, which must be of this session."""
         if not isinstance(handle, Handle):
             raise UsageError("the handle must be one of fold()")
-        if handle.owner is not self._constants:
+        if handle.owner is not self._known:
             raise UsageError("the handle is of another session")
         return handle
 
@@ -225,22 +232,26 @@ class Session:
         Returns:
             The handle, and the rest of the feed.
         """
-        constants, current = self._constants, self._current
-        before: Setting = {} if current is None else current[0]
-        setting = constants.merged(before, feed)
-        if current is None or setting is not before:
+        known, current = self._known, self._current
+        setting: Setting = {} if current is None else current[0]
+        changed = {
+            name: Given(info, feed[name])
+            for name, info in known.items()
+            if name in feed and not (name in setting and setting[name].is_same(feed[name]))
+        }
+        if current is None or changed:
+            setting = {**setting, **changed}
             current = self._current = setting, self._fold(setting)
-        return current[1], {n: value for n, value in feed.items() if n not in constants.known}
+        return current[1], {n: value for n, value in feed.items() if n not in known}
 
     def _fold(self, setting: Setting) -> Handle:
-        for name, info in self._constants.known.items():
+        for name, info in self._known.items():
             if name not in setting and not info.optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")
         folded = self._folding.fold(setting)
         bound = {name: value for part in folded for name, value in part.values.items()}
-        in_entry = self._constants.in_entry
-        bound.update((n, given.feed) for n, given in setting.items() if n in in_entry)
-        return Handle(self._constants, self._entry, folded, bound)
+        bound.update((n, given.feed) for n, given in setting.items() if n in self._in_entry)
+        return Handle(self._known, self._entry, folded, bound)
 
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None

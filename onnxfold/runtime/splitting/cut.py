@@ -26,7 +26,7 @@ from onnxfold.analysis.arithmetic import operations_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, UNKNOWN, Fact, of_array, of_type
+from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, of_array, of_type
 from onnxfold.ops import Trait, ops
 from onnxfold.runtime.bundles.manifest import StayingNode, TensorInfo
 from onnxfold.runtime.splitting.parts import operands_of
@@ -83,22 +83,15 @@ class NominalSizes:
 
     def shape(self, value: ir.Value) -> tuple[int, ...] | None:
         """Return the nominal shape; None if it is not known or the value is no tensor."""
-        fact = self._fact(value)
+        fact = self._facts.of(value)
         return None if fact.other is not None else fact.static_shape
 
     def nbytes(self, value: ir.Value) -> int | None:
         """Nominal bytes; None if they are not known or the value is no tensor of numbers."""
-        shape, dtype = self.shape(value), self._fact(value).dtype
+        shape, dtype = self.shape(value), self._facts.of(value).dtype
         if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
             return None
         return storage.data_bytes(dtype, shape)
-
-    def _fact(self, value: ir.Value) -> Fact:
-        try:
-            return self._facts.of(value)
-        except Exception:  # an op need not take the stand-ins: an axis of 64, say
-            self._facts.set(value, UNKNOWN)
-            return UNKNOWN
 
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:

@@ -106,7 +106,7 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
         if value.is_graph_output():
             raise UsageError(f"weight {value.name!r} is an output and cannot be a runtime constant")
     model.graph.inputs.extend(chosen)
-    ranks = _low_ranks(model.graph, chosen)
+    ranks = list(_low_ranks(model.graph, chosen))
     scales = {rank.right: rank.scale for rank in ranks}
     opened.names.extend(value.name or "" for value in chosen)
     opened.weights = [
@@ -144,30 +144,19 @@ def _is_transposed(weight: ir.Value) -> bool:
     """Return whether it is the transpose of what PyTorch has: a linear layer's weight
     is out by in.
     """
-    for use in uses(weight):
-        if use.node.op_type == "MatMul" and use.idx == 1:
-            return True
-        if use.node.op_type == "Gemm" and use.idx == 1:
-            return not use.node.attributes.get_int("transB", 0)
-    return False
+    products = [u.node for u in uses(weight) if u.idx == 1 and u.node.op_type in ("MatMul", "Gemm")]
+    return bool(products) and not products[0].attributes.get_int("transB", 0)
 
 
-def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> list[_LowRank]:
-    """Return the ranks that a model leaves open.
-
-    Args:
-        graph: The model's graph.
-        weights: Runtime constants that are weights.
-    """
-    found = []
+def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowRank]:
+    """Yield the ranks that a model leaves open, of runtime constants that are weights."""
     for node in graph:
         rank = _LowRank()
         axes = list(_summed(node))
         if axes and all(_trace(value, axis, weights, rank) for value, axis in axes):
             rank.right = rank.weights[-1][0]
             rank.scale *= node.attributes.get_float("alpha", 1.0) * _scale_behind(node.outputs[0])
-            found.append(rank)
-    return found
+            yield rank
 
 
 def _summed(node: ir.Node) -> Iterator[_Axis]:

@@ -204,11 +204,11 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
             several = f"may be {' or '.join(map(repr, constants[:3]))}"
             problem = several if constants else "no runtime constant is called that"
             found.append(Fit(name, _shape(feed), problem=problem))
-    often = Counter(fit.constant for fit in found if fit.constant is not None)
+    often: Counter[str | None] = Counter(fit.constant for fit in found if fit.constant is not None)
     return [
-        fit
-        if fit.constant is None or often[fit.constant] == 1
-        else replace(fit, problem=f"several tensors are {fit.constant!r}")
+        replace(fit, problem=f"several tensors are {fit.constant!r}")
+        if often[fit.constant] > 1
+        else fit
         for fit in found
     ]
 

@@ -305,14 +305,7 @@ def _inline(model: ir.Model) -> None:
 
 
 def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0) -> ir.Model:
-    """Optimize one of the two parts for itself, as `run_passes` does it.
-
-    Args:
-        part: The part; changed.
-        fold_at: As for `onnxfold.split`.
-        options: As there.
-        allowed: Bytes that the part may take; 0 for as many as it takes.
-    """
+    """Optimize one of the two parts, which may take so many bytes (0: as many as it takes)."""
     if fold_at != "compile":
         return part
     declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}

@@ -65,11 +65,9 @@ def load_kernels(bundle: Bundle, backend: str) -> tuple[list[Loaded], dict[str, 
     loaded: list[Loaded] = []
     reasons: dict[str, str] = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
-    changed = None
-    if any(kernel.files for kernel in kernels):
-        made_of = bundle.manifest.hashes.get(FOLD_FILE, bundle.fold_hash)
-        if bundle.fold_hash != made_of:
-            changed = f"{FOLD_FILE} is not the model that the kernels were made of"
+    changed, hashes = None, bundle.manifest.hashes
+    if any(k.files for k in kernels) and hashes.get(FOLD_FILE) not in (None, bundle.fold_hash):
+        changed = f"{FOLD_FILE} is not the model that the kernels were made of"
     fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for the weights, if kernels read any
     for kernel in kernels:
         reason = kernel.reason or changed

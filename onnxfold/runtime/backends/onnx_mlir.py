@@ -287,28 +287,27 @@ class OnnxMlir:
         The name of the target becomes the tag of the library's symbols.
         """
         name = target.name
-        with work_folder() as folder:
-            (folder / MODEL).write_bytes(content)
-            self._tool.run(folder, library_arguments(folder, name, self._flags), seconds)
-            library = folder / f"{name}.so"
-            if not library.is_file():
-                raise CompileError(f"onnx-mlir wrote no {library.name}")
-            made = Path(shutil.move(library, target.parent / library.name))
+        made = self._made(content, library_arguments, name, ".so", target.parent, seconds)
         return Built([made], f"run_main_graph_{name}")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
-        written = []
-        with work_folder() as scratch:
-            (scratch / MODEL).write_bytes(content)
-            for stage in STAGES:
-                arguments = stage_arguments(scratch, stage, self._flags)
-                self._tool.run(scratch, arguments, seconds)
-                made = scratch / f"{stage}.onnx.mlir"
-                if not made.is_file():
-                    raise CompileError(f"onnx-mlir wrote no {made.name}")
-                written.append(Path(shutil.move(made, folder / f"{stage}.mlir")))
-        return written
+        return [
+            self._made(content, stage_arguments, stage, ".onnx.mlir", folder, seconds)
+            for stage in STAGES
+        ]
+
+    def _made(
+        self, content: bytes, arguments: Any, name: str, suffix: str, to: Path, seconds: float
+    ) -> Path:
+        """Have the tool write a file from a model, and move it to a folder."""
+        with work_folder() as folder:
+            (folder / MODEL).write_bytes(content)
+            self._tool.run(folder, arguments(folder, name, self._flags), seconds)
+            made = folder / f"{name}{suffix}"
+            if not made.is_file():
+                raise CompileError(f"onnx-mlir wrote no {made.name}")
+            return Path(shutil.move(made, to / f"{name}{made.suffix}"))
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return why a stored kernel with this key cannot be run here, or None."""

@@ -226,11 +226,9 @@ class Session:
         return handle
 
     def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
-        """Return the handle for the constants in a feed (those of the run before where none are
-        fed).
+        """Return the handle for the constants in a feed, and the rest of the feed.
 
-        Returns:
-            The handle, and the rest of the feed.
+        Constants that are not fed are those of the run before.
         """
         known, current = self._known, self._current
         setting: Setting = {} if current is None else current[0]

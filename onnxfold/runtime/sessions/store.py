@@ -160,11 +160,7 @@ def _digest(model: ir.Model) -> str:
 
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
-    """Return the tensors of a folder, mapped.
-
-    Args:
-        path: The folder.
-        is_trusted: Whether the content is known to be what was written, so is not read.
+    """Return the tensors of a folder, mapped; what is trusted to be what was written is not read.
 
     Raises:
         ModelError: The content is not what was written.

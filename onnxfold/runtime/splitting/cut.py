@@ -239,29 +239,16 @@ def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut
 
 def _follow(region: ConstantRegion, stored: Collection[ir.Value]) -> RuntimeCut:
     """Follow the values that entry demands back to cached ones; nodes on the way stay in entry."""
-    cached: set[ir.Value] = set()
-    staying: set[ir.Node] = set()
-    seen = set(region.demanded)
-    pending = list(region.demanded)
-    while pending:
-        value = pending.pop()
-        node = value.producer()
-        if node is None or node not in region.operands or node in staying:
-            continue
-        if value in stored:
-            cached.add(value)
-            continue
-        staying.add(node)
-        for operand in region.operands[node]:
-            if operand not in seen:
-                seen.add(operand)
-                pending.append(operand)
-    chosen: list[ir.Value] = []
-    stays = {}
-    for node in region.operands:
-        if node in staying:
+    needed = set(region.demanded)
+    cached: list[ir.Value] = []
+    stays: dict[ir.Node, StayingNode] = {}
+    for node, operands in reversed(region.operands.items()):
+        made = [v for v in reversed(node.outputs) if v in needed]
+        if all(v in stored for v in made):
+            cached += made
+        else:
+            needed.update(operands)
             name = node.name or node.outputs[0].name or ""
             stays[node] = StayingNode(name, node.op_type, region.why_kept(node))
-        else:
-            chosen += filter(cached.__contains__, node.outputs)
-    return RuntimeCut(chosen, sum(region.sizes.nbytes(v) or 0 for v in chosen), stays)
+    nbytes = sum(region.sizes.nbytes(v) or 0 for v in cached)
+    return RuntimeCut(cached[::-1], nbytes, dict(reversed(stays.items())))

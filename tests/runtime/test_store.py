@@ -107,7 +107,7 @@ def test_another_cache_finds_it_and_counts(folder):
 
 def test_versions_and_cpus_do_not_share(folder, monkeypatch):
     of(FoldCache(folder), "k", w=random(9))
-    monkeypatch.setattr("onnxfold.runtime.sessions.store.cpu_features", lambda: "another")
+    monkeypatch.setattr("onnxfold.runtime.sessions.cache.cpu_features", lambda: "another")
     of(FoldCache(folder), "k", w=random(9))
     monkeypatch.setattr("importlib.metadata.version", lambda name: "9.9")
     of(FoldCache(folder), "k", w=random(9))

@@ -82,7 +82,15 @@ class Library:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
-        self._library = _load(Path(path).absolute())
+        path = Path(path).absolute()
+        if not path.is_file():
+            raise LibraryError(f"{path.name}: {os.strerror(errno.ENOENT)}")
+        try:  # all its symbols at once, and none of them visible to others
+            mode = os.RTLD_NOW | os.RTLD_LOCAL
+            self._library = ctypes.CDLL(str(path), mode=mode, use_errno=True)
+        except OSError as error:
+            reason = str(error).removeprefix(f"{path}: ")
+            raise LibraryError(f"the library does not load: {reason}") from error
         for name, result, arguments in _API:
             self._declare(name, result, arguments)
 
@@ -197,14 +205,3 @@ class _OutputList:
         steps = [s * dtype.itemsize for s in strides]
         array: Array = np.ndarray(shape, dtype, memory, strides=steps)
         return array if owned else array.copy()
-
-
-def _load(path: Path) -> Any:
-    """Open a library: all its symbols at once, and none of them visible to others."""
-    if not path.is_file():
-        raise LibraryError(f"{path.name}: {os.strerror(errno.ENOENT)}")
-    try:
-        return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL, use_errno=True)
-    except OSError as error:
-        reason = str(error).removeprefix(f"{path}: ")
-        raise LibraryError(f"the library does not load: {reason}") from error

@@ -123,12 +123,10 @@ class Bundle:
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """See that a part is the one that the manifest describes."""
-        manifest = self.manifest
-        if part == ENTRY_FILE:
-            what, found, known = "inputs", inputs, set(manifest.entry_inputs)
-        else:
-            made = {name for group in manifest.groups for name in group.outputs}
-            what, found, known = "outputs", outputs, made
+        what, found, known = "inputs", inputs, {*self.manifest.entry_inputs}
+        if part != ENTRY_FILE:
+            made = (group.outputs for group in self.manifest.groups)
+            what, found, known = "outputs", outputs, set().union(*made)
         if {value.name for value in found} != known:
             reason = f"its {what} are not those of the manifest"
             raise ModelError(reason, file=self.folder / part)

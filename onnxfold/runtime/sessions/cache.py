@@ -1,18 +1,47 @@
-"""Folded tensors by the content of what they were made of, bounded in bytes, shared by sessions."""
+"""Folded tensors by the content of what they were made of, bounded in bytes, shared by sessions.
+
+In a folder, all processes of a machine share them. The tensors of one key are the initializers of a
+model, in a folder of its own. That folder appears complete or not at all, is never written to
+again, and may be removed at any moment: a process that has mapped the tensors keeps their pages.
+The process that folds a key holds a lock, which others wait for; the system releases the lock of a
+process that dies, and the next process removes what that process had written.
+
+onnx-ir is imported only if there is such a folder.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
 import os
+import shutil
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from onnxfold import files
+from onnxfold.errors import ModelError, OnnxFoldError, UsageError
+from onnxfold.memory import cpu_features, give_back_freed
+from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
+from onnxfold.user_caches import put, touch
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+logger = logging.getLogger("onnxfold")
 
 DEFAULT_BYTES = 1 << 30
 """Bound of a cache that is not told another one."""
+
+_FORMAT = 2  # of the folder
+_MODEL = "folded.onnx"
+_DIGEST = "sha256"
 
 
 @dataclass(frozen=True)
@@ -76,11 +105,7 @@ class FoldCache:
         max_bytes: int = DEFAULT_BYTES,
     ) -> None:
         self.max_bytes = max_bytes
-        self._store = None
-        if folder is not None:
-            from onnxfold.runtime.sessions.store import FoldStore  # it needs onnx-ir
-
-            self._store = FoldStore(folder, max_bytes)
+        self._store = None if folder is None else _FoldStore(folder, max_bytes)
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}
@@ -136,13 +161,13 @@ class FoldCache:
     def statistics(self) -> CacheStatistics:
         """Return a copy of the figures as they are now."""
         with self._lock:
-            return replace(self._statistics)
+            return replace(self._statistics, entries=len(self._entries))
 
     def clear(self) -> None:
         """Hold nothing any more; files in the folder stay."""
         with self._lock:
             self._entries.clear()
-            self._statistics.entries = self._statistics.bytes = 0
+            self._statistics.bytes = 0
 
     def _hold(self, key: Hashable, made: Folded) -> None:
         with self._lock:
@@ -156,8 +181,156 @@ class FoldCache:
                 statistics.evictions += 1
             self._entries[key] = made
             statistics.bytes += made.nbytes
-            statistics.entries = len(self._entries)
             statistics.peak_bytes = max(statistics.peak_bytes, statistics.bytes)
+
+
+class _FoldStore:
+    """A folder with folded tensors; those used least recently are removed first.
+
+    Args:
+        folder: The folder; created, for its owner alone, if it does not exist.
+        max_bytes: The limit on the size of all files in it.
+
+    Raises:
+        UsageError: Other users may write to the folder.
+        OnnxFoldError: The folder cannot be created.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
+        self.folder = os.path.realpath(folder)
+        self._max_bytes = max_bytes
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            status = os.stat(self.folder)
+        except OSError as error:
+            raise files.os_error(error, self.folder) from error
+        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+            reason = "is another user's folder, or one that others may write to"
+            raise UsageError(reason, file=self.folder)
+        files.remove_leftovers(self.folder)
+
+    def get(self, key: Hashable, make: Callable[[], Folded]) -> tuple[Folded, bool, bool]:
+        """Return the stored tensors of a key; if there are none, store what ``make`` returns.
+
+        Without room on the disk, and for tensors that a model cannot hold, nothing is stored.
+
+        Returns:
+            The tensors, whether ``make`` was called, and whether another process was waited for.
+        """
+        path = self._path(key)
+        waited = False
+        with contextlib.ExitStack() as stack:
+            try:
+                folded = self._opened(path)
+                if folded is None:
+                    waited = stack.enter_context(files.locked(path))
+                    folded = self._opened(path)
+            except OSError as error:
+                logger.warning("folded tensors are not kept: %s", error)
+                return make(), True, waited
+            if folded is not None:
+                return folded, False, waited
+            made = make()
+            kept = self._kept(path, made)
+        if kept is not made:
+            del made
+            give_back_freed()
+        return kept, True, waited
+
+    def touch(self, key: Hashable) -> None:
+        """Note that the tensors of a key are in use, by a process that has them mapped."""
+        touch(self._path(key))
+
+    def _path(self, key: Hashable) -> str:
+        """Return the folder of a key: of what makes the tensors, and the CPU, which decides about
+        bits.
+        """
+        makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
+        text = repr((_FORMAT, makers, cpu_features(), key))
+        return os.path.join(self.folder, hashlib.sha256(text.encode()).hexdigest())
+
+    def _opened(self, path: str) -> Folded | None:
+        """Return the tensors of a folder if it is there; what was not written by `_kept` is
+        removed.
+        """
+        if not os.path.lexists(path):
+            return None
+        try:
+            folded = _load(path)
+            touch(path)
+            return folded
+        except OnnxFoldError as error:
+            if os.path.lexists(path):  # otherwise another process has just removed it
+                logger.warning("%s is removed: %s", path, error)
+                shutil.rmtree(path)
+            return None
+
+    def _kept(self, path: str, made: Folded) -> Folded:
+        """Write tensors to a folder; the same tensors in its pages, or ``made`` if that fails."""
+        from onnxfold import storage
+
+        model = _model_of(made.values)
+        plan = None if model is None else storage.planned(model, external_data=True)
+        if model is None or plan is None or plan.size > self._max_bytes:
+            return made
+        try:
+            with files.scratch_folder("fold", parent=self.folder) as new:
+                storage.save(model, os.path.join(new, _MODEL), plan=plan, fsync=False)
+                put(new, path, self._max_bytes)
+                return _load(path, is_trusted=True)
+        except (OSError, OnnxFoldError) as error:
+            logger.warning("folded tensors are not kept: %s", error)
+            return made
+        finally:
+            model.graph.initializers.clear()  # a model is a cycle, which would keep the tensors
+
+
+def _model_of(values: Mapping[str, Any]) -> ir.Model | None:
+    """Return a model whose initializers are onnxruntime's values; None if one of them
+    is no tensor.
+    """
+    import onnx_ir as ir
+
+    if not all(map(has_numbers, values.values())):
+        return None
+    tensors = [ir.tensor(array_of(value), name=name) for name, value in values.items()]
+    weights = [ir.Value(name=tensor.name, const_value=tensor) for tensor in tensors]
+    graph = ir.Graph([], [], nodes=[], initializers=weights, name="folded")
+    model = ir.Model(graph, ir_version=10)
+    model.metadata_props[_DIGEST] = _digest(model)
+    return model
+
+
+def _digest(model: ir.Model) -> str:
+    """SHA-256 of a model's initializers: names, types, shapes and elements."""
+    digest = hashlib.sha256()
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        assert tensor is not None
+        array = tensor.numpy()
+        digest.update(repr((name, tensor.dtype.name, array.shape)).encode())
+        digest.update(array.reshape(-1).view("u1").data)
+    return digest.hexdigest()
+
+
+def _load(path: str, *, is_trusted: bool = False) -> Folded:
+    """Return the tensors of a folder, mapped; what is trusted to be what was written is not read.
+
+    Raises:
+        ModelError: The content is not what was written.
+    """
+    from onnxfold import storage
+
+    model = storage.load(os.path.join(path, _MODEL))
+    if not is_trusted and model.metadata_props.get(_DIGEST) != _digest(model):
+        raise ModelError("it is damaged", file=path)
+    values = {}
+    for name, value in model.graph.initializers.items():
+        assert value.const_value is not None
+        values[name] = ort_value(value.const_value.numpy())
+        if values[name].data_ptr() % 64:  # a small tensor, which lies in the model itself
+            values[name] = ort_copy(values[name])
+    return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))
 
 
 SHARED = FoldCache()

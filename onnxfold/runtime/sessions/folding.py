@@ -98,7 +98,9 @@ class Given:
             return False
         if is_text(mine):
             return bool(mine.tolist() == other.tolist())
-        return not _memcmp()(mine.ctypes.data, other.ctypes.data, mine.nbytes)
+        memcmp = c_library().memcmp  # at the speed of memory, while other threads run
+        memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+        return not memcmp(mine.ctypes.data, other.ctypes.data, mine.nbytes)
 
     @functools.cached_property
     def digest(self) -> bytes:
@@ -134,16 +136,6 @@ def _elements(value: Feed) -> Array:
         return np.asarray(array, order="C")
     except ValueError:
         raise UsageError("a runtime constant must be a tensor in the CPU's memory") from None
-
-
-@functools.cache
-def _memcmp() -> Any:
-    """Return the C library's: it compares at the speed of memory, and other threads run
-    meanwhile.
-    """
-    function = c_library().memcmp
-    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    return function
 
 
 @dataclass(frozen=True)

@@ -59,11 +59,7 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
         self.entry = entry
         self._feeds = feeds
         self._refuse = refuse
-        self._bind()
-
-    def _bind(self) -> None:
-        for name, value in self._feeds.items():
-            super().bind_ortvalue_input(name, value)
+        self.clear_binding_inputs()
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """See onnxruntime."""
@@ -83,7 +79,8 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     def clear_binding_inputs(self) -> None:
         """See onnxruntime; what the handle binds stays."""
         super().clear_binding_inputs()
-        self._bind()
+        for name, value in self._feeds.items():
+            super().bind_ortvalue_input(name, value)
 
 
 class Handle:

@@ -353,8 +353,7 @@ def _is_other(node: ir.Node, other: ir.Node | None) -> bool:
     """Return whether a node does something else than the one that makes the same in the other
     model.
     """
-    return other is None or _signature(node) != _signature(other)
-
-
-def _signature(node: ir.Node) -> tuple[object, ...]:
-    return (node.op_identifier(), *(None if v is None else v.name for v in node.inputs))
+    if other is None or node.op_identifier() != other.op_identifier():
+        return True
+    mine, theirs = ([v and v.name for v in each.inputs] for each in (node, other))
+    return mine != theirs

@@ -48,11 +48,15 @@ class Loaded(NamedTuple):
     """A kernel that can be run here."""
 
     backend: str
-    outputs: list[str]
+    outputs: tuple[str, ...]
+    hashes: tuple[str, ...]
+    """Of its files."""
     run: Run
 
 
-def load_kernels(bundle: Bundle, backend: str) -> tuple[list[Loaded], dict[str, str]]:
+def load_kernels(
+    bundle: Bundle, backend: str
+) -> tuple[dict[tuple[str, ...], Loaded], dict[str, str]]:
     """Load the kernels of a split model that can be used here.
 
     Args:
@@ -60,9 +64,9 @@ def load_kernels(bundle: Bundle, backend: str) -> tuple[list[Loaded], dict[str, 
         backend: Whose kernels; "auto" for all that are faster than onnxruntime.
 
     Returns:
-        The kernels, and by output name why there is none.
+        The kernels by their outputs, and by output name why there is none.
     """
-    loaded: list[Loaded] = []
+    loaded: dict[tuple[str, ...], Loaded] = {}
     reasons: dict[str, str] = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
     changed, hashes = None, bundle.manifest.hashes
@@ -77,7 +81,8 @@ def load_kernels(bundle: Bundle, backend: str) -> tuple[list[Loaded], dict[str, 
             reason = f"it is faster than the kernel that {kernel.backend} made"
         if reason is None:
             try:
-                loaded.append(Loaded(kernel.backend, kernel.outputs, _load(bundle, kernel, fold)))
+                run, names = _load(bundle, kernel, fold), tuple(kernel.outputs)
+                loaded[names] = Loaded(kernel.backend, names, tuple(kernel.hashes.values()), run)
                 continue
             except (CompileError, UsageError) as error:
                 reason = str(error)

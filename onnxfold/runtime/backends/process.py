@@ -81,11 +81,10 @@ def _told(what: str, seconds: float) -> Iterator[None]:
     except isolated.Failure as failure:
         if failure.kind == "late":
             raise CompileError(f"{what} took longer than {seconds:g} s") from failure
-        if failure.kind != "ended":
-            raise CompileError(
-                reason_in(f"{failure}\n{failure.output}") or failure.kind
-            ) from failure
-        raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
+        if failure.kind == "ended":
+            raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
+        reason = reason_in(f"{failure}\n{failure.output}")
+        raise CompileError(reason or failure.kind) from failure
 
 
 def memory_limit() -> int:

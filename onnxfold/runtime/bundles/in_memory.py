@@ -77,7 +77,15 @@ class InMemory(Bundle):
     def fold_hash(self) -> str:
         """SHA-256 of runtime_fold and its weights."""
         with self._lock:
-            return _content_hash(self.parts[FOLD_FILE])
+            plan = plan_model(self.parts[FOLD_FILE], lambda span: None)
+            digest = hashlib.sha256(_content(plan.model("")))
+            for place in plan.data.tensors if plan.data is not None else ():
+                tensor: Any = place.tensor
+                tensor.tofile(SimpleNamespace(write=digest.update))
+                span = span_of(tensor)
+                if span is not None:
+                    span.file.release(span.offset, span.length)
+        return digest.hexdigest()
 
     def load(self, part: str) -> ir.Model:
         """Return a part as a model, to be changed."""
@@ -221,16 +229,3 @@ def _content(plan: FilePlan) -> bytes:
     parts = dict(plan.literals)
     parts.update((place.offset, place.tensor.tobytes()) for place in plan.tensors)
     return b"".join(parts[offset] for offset in sorted(parts))
-
-
-def _content_hash(model: ir.Model) -> str:
-    """SHA-256 of a model and its weights, wherever they are."""
-    plan = plan_model(model, lambda span: None)
-    digest = hashlib.sha256(_content(plan.model("")))
-    for place in plan.data.tensors if plan.data is not None else ():
-        tensor: Any = place.tensor
-        tensor.tofile(SimpleNamespace(write=digest.update))
-        span = span_of(tensor)
-        if span is not None:
-            span.file.release(span.offset, span.length)
-    return digest.hexdigest()

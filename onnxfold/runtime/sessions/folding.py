@@ -193,14 +193,11 @@ class SessionFolding:
         self._cache = cache
         self._strict = strict
         self._lock = threading.Lock()
-        kernels = bundle.manifest.kernels
-        loaded, self._reasons = load_kernels(bundle, backend) if kernels else ([], {})
-        self._kernels = {tuple(kernel.outputs): kernel for kernel in loaded}
-        hashes = {tuple(kernel.outputs): (*kernel.hashes.values(),) for kernel in kernels}
+        self._kernels, self._reasons = load_kernels(bundle, backend)
         self._keys: list[tuple[Any, ...]] = []  # of the groups, without their constants
         for group in bundle.manifest.groups:
-            made = [names for names in map(tuple, group.components) if names in self._kernels]
-            makers = [(self._kernels[names].backend, *names, *hashes[names]) for names in made]
+            made = filter(None, map(self._kernels.get, map(tuple, group.components)))
+            makers = ((kernel.backend, *kernel.outputs, *kernel.hashes) for kernel in made)
             own = len(self._keys), tuple(makers), repr(providers), key_of(options)
             self._keys.append((bundle.fold_hash, *own))
         # by the tensors that they make
@@ -257,7 +254,7 @@ class SessionFolding:
                     names = kernel.outputs
                     told = "the kernel for %s failed: %s; onnxruntime takes over"
                     logger.warning(told, names[0], error)
-                    self._kernels.pop(tuple(names), None)
+                    self._kernels.pop(names, None)
                     self._reasons.update(dict.fromkeys(names, f"the kernel failed: {error}"))
         rest = tuple(name for name in group.outputs if name not in values)
         if rest:

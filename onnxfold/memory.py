@@ -62,7 +62,6 @@ def rss_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-@functools.cache
 def c_library() -> Any:
     """Return the C library that this process has loaded."""
     return ctypes.CDLL(None)

@@ -47,6 +47,9 @@ Setting = Mapping[str, "Given"]
 
 logger = logging.getLogger("onnxfold")
 
+_memcmp = c_library().memcmp  # at the speed of memory, while other threads run
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
 
 class Given:
     """The value of a runtime constant, with the content that it had when it was given.
@@ -98,9 +101,7 @@ class Given:
             return False
         if is_text(mine):
             return bool(mine.tolist() == other.tolist())
-        # at the speed of memory, while other threads run
-        places = (ctypes.c_void_p(array.ctypes.data) for array in (mine, other))
-        return not c_library().memcmp(*places, ctypes.c_size_t(mine.nbytes))
+        return not _memcmp(mine.ctypes.data, other.ctypes.data, mine.nbytes)
 
     @functools.cached_property
     def digest(self) -> bytes:

@@ -6,7 +6,7 @@ Strings are left to onnxruntime, and so are the floats of 8 bits and all that is
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,16 +28,17 @@ from onnxfold.kernels.dtypes import (
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, kernel
 
-Converter = Callable[[Array], Array]
-
 _CASTABLE = NUMBERS | {BOOL}
 
 
 def _cast_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-    if dtypes[0] is None:
-        return Kind.GENERAL
-    _, total = _conversion(dtypes[0], _numpy_dtype(attributes["to"]))
-    return Kind.ELEMENTWISE if total else Kind.GENERAL
+    source, target = dtypes[0], _numpy_dtype(attributes["to"])
+    if source == target:
+        fails = source == STRING
+    else:
+        fails = source not in _CASTABLE or target not in _CASTABLE
+        fails = fails or (source in FLOATS and target in INTEGERS)
+    return Kind.GENERAL if fails else Kind.ELEMENTWISE
 
 
 @kernel("Cast", since=6, kind=_cast_kind)
@@ -64,45 +65,23 @@ def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up
 def _cast(x: Array, target: DType) -> Array:
     if x.dtype == target:
         return x
-    convert, _ = _conversion(x.dtype, target)
-    if convert is None:
+    if x.dtype not in _CASTABLE or target not in _CASTABLE:
         raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
-    return convert(x)
+    if x.dtype in FLOATS and target in INTEGERS:
+        _refuse_out_of_range(x, target)
+    if x.dtype == FLOAT64 and target in (FLOAT16, BFLOAT16):
+        x = x.astype(FLOAT32)  # as onnxruntime rounds
+    return np.asarray(x.astype(target))
 
 
-@functools.cache
-def _conversion(source: DType, target: DType) -> tuple[Converter | None, bool]:
-    """Return the function that casts exactly, and whether it does so whatever the data."""
-    if source == target:
-        return _by_way_of(None, target), source != STRING
-    if source not in _CASTABLE or target not in _CASTABLE:
-        return None, False
-    if target in INTEGERS and source in FLOATS:
-        return _truncating(target), False
-    twice = source == FLOAT64 and target in (FLOAT16, BFLOAT16)  # as onnxruntime rounds
-    return _by_way_of(FLOAT32 if twice else None, target), True
-
-
-def _by_way_of(middle: DType | None, target: DType) -> Converter:
-    if middle is None:
-        return lambda x: np.asarray(x.astype(target))
-    return lambda x: np.asarray(x.astype(middle).astype(target))
-
-
-def _truncating(target: DType) -> Converter:
+def _refuse_out_of_range(x: Array, target: DType) -> None:
+    check_readable(x)
+    check_allocatable(x.shape, target)
+    if not x.size:
+        return
     # Bounds as float64: the upper one is exclusive, since the greatest int64 is no float.
     info = np.iinfo(target)
     low, high = float(info.min), float(int(info.max) + 1)
-
-    def convert(x: Array) -> Array:
-        check_readable(x)
-        check_allocatable(x.shape, target)
-        if x.dtype not in (FLOAT32, FLOAT64):
-            x = x.astype(FLOAT32)
-        if x.size:
-            least, greatest = float(x.min()), float(x.max())
-            if not (low - 1 < least and greatest < high) or (low - 1 == low and least < low):
-                raise NotExact(f"a value is NaN or out of range for {target.name}")
-        return np.asarray(x.astype(target))
-
-    return convert
+    least, greatest = float(x.min()), float(x.max())
+    if not (low - 1 < least and greatest < high) or (low - 1 == low and least < low):
+        raise NotExact(f"a value is NaN or out of range for {target.name}")

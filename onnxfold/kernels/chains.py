@@ -92,11 +92,12 @@ def viewed(operation: Operation, index: int, expression: Expression) -> Expressi
     Raises:
         Postpone: The result is not a view.
     """
+    others = [None if b is None else b.array() for b in operation.operands[1:]]
     made: dict[Expression, Expression] = {}
     for e in _in_order(expression):
         assert not isinstance(e, Joined), "a concatenation that is viewed is stored first"
         if isinstance(e, Leaf):
-            made[e] = Leaf(e.buffer, _view(operation, index, e.array))
+            made[e] = Leaf(e.buffer, operation.call([e.array, *others], most_bytes=0)[index])
         else:
             made[e] = Step(e.operation, [None if o is None else made[o] for o in e.operands])
     return made[expression]
@@ -105,11 +106,6 @@ def viewed(operation: Operation, index: int, expression: Expression) -> Expressi
 def is_joined(expression: Expression) -> bool:
     """Return True if a concatenation is a part of it."""
     return any(isinstance(e, Joined) for e in _in_order(expression))
-
-
-def _view(operation: Operation, index: int, array: Array) -> Array:
-    others = [None if b is None else b.array() for b in operation.operands[1:]]
-    return operation.call([array, *others], most_bytes=0)[index]
 
 
 def _in_order(expression: Expression) -> list[Expression]:

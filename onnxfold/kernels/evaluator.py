@@ -8,6 +8,7 @@ dependencies allow, for all that is asked for together.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -96,19 +97,18 @@ class Evaluator:
                 return results
         self._engines.admit_graphs(operation)
         types = inference.infer(operation)
-        for output, result_type in zip(operation.node.outputs, types, strict=True):
-            if output.name and not _is_complete(result_type):
-                return self._apply_now(operation)
+        wanted = [bool(output.name) for output in operation.node.outputs]
+        if any(t is None or t.shape is None for t in itertools.compress(types, wanted)):
+            return self._apply_now(operation)
         results = []
-        for output, result_type in zip(operation.node.outputs, types, strict=True):
-            if not output.name or result_type is None:
+        for result_type, is_wanted in zip(types, wanted, strict=True):
+            if not is_wanted or result_type is None or result_type.shape is None:
                 results.append(None)
                 continue
-            shape = result_type.shape if result_type.shape is not None else ()
             is_tensor = result_type.dtype != ir.DataType.UNDEFINED
             if is_tensor:
-                check_representable(shape, result_type.dtype.numpy())
-            buffer = self.pool.defer(shape, result_type.dtype, operation)
+                check_representable(result_type.shape, result_type.dtype.numpy())
+            buffer = self.pool.defer(result_type.shape, result_type.dtype, operation)
             if not is_tensor:
                 buffer.type_proto = result_type.proto
             results.append(buffer)
@@ -254,12 +254,6 @@ def _are_tensors(operation: Operation) -> bool:
         if buffer is not None and buffer.type_proto is not None:
             return False
     return True
-
-
-def _is_complete(result: inference.ResultType | None) -> bool:
-    if result is None:
-        return False
-    return result.shape is not None or result.dtype == ir.DataType.UNDEFINED
 
 
 def _may_be_sizes(buffer: Buffer) -> bool:

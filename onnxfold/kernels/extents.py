@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.pool import Buffer
-from onnxfold.pool.buffer import Array
+from onnxfold.pool.buffer import Array, distinct
 
 # Operands and results up to this many bytes each are computed at once, larger ones postponed.
 EAGER_BYTES = 1 << 16
@@ -25,24 +26,13 @@ def effective_bytes(arrays: Sequence[Array | None]) -> int:
     """
     if all(a is None or a.size <= 16 for a in arrays):
         return 8 * 16 * 16  # scalars and the like, by the thousand: an estimate will do
-    largest = 0
-    for array in arrays:
-        if array is None:
-            continue
-        size = array.itemsize
-        for extent, stride in zip(array.shape, array.strides, strict=True):
-            if stride:
-                size *= extent
-        largest = max(largest, size)
-    if len(arrays) > 1:
+    present = [a for a in arrays if a is not None]
+    largest = max(distinct(a).nbytes for a in present)
+    if len(present) > 1:
         # operands can be small and their broadcast large: an outer sum
-        collapsed, _ = collapse(arrays)
-        shape = broadcast_shape(*(a.shape for a in collapsed if a is not None))
-        itemsize = max(a.itemsize for a in collapsed if a is not None)
-        size = itemsize
-        for extent in shape:
-            size *= extent
-        largest = max(largest, size)
+        collapsed = [a for a in collapse(present)[0] if a is not None]
+        shape = broadcast_shape(*(a.shape for a in collapsed))
+        largest = max(largest, math.prod(shape) * max(a.itemsize for a in collapsed))
     return largest
 
 

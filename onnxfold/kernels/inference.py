@@ -34,7 +34,7 @@ class ResultType:
     """What is known of one result: a tensor's dtype and, if inferred, its shape."""
 
     dtype: ir.DataType
-    """UNDEFINED for a sequence, an optional or a sparse tensor."""
+    """UNDEFINED for a sequence, an optional or a sparse tensor, whose shape is ()."""
     shape: tuple[int, ...] | None
     proto: onnx.TypeProto
 
@@ -230,7 +230,7 @@ def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
     if proto is None:
         return None
     if not proto.HasField("tensor_type"):
-        return ResultType(ir.DataType.UNDEFINED, None, proto) if proto.WhichOneof("value") else None
+        return ResultType(ir.DataType.UNDEFINED, (), proto) if proto.WhichOneof("value") else None
     tensor = proto.tensor_type
     if not tensor.elem_type:
         return None

@@ -247,13 +247,6 @@ def tile(x: Array, repeats: Array) -> Array:
     if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
         return _broadcast(x, shape)
     check_allocatable(shape, x.dtype)
-    result = np.empty(shape, x.dtype)
-    # Every axis as a pair (repeat, size): broadcasting fills the repeats in one pass.
-    pairs = [k for pair in zip(counts, x.shape, strict=True) for k in pair]
-    ones = [k for d in x.shape for k in (1, d)]
-    if len(pairs) <= 32 and all(shape):
-        result.reshape(pairs)[...] = x.reshape(ones)
-        return result
     return np.tile(x, counts)
 
 
@@ -283,7 +276,11 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     axis = normalized_axis(axis, x.ndim)
     if x.dtype.kind in "OSU" and math.prod(x.shape[axis + 1 :]) > 1:
         raise Unfoldable("onnxruntime copies the first string of each slice only")
-    _check_indices(indices, x.shape[axis])
+    if indices.dtype.kind not in "iu":
+        raise Unfoldable(f"indices of dtype {indices.dtype.name}")
+    size, once = x.shape[axis], distinct(indices)
+    if once.size and not (-size <= int(once.min()) and int(once.max()) < size):
+        raise Unfoldable(f"an index is out of range for dimension {size}")
     before = (slice(None),) * axis
     index: tuple[Any, ...]
     if indices.ndim == 0:
@@ -295,12 +292,3 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     # np.take would first copy the whole of a strided or zero-stride operand.
     index = (*before, indices)
     return np.ascontiguousarray(x[index])
-
-
-def _check_indices(indices: Array, size: int) -> None:
-    """Raise Unfoldable unless all indices are in ``[-size, size)``: no evaluator accepts them."""
-    if indices.dtype.kind not in "iu":
-        raise Unfoldable(f"indices of dtype {indices.dtype.name}")
-    indices = distinct(indices)
-    if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
-        raise Unfoldable(f"an index is out of range for dimension {size}")

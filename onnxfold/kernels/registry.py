@@ -152,15 +152,11 @@ def _refusing(
 _TABLE: dict[str, NumpyKernel] = {}
 
 
-def kernel(
-    *op_types: str,
-    since: int = 1,
-    kind: Kind | KindRule = Kind.GENERAL,
-) -> Callable[[F], F]:
-    """Register the decorated function as the kernel of ``op_types`` in the default ONNX domain.
+def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -> Callable[[F], F]:
+    """Register the decorated function as the kernel of an op in the default ONNX domain.
 
     Args:
-        op_types: Names of the ops; several names share one function.
+        op_type: The op.
         since: First opset version of the domain for which the function is right.
         kind: What the evaluator may do with it, see :class:`Kind`; a function where that depends
             on the dtypes (such a kernel is GENERAL as long as they are not known).
@@ -170,8 +166,7 @@ def kernel(
         parameters = list(inspect.signature(function).parameters.values())
         names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
         needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
-        for op_type in op_types:
-            _TABLE[op_type] = NumpyKernel(op_type, function, since, kind, names, needed)
+        _TABLE[op_type] = NumpyKernel(op_type, function, since, kind, names, needed)
         return function
 
     return register

@@ -1,6 +1,6 @@
 """NumPy kernels, one family of ops a file; importing the package fills the table."""
 
-from onnxfold.kernels import cast, elementwise, generate, layout, reduction
+from onnxfold.kernels import cast, elementwise, generate, layout
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable, all_kernels, find
 
 __all__ = [
@@ -13,5 +13,4 @@ __all__ = [
     "elementwise",
     "generate",
     "layout",
-    "reduction",
 ]

@@ -36,7 +36,8 @@ INTEGERS = SIGNED | UNSIGNED
 FLOATS: frozenset[DType] = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64))
 NUMBERS = INTEGERS | FLOATS
 ORDERED = NUMBERS - {INT64}
-"""Of two numbers of these dtypes onnxruntime finds the greater one: see `refuse_misordered`."""
+"""Of two numbers of these dtypes onnxruntime finds the greater one. In vector registers it compares
+the lower halves of an int64 as if they had a sign."""
 
 # No op takes as many axes, sizes or parts.
 _LONGEST_LIST = 1 << 16
@@ -48,19 +49,6 @@ def require(x: Array, accepted: frozenset[DType]) -> None:
     """Raise NotExact unless the kernel is right for the dtype of ``x``."""
     if x.dtype not in accepted:
         raise NotExact(f"no NumPy arithmetic for {x.dtype.name}")
-
-
-def refuse_misordered(a: Array, b: Array) -> None:
-    """Raise NotExact where onnxruntime takes the smaller of two numbers for the greater one.
-
-    In vector registers (of AVX-512) it compares the halves of an int64: if the upper ones are
-    equal, the lower ones, which have no sign, as if they had one.
-    """
-    if a.dtype != INT64:
-        return
-    equal_above = np.right_shift(a, 32) == np.right_shift(b, 32)
-    if (equal_above & (np.bitwise_xor(a, b) & (1 << 31) != 0)).any():
-        raise NotExact("the order of 64 bit integers depends on where SIMD blocks begin")
 
 
 def elementwise_on(accepted: frozenset[DType]) -> KindRule:

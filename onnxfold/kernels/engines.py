@@ -39,7 +39,7 @@ _COPIES = 4
 # All elements of one operand meet all of the other at most: this takes milliseconds.
 _MOST_PRODUCTS = 1 << 24
 _PRODUCTS = ("Gemm", "MatMul")
-_ALONG_AXES = ops(Trait.ALONG_AXES)
+_CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 _TENSOR = ir.AttributeType.TENSOR
 
@@ -267,7 +267,7 @@ def _is_certain(operation: Operation) -> bool:
         return False
     if node.op_type in _PRODUCTS:
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
-    if node.op_type in _ALONG_AXES:
+    if node.op_type in _CERTAIN:
         return True
     dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
     return is_elementwise(node.op_type, operation.opset, dtypes)

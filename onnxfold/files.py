@@ -122,24 +122,23 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
 
 
 @contextlib.contextmanager
-def new_file(target: str, path: str | None = None, *, private: bool = False) -> Iterator[NewFile]:
-    """Create a temporary file, to be renamed; otherwise it is removed at the end.
+def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
+    """Create a temporary file with the permissions of ``target``, to be renamed.
+
+    Otherwise it is removed at the end.
 
     Args:
         target: The file whose place it will take. Its lock should be held.
         path: Where it is created, if not at a `temporary_path` of ``target``.
-        private: Only its owner may read it; otherwise it has the permissions of ``target``.
 
     Raises:
         OSError: The folder is missing, not writable, or full.
     """
     new = NewFile(-1, path or temporary_path(target))
     try:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-        new.fd = os.open(new.path, flags, 0o600 if private else 0o666)
-        if not private:
-            with contextlib.suppress(FileNotFoundError):
-                os.fchmod(new.fd, stat.S_IMODE(os.stat(target).st_mode))
+        new.fd = os.open(new.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        with contextlib.suppress(FileNotFoundError):
+            os.fchmod(new.fd, stat.S_IMODE(os.stat(target).st_mode))
         yield new
     finally:
         if new.fd >= 0:

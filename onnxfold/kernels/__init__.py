@@ -1,6 +1,6 @@
 """NumPy kernels, one family of ops a file; importing the package fills the table."""
 
-from onnxfold.kernels import cast, elementwise, generate, layout
+from onnxfold.kernels import cast, elementwise, layout
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable, all_kernels, find
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "find",
     "cast",
     "elementwise",
-    "generate",
     "layout",
 ]

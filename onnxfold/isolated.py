@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import files
+from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -326,6 +327,7 @@ def main() -> None:
     os.dup2(2, 1)  # what others print is no answer
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    defer(SYMBOLIC_ARITHMETIC)
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
         while line := waiting.get():

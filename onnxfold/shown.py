@@ -17,10 +17,14 @@ class Shown:
         super().__init_subclass__(**keywords)
         cls._text = text or cls._text
 
-    def __repr__(self) -> str:
+    def to_text(self, **how: Any) -> str:
+        """Return the table as text; how it is shown are arguments of the function that makes it."""
         module, _, name = self._text.partition(":")
-        text: str = getattr(importlib.import_module(module), name)(self)
-        return text.rstrip("\n")
+        text: str = getattr(importlib.import_module(module), name)(self, **how)
+        return text
+
+    def __repr__(self) -> str:
+        return self.to_text().rstrip("\n")
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(repr(self))}</pre>"

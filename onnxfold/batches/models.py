@@ -1,31 +1,31 @@
-"""Which models a batch is about, and where their results go."""
+"""The models of a batch: files of this machine, or at URLs wherever fsspec reaches."""
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from onnxfold.batches import remote
-from onnxfold.batches.remote import Listing
-from onnxfold.errors import UsageError
-from onnxfold.urls import is_url
+from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.storage.load import external_locations
+from onnxfold.urls import file_system, is_url
 
 
-@dataclass(frozen=True)
-class FoundModel:
-    """A model.
-
-    Attributes:
-        source: Its path or URL.
-        target: Where its result goes.
-        nbytes: Bytes of its file, without external data.
-    """
+class FoundModel(NamedTuple):
+    """A model: its path or URL, where its result goes, and the bytes of its file."""
 
     source: str
     target: str
     nbytes: int
+
+
+class _Listing(NamedTuple):
+    """The files that a pattern stands for: their names, with bytes, begin with a folder."""
+
+    folder: str
+    files: list[tuple[str, int]]
 
 
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
@@ -42,15 +42,14 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
     seen: set[str] = set()
     for given in patterns:
         pattern = os.fspath(given)
-        is_remote = is_url(pattern)
-        listing = remote.listing(pattern) if is_remote else _listing(pattern, output)
+        listing = _listed_at(pattern) if is_url(pattern) else _listed(pattern, output)
         if not listing.files:
             raise UsageError(f"{pattern}: there is no model of that name outside the output folder")
         for path, nbytes in sorted(listing.files):
             if path in seen:
                 continue
             seen.add(path)
-            target = _join(output, path[len(listing.base) :].lstrip("/" + os.sep))
+            target = _join(output, path[len(listing.folder) :].lstrip("/" + os.sep))
             if target in results:
                 other = results[target].source
                 raise UsageError(f"{other} and {path} would both be written to {target}")
@@ -58,14 +57,13 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
     return list(results.values())
 
 
-def _listing(pattern: str, output: str) -> Listing:
+def _listed(pattern: str, output: str) -> _Listing:
     if os.path.isdir(pattern):
-        return Listing(
-            pattern, list(_files(os.path.join(glob.escape(pattern), "**", "*.onnx"), output))
-        )
+        below = os.path.join(glob.escape(pattern), "**", "*.onnx")
+        return _Listing(pattern, list(_files(below, output)))
     if os.path.exists(pattern):  # a name with brackets in it is none with wildcards
-        return Listing(os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))])
-    return Listing(remote.without_wildcards(pattern), list(_files(pattern, output)))
+        return _Listing(os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))])
+    return _Listing(_without_wildcards(pattern), list(_files(pattern, output)))
 
 
 def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
@@ -77,3 +75,80 @@ def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
 
 def _join(folder: str, below: str) -> str:
     return f"{folder.rstrip('/')}/{below}" if is_url(folder) else os.path.join(folder, below)
+
+
+def _without_wildcards(pattern: str) -> str:
+    """Return the folder at the beginning of a pattern that has no wildcard in it."""
+    wild = next((k for k, c in enumerate(pattern) if c in "*?["), len(pattern))
+    return pattern[: max(pattern.rfind(sep, 0, wild) for sep in ("/", os.sep)) + 1]
+
+
+def _listed_at(url: str) -> _Listing:
+    """List the models at a URL of a file or folder, or with ``*``, ``?`` and ``**``."""
+    with _errors(url):
+        files, path = file_system(url)
+        folder = _without_wildcards(path + "/")
+        if folder != path + "/":
+            found = files.glob(path, detail=True)
+        elif files.isdir(path):
+            found = files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
+        else:
+            folder, found = path.rpartition("/")[0], {path: files.info(path)}
+        sizes = {name: i.get("size") for name, i in found.items() if i.get("type") != "directory"}
+        named = [(files.unstrip_protocol(name), int(size or 0)) for name, size in sizes.items()]
+        return _Listing(files.unstrip_protocol(folder), named)
+
+
+def version_of(url: str) -> str:
+    """Return a key that changes with the file at a URL; raises OnnxFoldError if it is missing."""
+    with _errors(url):
+        files, path = file_system(url)
+        return str(files.ukey(path))
+
+
+def fetch(url: str, folder: str) -> str:
+    """Copy a model and its external data into a folder, and return the model's path there.
+
+    Raises:
+        OnnxFoldError: They cannot be copied, or the model cannot be read.
+    """
+    with _errors(url):
+        files, path = file_system(url)
+        local = os.path.join(folder, path.rpartition("/")[2])
+        files.get_file(path, local)
+        for location in external_locations(local):
+            if _is_beside(location):  # what is elsewhere is refused when the model is loaded
+                beside = os.path.join(folder, location)
+                os.makedirs(os.path.dirname(beside), exist_ok=True)
+                files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
+    return local
+
+
+def store(local: str, url: str) -> None:
+    """Copy a model and its external data to a URL, the model last.
+
+    Raises:
+        OnnxFoldError: They cannot be copied.
+    """
+    with _errors(url):
+        files, path = file_system(url)
+        folder = path.rpartition("/")[0]
+        files.makedirs(folder, exist_ok=True)
+        for location in external_locations(local):
+            files.put_file(os.path.join(os.path.dirname(local), location), f"{folder}/{location}")
+        files.put_file(local, path)
+
+
+def _is_beside(location: str) -> bool:
+    return not os.path.isabs(location) and ".." not in location.replace("\\", "/").split("/")
+
+
+@contextlib.contextmanager
+def _errors(url: str) -> Iterator[None]:
+    """Whatever a store raises, and each has errors of its own, is one error about the URL."""
+    try:
+        yield
+    except OnnxFoldError:
+        raise
+    except Exception as error:
+        raise OnnxFoldError(f"{type(error).__name__}: {error}", file=url) from error

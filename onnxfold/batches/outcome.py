@@ -1,12 +1,20 @@
-"""What became of the models of a batch."""
+"""What became of the models of a batch: the journal, and what `onnxfold batch` prints."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+from onnxfold.errors import UsageError
+from onnxfold.report.console import Table, bytes_text, change_text, count_text, rendered
 from onnxfold.shown import Shown
+
+_MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 
 Status = Literal["done", "unchanged", "planned", "failed"]
 
@@ -56,7 +64,7 @@ class Outcome:
 
 
 @dataclass(repr=False)
-class Batch(Shown, text="onnxfold.batches.table:batch_text"):
+class Batch(Shown, text="onnxfold.batches.outcome:batch_text"):
     """What became of all models, in their order.
 
     Attributes:
@@ -87,3 +95,82 @@ class Batch(Shown, text="onnxfold.batches.table:batch_text"):
             "seconds": round(self.seconds, 6),
             "journal": self.journal,
         }
+
+
+class Journal:
+    """A file with a line of JSON for each model; the last line about a target counts.
+
+    A line that is not complete, because the process was killed, is passed over.
+
+    Args:
+        path: The file, which is created with the first line.
+
+    Raises:
+        UsageError: The file is something else, or cannot be read.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        try:
+            text = Path(path).read_text(encoding="utf-8") if os.path.exists(path) else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"the journal cannot be read: {error}", file=path) from error
+        found = filter(None, map(_outcome, text.splitlines()))
+        self.before = {outcome.target: outcome for outcome in found}
+        if text and not self.before:
+            raise UsageError("it is no journal of a batch", file=path)
+        self._begin = "" if text.endswith("\n") or not text else "\n"
+
+    def write(self, outcome: Outcome) -> None:
+        """Append a line."""
+        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(f"{self._begin}{json.dumps(outcome.to_dict())}\n")
+        self._begin = ""
+
+
+def _outcome(line: str) -> Outcome | None:
+    try:
+        document = json.loads(line)
+        return Outcome(**{**document, "warnings": tuple(document["warnings"])})
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+@rendered
+def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]:
+    """Return sums, and the models that have no result; each model if ``verbose``."""
+    if verbose:
+        yield _each(result.outcomes)
+        yield ""
+    count = result.count()
+    made = [o for o in result.outcomes if o.status in ("done", "unchanged")]
+    told = ", ".join(f"{count[status]} {status}" for status in sorted(count))
+    yield f"{count_text(len(result.outcomes), 'model')}: {told}, in {result.seconds:.1f} s"
+    if made:
+        nodes = [sum(o.nodes_before or 0 for o in made), sum(o.nodes_after or 0 for o in made)]
+        stored = [sum(o.bytes_before or 0 for o in made), sum(o.bytes_after or 0 for o in made)]
+        yield f"nodes         {nodes[0]:,} -> {nodes[1]:,}  {change_text(*nodes)}"
+        before, after = map(bytes_text, stored)
+        yield f"stored bytes  {before} -> {after}  {change_text(*stored)}"
+    needs = [o.memory for o in result.outcomes if o.memory is not None]
+    if needs:
+        yield f"memory        {bytes_text(min(needs))} to {bytes_text(max(needs))} each, predicted"
+    failed = result.failed
+    for outcome in failed if verbose else failed[:_MOST_WITHOUT_RESULT]:
+        yield f"failed: {outcome.reason}"
+    if len(failed) > _MOST_WITHOUT_RESULT and not verbose:
+        yield f"... and {len(failed) - _MOST_WITHOUT_RESULT} more; -v shows all"
+    if result.journal is not None:
+        yield f"each model is a line of {result.journal}"
+
+
+def _each(outcomes: list[Outcome]) -> Table:
+    rows = []
+    for o in outcomes:
+        nodes = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
+        sizes = ["" if n is None else bytes_text(n) for n in (o.bytes_before, o.bytes_after)]
+        memory = "" if o.memory is None else bytes_text(o.memory)
+        rows.append((o.source, o.status, *nodes, *sizes, memory, f"{o.seconds:.2f}"))
+    figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
+    return Table(("model", "", *figures), rows)

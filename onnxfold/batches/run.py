@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Union
 
 from onnxfold import isolated
-from onnxfold.batches.journal import Journal
 from onnxfold.batches.models import find
-from onnxfold.batches.outcome import Batch, Outcome
+from onnxfold.batches.outcome import Batch, Journal, Outcome
 from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
@@ -78,29 +77,18 @@ def batch(
         raise UsageError("a journal must be given where the results go to a URL")
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     models = find(given, output)
-    with ExitStack() as stack:
-        kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
-        stack.callback(kept.close)
-        tasks = [
-            Task(
-                *(model.source, model.target, sent, only_plan, timeout, memory),
-                before=kept.before.get(model.target),
-            )
-            # the largest first: no worker begins one when the others have nothing left to do
-            for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
-        ]
-        if scheduler is not None:
-            from onnxfold.batches.cluster import on_cluster
-
-            done = on_cluster(tasks, scheduler)
-        elif executor is not None:
-            done = _by(executor, tasks)
-        else:
-            limit = available_memory()
-            executor = stack.enter_context(isolated.workers(workers or processors()))
-            done = _by(executor, [replace(task, limit=task.limit or limit) for task in tasks])
-        outcomes: dict[str, Outcome] = {}
-        costs = {m.source: m.nbytes + _BYTES_OF_A_MODEL for m in models}
+    kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
+    tasks = [
+        Task(
+            *(model.source, model.target, sent, only_plan, timeout, memory),
+            before=kept.before.get(model.target),
+        )
+        # the largest first: no worker begins one when the others have nothing left to do
+        for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
+    ]
+    outcomes: dict[str, Outcome] = {}
+    costs = {m.source: m.nbytes + _BYTES_OF_A_MODEL for m in models}
+    with closing(_outcomes(tasks, workers or processors(), executor, scheduler)) as done:
         for outcome in done:
             outcomes[outcome.source] = outcome
             is_known = outcome.status == "unchanged" or outcome == kept.before.get(outcome.target)
@@ -108,9 +96,24 @@ def batch(
                 kept.write(outcome)
             if progress is not None:
                 progress("models", sum(map(costs.__getitem__, outcomes)), sum(costs.values()))
-        seconds = time.perf_counter() - began
-        journal = None if only_plan else kept.path
-        return Batch([outcomes[m.source] for m in models], seconds, journal)
+    seconds = time.perf_counter() - began
+    written = None if only_plan else kept.path
+    return Batch([outcomes[m.source] for m in models], seconds, written)
+
+
+def _outcomes(
+    tasks: Sequence[Task], workers: int, executor: Executor | None, scheduler: str | None
+) -> Generator[Outcome, None, None]:
+    if scheduler is not None:
+        from onnxfold.batches.cluster import on_cluster
+
+        yield from on_cluster(tasks, scheduler)
+    elif executor is not None:
+        yield from _by(executor, tasks)
+    else:
+        limit = available_memory()
+        with isolated.workers(workers) as executor:
+            yield from _by(executor, [replace(task, limit=task.limit or limit) for task in tasks])
 
 
 def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:

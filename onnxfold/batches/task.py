@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from onnxfold import isolated
-from onnxfold.batches import remote
+from onnxfold.batches import models
 from onnxfold.batches.outcome import Outcome
-from onnxfold.errors import OnnxFoldError
+from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import checked_options_of
@@ -28,8 +28,7 @@ from onnxfold.storage.load import external_locations
 from onnxfold.urls import is_url
 
 # A process that is killed from outside, by the system for want of memory or by a person, was
-# perhaps not at fault.
-_TRIES = 2
+# perhaps not at fault: the model is tried again.
 _KILLED = (-9, -15)
 
 # Bytes of memory of a model whose process is not used again: it may not give all of it back.
@@ -76,8 +75,13 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
             if outcome.status != "planned" or task.only_plan:
                 return outcome
             return _optimized(task, outcome, source)
-    except (OnnxFoldError, isolated.Failure, OSError) as error:
-        return replace(outcome, status="failed", reason=_reason(error, task.source))
+    except OnnxFoldError as error:
+        reason = str(error)
+    except isolated.Failure as error:
+        reason = f"{task.source}: {error}"
+    except OSError as error:
+        reason = f"{error.filename or task.source}: {error.strerror or error}"
+    return replace(outcome, status="failed", reason=reason)
 
 
 def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
@@ -86,13 +90,10 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
         if task.before.is_final:
             return task.before
         return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
-    answer = _ask(task, source, None, keep=True)
-    if "error" in answer:
-        return _failed(outcome, answer)
-    outcome = replace(outcome, **{k: answer[k] for k in ("nodes_before", "memory")})
+    outcome = _figured(task, outcome, source, None)
     limit = _limit(task)
-    if answer["memory"] > limit:
-        needs, has = bytes_text(answer["memory"]), bytes_text(limit)
+    if outcome.memory is not None and outcome.memory > limit:
+        needs, has = bytes_text(outcome.memory), bytes_text(limit)
         reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
         return replace(outcome, status="failed", reason=reason)
     return outcome
@@ -109,36 +110,63 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         share = _shares.setdefault(os.getpid(), _MemoryShare())
         stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
         began = time.perf_counter()
-        answer = _ask(task, source, target, keep=(outcome.memory or 0) < _LARGE)
-        if "error" in answer:
-            return _failed(outcome, answer)
+        outcome = _figured(task, outcome, source, target)
+        if outcome.status == "failed":
+            return outcome
         if is_url(task.target):
-            remote.store(target, task.target)
-        return replace(
-            outcome,
-            **{**answer, "warnings": tuple(answer["warnings"])},
-            status="done",
-            written=_content(task.target),
-            seconds=round(time.perf_counter() - began, 6),
-        )
+            models.store(target, task.target)
+        seconds = round(time.perf_counter() - began, 6)
+        written = _content(task.target)
+        return replace(outcome, status="done", written=written, seconds=seconds)
 
 
-def _ask(task: Task, source: str, target: str | None, *, keep: bool) -> dict[str, Any]:
-    """Return the figures of a plan, or of the optimization if there is a target."""
+def _figured(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
+    """Return the outcome of a plan, or of the optimization if there is a target."""
     request = {"source": source, "target": target, "options": task.options}
-    for tried in range(1, _TRIES + 1):
-        try:
-            answer, _ = isolated.run(
-                "onnxfold.batches.worker:work",
-                request,
-                seconds=task.seconds,
-                keep=keep,
-            )
-            return dict(answer)
-        except isolated.Failure as failure:
-            if failure.code not in _KILLED or tried == _TRIES:
-                raise
-    raise AssertionError("the last try returns or raises")
+    function = f"{__name__}:work_on"
+    keep = target is None or (outcome.memory or 0) < _LARGE
+    try:
+        figures, _ = isolated.run(function, request, seconds=task.seconds, keep=keep)
+    except isolated.Failure as failure:
+        if failure.code not in _KILLED:
+            raise
+        figures, _ = isolated.run(function, request, seconds=task.seconds, keep=keep)
+    return replace(outcome, **{**figures, "warnings": tuple(figures.get("warnings", ()))})
+
+
+def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
+    """Plan or optimize a model, in a process for `onnxfold.isolated`.
+
+    Args:
+        request: "source" and "options"; "target" is None for a plan.
+        arrays: Nothing.
+
+    Returns:
+        Attributes of the `Outcome`.
+    """
+    source, target, options = (request[name] for name in ("source", "target", "options"))
+    try:
+        from onnxfold.api import optimize_file, plan
+
+        if target is None:
+            made = plan(source, **options)
+            return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
+        report = optimize_file(source, target, **options)
+        return {
+            "nodes_before": sum(report.nodes_before.values()),
+            "nodes_after": sum(report.nodes_after.values()),
+            "bytes_before": report.bytes_before,
+            "bytes_after": report.bytes_after,
+            "peak": report.peak_rss_bytes,
+            "warnings": report.warnings,
+        }, []
+    except OnnxFoldError as error:
+        differs = isinstance(error, CheckFailedError)
+        told = {"differs": differs, "is_final": differs or isinstance(error, ModelError)}
+        return {"status": "failed", "reason": str(error), **told}, []
+    except Exception as error:  # the next model is another one
+        reason = f"{type(error).__name__}: {error} (this is a bug)"
+        return {"status": "failed", "reason": reason}, []
 
 
 def _limit(task: Task) -> int:
@@ -151,17 +179,6 @@ def lost(task: Task, error: BaseException) -> Outcome:
     return Outcome(task.source, task.target, "failed", reason)
 
 
-def _failed(outcome: Outcome, answer: Mapping[str, Any]) -> Outcome:
-    told = {key: answer[key] for key in ("differs", "is_final")}
-    return replace(outcome, status="failed", reason=answer["error"], **told)
-
-
-def _reason(error: Exception, source: str) -> str:
-    if isinstance(error, OSError):
-        return f"{error.filename or source}: {error.strerror or error}"
-    return str(error) if isinstance(error, OnnxFoldError) else f"{source}: {error}"
-
-
 @contextlib.contextmanager
 def _local(source: str) -> Iterator[str]:
     """The model as a file of this machine."""
@@ -169,7 +186,7 @@ def _local(source: str) -> Iterator[str]:
         yield source
         return
     with scratch_folder("batch") as folder:
-        yield remote.fetch(source, folder)
+        yield models.fetch(source, folder)
 
 
 def _is_same(before: Outcome, outcome: Outcome) -> bool:
@@ -186,21 +203,17 @@ def _key(task: Task, source: str) -> str:
     options = {**task.options, "check": checked_options_of(task.options)[1].seeds > 0}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
-        options["feeds"] = _feeds_content(Path(options["feeds"]))
+        path = Path(options["feeds"])  # reading them tells what is missing
+        files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]
+        options["feeds"] = [hash_file(file) for file in files]
     document = [_content(source), options, version("onnxfold")]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
-
-
-def _feeds_content(path: Path) -> list[str]:
-    """Stands for the content of a file or folder with feeds; reading them tells what is missing."""
-    files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]
-    return [hash_file(file) for file in files]
 
 
 def _content(path: str) -> str:
     """Stands for the content of a model and its external data; at a URL, for their version."""
     if is_url(path):
-        return remote.version_of(path)
+        return models.version_of(path)
     folder = Path(path).parent
     digests = [hash_file(Path(path))]
     digests += [hash_file(folder / name) for name in sorted(external_locations(path))]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import pkgutil
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from onnxfold.errors import UsageError
-from onnxfold.options import byte_size, named_shape
+from onnxfold.options import byte_size
 
 PATH = click.Path(readable=False)
 FOLDER = click.Path(readable=False, file_okay=False)
@@ -46,19 +47,14 @@ def several(*names: str, help: str, **more: Any) -> Callable[[Command], Command]
     return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **more)
 
 
-def _named(read: Callable[[str], Any], *names: str, **more: Any) -> Callable[[Command], Command]:
-    """Return an option whose values are a dictionary."""
+def named(read: Callable[[str], Any], *names: str, **more: Any) -> Callable[[Command], Command]:
+    """Return an option whose values, each read as a name and something, are a dictionary."""
     return several(*names, type=_reader(read), callback=lambda _, __, pairs: dict(pairs), **more)
 
 
 def sizes(*names: str, help: str) -> Callable[[Command], Command]:
     """Return an option for sizes of dimensions by name: batch=2."""
-    return _named(_dimension, *names, metavar="NAME=SIZE", help=help)
-
-
-def shapes(*names: str, help: str) -> Callable[[Command], Command]:
-    """Return an option for shapes by name: x:1,3,224,224."""
-    return _named(named_shape, *names, metavar="NAME:D,D,...", help=help)
+    return named(_dimension, *names, metavar="NAME=SIZE", help=help)
 
 
 def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) -> bool:
@@ -72,45 +68,74 @@ def is_verbose() -> bool:
     return logging.getLogger("onnxfold").level == logging.DEBUG
 
 
-def output_options(command: Command) -> Command:
-    """Return the options that all commands share."""
-    for option in (
-        click.option(
-            "-v",
-            "--verbose",
-            is_flag=True,
-            expose_value=False,
-            callback=_set_verbosity,
-            help="Print more, log progress, and show the traceback of a bug.",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
-    ):
-        command = option(command)
-    return command
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def completed(
-    known: Callable[[], Iterable[str]],
-) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function by which shells complete the last of names separated by commas."""
+output_options = together(
+    click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
+    click.option(
+        "-v",
+        "--verbose",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_verbosity,
+        help="Print more, log progress, and show the traceback of a bug.",
+    ),
+)
+"""The options that all commands share."""
+
+
+def completed(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a function by which shells complete the last of names separated by commas.
+
+    Args:
+        names: Where the names are, or a function that returns them: ``"package.module:name"``.
+    """
 
     def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
         before = text[: text.rfind(",") + 1]
-        return [before + name for name in known() if (before + name).startswith(text)]
+        found = pkgutil.resolve_name(names)
+        known = found() if callable(found) else found
+        return [before + name for name in known if (before + name).startswith(text)]
 
     return complete
 
 
-def _backends() -> Iterable[str]:
-    from onnxfold.runtime.backends.base import NAMES
+class SectionedCommand(click.Command):
+    """A command whose help shows its options by section."""
 
-    return NAMES
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each section in their order, those of none at the end."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections.setdefault(getattr(param, "section", "Other options"), []).append(record)
+        sections["Other options"] = sections.pop("Other options")
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
 
 
-def _providers() -> Iterable[str]:
-    import onnxruntime
+def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return a decorator that adds options to a command, in a section of its help."""
 
-    return onnxruntime.get_available_providers()  # type: ignore[no-any-return]
+    def decorate(command: Command) -> Command:
+        known = len(getattr(command, "__click_params__", ()))
+        command = together(*options)(command)
+        for param in command.__click_params__[known:]:  # type: ignore[attr-defined]
+            param.section = title
+        return command
+
+    return decorate
 
 
 LEVEL = click.option(
@@ -126,19 +151,6 @@ REPORT = click.option(
     type=PATH,
     metavar="PAGE.html",
     help="Also write a report page; only its data if the name ends in .json.",
-)
-DIMS = sizes(
-    "--dim",
-    "dims",
-    help="Size of a dynamic dimension, by default found by trying; x[2] names an unnamed "
-    "dimension: axis 2 of input x",
-)
-PROVIDERS = several(
-    "--provider",
-    "providers",
-    metavar="NAME",
-    shell_complete=completed(_providers),
-    help="Execution provider of onnxruntime, by default CPUExecutionProvider",
 )
 _COMPARISON = (
     click.option(
@@ -163,7 +175,10 @@ _COMPARISON = (
         help="Shared library with custom ops of the model, for onnxruntime",
     ),
 )
-_CHECK = (
+comparison_options = section("Inputs and tolerances", *_COMPARISON)
+"""The inputs and tolerances of a comparison; those that are not given are None."""
+check_options = section(
+    "Check",
     click.option(
         "--check",
         type=click.IntRange(min=0),
@@ -175,71 +190,39 @@ _CHECK = (
     *_COMPARISON,
     sizes("--check-dim", "check_dims", help="Size of a dynamic dimension to compare with"),
 )
-
-
-class SectionedCommand(click.Command):
-    """A command whose help shows its options by section."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of each section in their order, those of none at the end."""
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None and isinstance(param, click.Option):
-                sections.setdefault(getattr(param, "section", "Other options"), []).append(record)
-        sections["Other options"] = sections.pop("Other options")
-        for title, records in sections.items():
-            with formatter.section(title):
-                formatter.write_dl(records)
-
-
-def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Return a decorator that adds options to a command, in a section of its help."""
-
-    def decorate(command: Command) -> Command:
-        known = len(getattr(command, "__click_params__", ()))
-        for option in reversed(options):
-            command = option(command)
-        for param in command.__click_params__[known:]:  # type: ignore[attr-defined]
-            param.section = title
-        return command
-
-    return decorate
-
-
-comparison_options = section("Inputs and tolerances", *_COMPARISON)
-"""The inputs and tolerances of a comparison; those that are not given are None."""
-check_options = section("Check", *_CHECK)
 """All arguments of `onnxfold.options.Check`."""
 
-
-RUNTIME_CONSTANTS = several(
-    "--runtime-const",
-    "runtime_constants",
-    metavar="GLOB",
-    help="Input, or weight, that stays the same over many runs",
+runtime_options = section(
+    "Runtime constants",
+    several(
+        "--runtime-const",
+        "runtime_constants",
+        metavar="GLOB",
+        help="Input, or weight, that stays the same over many runs",
+    ),
+    click.option(
+        "--overridable", is_flag=True, help="Also fold every input that has a default value."
+    ),
+    click.option(
+        "--max-cache",
+        type=size_in_bytes,
+        metavar="BYTES",
+        help="Bytes that cached tensors may take at nominal sizes.",
+    ),
+    click.option(
+        "--backend",
+        metavar="[auto|iree|onnx-mlir|onnxruntime]",
+        default="auto",
+        show_default=True,
+        shell_complete=completed("onnxfold.runtime.backends.base:NAMES"),
+        help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
+        "bundle that are faster than onnxruntime.",
+    ),
+    several(
+        "--backend-option",
+        "backend_options",
+        metavar="OPTION",
+        help="Option for the backend's compiler: --backend-option=-O2",
+    ),
 )
-BACKEND = click.option(
-    "--backend",
-    metavar="[auto|iree|onnx-mlir|onnxruntime]",
-    default="auto",
-    show_default=True,
-    shell_complete=completed(_backends),
-    help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
-    "bundle that are faster than onnxruntime.",
-)
-BACKEND_OPTIONS = several(
-    "--backend-option",
-    "backend_options",
-    metavar="OPTION",
-    help="Option for the backend's compiler: --backend-option=-O2",
-)
-OVERRIDABLE = click.option(
-    "--overridable", is_flag=True, help="Also fold every input that has a default value."
-)
-MAX_CACHE = click.option(
-    "--max-cache",
-    type=size_in_bytes,
-    metavar="BYTES",
-    help="Bytes that cached tensors may take at nominal sizes.",
-)
+"""What `split` and `bench` fold when a model runs, and by what."""

@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import click
 
 from onnxfold.cli.arguments import (
     LEVEL,
     PATH,
-    Command,
     completed,
+    named,
     section,
     several,
-    shapes,
     size_in_bytes,
     sizes,
+    together,
 )
+from onnxfold.options import named_shape
 
 
-def _rules() -> Iterable[str]:
+def names_of_rules() -> list[str]:
+    """Return the names of all rule sets and rules, for completion."""
     from onnxfold.rewrite.rule import available_rule_sets
 
     sets = available_rule_sets()
     return [*(s.name for s in sets), *(rule.name for s in sets for rule in s)]
-
-
-def _passes() -> Iterable[str]:
-    from onnxfold.passes import all_passes
-
-    return all_passes()
-
-
-def _names(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 what_is_folded = section(
@@ -79,7 +69,7 @@ what_is_folded = section(
 )
 """Options that say which constants are folded."""
 
-_SECTIONS = (
+folding_options = together(
     section(
         "Level and rules",
         LEVEL,
@@ -91,30 +81,32 @@ _SECTIONS = (
         several(
             "--enable",
             metavar="NAME",
-            shell_complete=completed(_rules),
+            shell_complete=completed("onnxfold.cli.folding:names_of_rules"),
             help="Use an opt-in rule or rule set",
         ),
         several(
             "--disable",
             metavar="NAME",
-            shell_complete=completed(_rules),
+            shell_complete=completed("onnxfold.cli.folding:names_of_rules"),
             help="Leave out a rule or rule set",
         ),
         several("--rules", type=PATH, metavar="FILE", help="Also use the rules in a Python file"),
         click.option(
             "--passes",
             metavar="A,B,C",
-            callback=_names,
-            shell_complete=completed(_passes),
+            type=lambda text: [name.strip() for name in text.split(",")],
+            shell_complete=completed("onnxfold.passes:all_passes"),
             help="Run these passes, in this order, instead of the level's own.",
         ),
     ),
     section(
         "Sizes and shapes",
         sizes("--dim", "dims", help="Fix a symbolic dimension"),
-        shapes(
+        named(
+            named_shape,
             "--input-shape",
             "input_shapes",
+            metavar="NAME:D,D,...",
             help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is",
         ),
         several(
@@ -131,10 +123,4 @@ _SECTIONS = (
     ),
     what_is_folded,
 )
-
-
-def folding_options(command: Command) -> Command:
-    """Add the options of an optimization, see `onnxfold.options.Options`."""
-    for add in reversed(_SECTIONS):
-        command = add(command)
-    return command
+"""The options of an optimization, see `onnxfold.options.Options`."""

@@ -25,9 +25,9 @@ def write_json(document: dict[str, Any]) -> None:
     write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def show(result: Any, as_json: bool) -> None:
-    """A result that prints as its table (`onnxfold.shown`), or one JSON document."""
-    write_json(result.to_dict()) if as_json else write(f"{result!r}\n")
+def show(result: Any, as_json: bool, **how: Any) -> None:
+    """A result as its table (`onnxfold.shown`), or as one JSON document."""
+    write_json(result.to_dict()) if as_json else write(result.to_text(**how))
 
 
 def write(text: str) -> None:

@@ -1,4 +1,4 @@
-"""`onnxfold split`: what runs once, and what runs every time."""
+"""`onnxfold split` and `adapters`: what runs once, and what it is given."""
 
 from __future__ import annotations
 
@@ -7,27 +7,22 @@ from typing import Any
 import click
 
 from onnxfold.cli.arguments import (
-    BACKEND,
-    BACKEND_OPTIONS,
     FOLDER,
     LEVEL,
-    MAX_CACHE,
-    OVERRIDABLE,
     PATH,
     REPORT,
-    RUNTIME_CONSTANTS,
     output_options,
+    runtime_options,
     sizes,
 )
-from onnxfold.cli.output import write, write_json
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 from onnxfold.errors import about
 
 
 @click.command()
 @click.argument("source", metavar="IN", type=PATH)
 @click.option("-o", "--output", type=FOLDER, metavar="DIR", required=True, help="Folder to write.")
-@RUNTIME_CONSTANTS
-@OVERRIDABLE
+@runtime_options
 @click.option(
     "--fold-at",
     type=click.Choice(["compile", "runtime"]),
@@ -35,10 +30,7 @@ from onnxfold.errors import about
     show_default=True,
     help="compile: fold constants now; runtime: leave them to runtime_fold, for a smaller bundle.",
 )
-@MAX_CACHE
 @sizes("--nominal", help="Assumed size of a symbolic dimension, for the cut and for timing kernels")
-@BACKEND
-@BACKEND_OPTIONS
 @click.option(
     "--strict-backend",
     is_flag=True,
@@ -95,3 +87,29 @@ def split(
         from onnxfold.report.runtime_tables import split_text
 
         write(split_text(bundle))
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("files", metavar="ADAPTER...", type=PATH, nargs=-1, required=True)
+@output_options
+def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
+    """Show which runtime constants of a bundle the tensors of adapters are.
+
+    An ADAPTER is peft's folder, or a .safetensors, .npz or .onnx_adapter file.
+
+    Exit code 0: all tensors fit; 1: some do not; 2: bad input.
+    """
+    from onnxfold.runtime.adapters import fits, read_adapter
+    from onnxfold.runtime.bundles.bundle import open_bundle
+
+    manifest = open_bundle(bundle).manifest
+    found = {file: fits(read_adapter(file), manifest) for file in files}
+    if as_json:
+        write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
+    else:
+        from onnxfold.report.runtime_tables import adapters_text
+
+        write(adapters_text(manifest, found))
+    fit_all = all(fit.problem is None for each in found.values() for fit in each)
+    return EXIT_OK if fit_all else EXIT_DIFFERENT

@@ -14,7 +14,7 @@ from onnxfold.errors import UsageError, suggestion
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onnxfold.comparison.given_feeds import GivenFeeds
+    from onnxfold.comparison.feeds import GivenFeeds
     from onnxfold.rewrite.rule import RuleSet
 
 

@@ -13,16 +13,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from onnxfold import files
-from onnxfold.bench.opening import Benched, Opening, opening, optimized_ops
-from onnxfold.bench.turns import OpTime, Runner, Spread, in_turns, op_times, spread
+from onnxfold.bench.measuring import (
+    Benched,
+    Opening,
+    OpTime,
+    Runner,
+    Spread,
+    in_turns,
+    op_times,
+    opening,
+    optimized_ops,
+    spread,
+)
 from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
-from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
+from onnxfold.comparison.feeds import Feeds, GivenFeeds, given_feeds
 from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
-from onnxfold.comparison.random_feeds import Feeds
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import MissingFileError, UsageError, about
+from onnxfold.errors import UsageError, about
 from onnxfold.onnxruntime_sessions import (
     array_of,
     available_providers,
@@ -235,8 +244,6 @@ def _benched(
         reason = "give the model that the bundle was made of before it, to compare with"
         raise UsageError(reason, file=paths[0])
     for path in paths:
-        if not os.path.exists(path):
-            raise MissingFileError(file=path)
         if os.path.isdir(path) and not is_bundle(path):
             raise UsageError("not a bundle: it has no manifest.json", file=path)
     found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]

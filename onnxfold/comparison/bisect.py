@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.symbolic import Fact
-from onnxfold.comparison.random_feeds import Feeds
+from onnxfold.comparison.feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
 from onnxfold.comparison.runners import Opener, Outputs, Subject
 from onnxfold.graphs import attribute_text, captured_values, op_name

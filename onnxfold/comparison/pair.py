@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from onnxfold.comparison.bisect import Search, Side
-from onnxfold.comparison.given_feeds import GivenFeeds, given_feeds
+from onnxfold.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
 from onnxfold.comparison.metrics import (
     HALF_NOTE,
     Tolerance,
@@ -19,7 +19,6 @@ from onnxfold.comparison.metrics import (
     half_precision_outputs,
     is_float,
 )
-from onnxfold.comparison.random_feeds import Array, Feeds
 from onnxfold.comparison.result import Comparison, OutputResult
 from onnxfold.comparison.runners import (
     CannotLoad,

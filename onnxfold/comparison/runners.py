@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import files, storage
-from onnxfold.comparison.random_feeds import Feed, Feeds
+from onnxfold.comparison.feeds import Feed, Feeds
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import (
     CPU,

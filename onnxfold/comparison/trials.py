@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.failures import Failures
 from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
-from onnxfold.comparison.random_feeds import Feeds, RandomFeeds
+from onnxfold.comparison.feeds import Feeds, RandomFeeds
 from onnxfold.comparison.runners import CannotRun
 from onnxfold.errors import UsageError
 

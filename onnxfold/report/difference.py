@@ -183,35 +183,26 @@ def _by_name(model: ir.Model) -> _Tensors:
 
 def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
     """Return the tensors that are the same in both, and the others."""
-    both = [key for key in before if key in after]
-    same = {key for key in both if _equal(before[key][1], after[key][1])}
-    changes = [
-        TensorChange(key[0], "changed", before[key][0], after[key][0])
-        for key in both
-        if key not in same
-    ]
-    added: dict[tuple[Any, bytes], list[TensorEntry]] = defaultdict(list)
+    same: list[TensorEntry] = []
+    changes: list[TensorChange] = []
+    added: dict[tuple[str, bytes], list[TensorEntry]] = defaultdict(list)
     for key, (entry, tensor) in after.items():
         if key not in before:
-            added[_kind(tensor), _digest(tensor)].append(entry)
+            added[entry.type, _digest(tensor)].append(entry)
     for key, (entry, tensor) in before.items():
         if key not in after:
-            twins = added[_kind(tensor), _digest(tensor)]
+            twins = added[entry.type, _digest(tensor)]
             twin = twins.pop(0) if twins else None
             changes.append(TensorChange(entry.name, "renamed" if twin else "removed", entry, twin))
+        elif entry.type == after[key][0].type and _same_bytes(tensor, after[key][1]):
+            same.append(entry)
+        else:
+            changes.append(TensorChange(entry.name, "changed", entry, after[key][0]))
     left = (entry for entries in added.values() for entry in entries)
-    changes += [TensorChange(entry.name, "added", None, entry) for entry in left]
-    return [before[key][0] for key in same], changes
+    return same, [*changes, *(TensorChange(entry.name, "added", None, entry) for entry in left)]
 
 
-def _kind(tensor: ir.TensorProtocol) -> tuple[str, tuple[object, ...]]:
-    return str(tensor.dtype), tuple(tensor.shape.numpy())
-
-
-def _equal(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Return whether types, shapes and stored bytes are the same."""
-    if _kind(one) != _kind(other):
-        return False
+def _same_bytes(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
     span = storage.span_of(one)
     is_shared = span is not None and span == storage.span_of(other)
     return is_shared or _digest(one) == _digest(other)

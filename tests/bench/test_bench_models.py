@@ -11,9 +11,8 @@ import onnx.parser
 import pytest
 
 import onnxfold
+from onnxfold.bench.measuring import Benched, in_turns, opening, optimized_ops
 from onnxfold.bench.models import bench_models
-from onnxfold.bench.opening import Benched, opening, optimized_ops
-from onnxfold.bench.turns import in_turns
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.report.runtime_tables import bench_models_text

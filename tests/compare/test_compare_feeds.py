@@ -8,7 +8,7 @@ from onnx import numpy_helper
 
 from onnxfold.comparison import compare
 from onnxfold.comparison.dims import distinct_sizes, integer_use, symbols_of
-from onnxfold.comparison.random_feeds import RandomFeeds
+from onnxfold.comparison.feeds import RandomFeeds
 from onnxfold.errors import UsageError
 
 NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"

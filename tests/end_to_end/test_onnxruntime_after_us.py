@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import onnxfold
-from onnxfold.bench.opening import Benched, optimized_ops
+from onnxfold.bench.measuring import Benched, optimized_ops
 
 ROOT = Path(__file__).parents[2]
 MODELS = (ROOT / "models" / "swin.onnx", *sorted((ROOT / "tests" / "data").glob("*.onnx")))

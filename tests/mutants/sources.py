@@ -12,7 +12,7 @@ import onnx
 from onnx import helper
 
 from onnxfold import storage
-from onnxfold.comparison.random_feeds import RandomFeeds
+from onnxfold.comparison.feeds import RandomFeeds
 from tests.random_graphs.builder import free_names
 from tests.reference_session import Reference
 

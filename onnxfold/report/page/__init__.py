@@ -1,7 +1,7 @@
 """A page that shows what was done: one file that asks for nothing else.
 
-The data are collected (`skeleton`, `tensors`, `recording`), put into one document
-(`documents`), and written with the templates and libraries of ``assets/`` (`render`).
+The data are collected (`skeleton`, `recording`), put into one document, and written with the
+templates and libraries of ``assets/`` (`documents`).
 
 `onnxfold.optimize_file(..., report=PATH)` writes one. So do these, of what others return:
 
@@ -10,7 +10,11 @@ The data are collected (`skeleton`, `tensors`, `recording`), put into one docume
 >>> write_split_page(onnxfold.split("m.onnx", "bundle"), "m.onnx", "page.html")  # doctest: +SKIP
 """
 
-from onnxfold.report.page.documents import write_compare_page, write_split_page
-from onnxfold.report.page.render import check_destination, write_page
+from onnxfold.report.page.documents import (
+    check_destination,
+    write_compare_page,
+    write_page,
+    write_split_page,
+)
 
 __all__ = ["check_destination", "write_compare_page", "write_page", "write_split_page"]

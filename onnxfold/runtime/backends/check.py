@@ -14,8 +14,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.comparison.dims import usual_sizes
+from onnxfold.comparison.feeds import integer_range, random_floats
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
-from onnxfold.comparison.random_feeds import integer_range, random_floats
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel

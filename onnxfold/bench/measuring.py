@@ -1,16 +1,20 @@
-"""What onnxruntime makes of a model when it opens it, and what that takes."""
+"""What onnxruntime makes of a model, what opening it takes, and what runs take.
+
+Several things are timed in turns: what disturbs the machine disturbs all of them.
+"""
 
 from __future__ import annotations
 
-import os
+import bisect
+import json
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import files, isolated, storage
-from onnxfold.bench.turns import Spread, spread
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.graphs import count_nodes
 from onnxfold.memory import peak_rss_bytes, rss_bytes
@@ -19,12 +23,30 @@ from onnxfold.onnxruntime_sessions import (
     open_session,
     register_custom_ops,
     session_options,
+    write_optimized,
 )
 
 if TYPE_CHECKING:
     import onnxruntime
 
+Runner = Callable[[], Any]
+
 _LONGEST = 1800  # seconds for opening a model once
+_LEAST = 0.002  # seconds of one turn: what takes less runs several times in it
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of several measurements the median and the least."""
+
+    median: float
+    least: float
+
+
+def spread(measured: Iterable[float]) -> Spread:
+    """Of at least one measurement."""
+    measured = list(measured)
+    return Spread(statistics.median(measured), min(measured))
 
 
 @dataclass(frozen=True)
@@ -63,6 +85,8 @@ class Benched:
         except OnnxFoldError:
             raise
         except Exception as error:  # onnxruntime's exceptions have no base of their own
+            if self.arguments is None:
+                storage.load(self.path)  # whose errors tell what is missing or damaged
             reason = f"onnxruntime does not take it: {message_of(error)}"
             raise ModelError(reason, file=self.path) from error
 
@@ -128,7 +152,7 @@ def _in_child(
         "optimized": None if optimized is None else str(optimized),
     }
     try:
-        answer, _ = isolated.run("onnxfold.bench.opening:open_model", request, seconds=_LONGEST)
+        answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
     except isolated.Failure as failure:
         if failure.kind == "late":
             reason = f"opening it took more than {_LONGEST} s"
@@ -154,11 +178,8 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
     """
     options = session_options(threads=1)
     if request["optimized"] is not None:
-        # the graph that onnxruntime will run, its weights in a file of their own
-        path = options.optimized_model_filepath = request["optimized"]
-        key = "session.optimized_model_external_initializers_"
-        options.add_session_config_entry(f"{key}file_name", f"{os.path.basename(path)}.data")
-        options.add_session_config_entry(f"{key}min_size_in_bytes", "1024")
+        name = "optimized_model_external_initializers_min_size_in_bytes"
+        write_optimized(options, request["optimized"], **{name: "1024"})
     benched = Benched(request["path"], request["arguments"], request["custom_ops"])
     before = rss_bytes()
     cpu, wall = time.process_time(), time.perf_counter()
@@ -173,3 +194,70 @@ def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, An
     }
     del session
     return taken, []
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Seconds of a run: of wall time, and of CPU time of all threads."""
+
+    wall: float
+    cpu: float
+
+
+def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
+    """Return what a run of each takes in each round; who goes first alternates.
+
+    Args:
+        runs: What is timed; each has run before.
+        rounds: How often each has its turn.
+    """
+    took: list[list[Taken]] = [[] for _ in runs]
+    times = []
+    for run in runs:
+        begin = time.perf_counter()
+        run()
+        times.append(max(1, int(_LEAST / max(time.perf_counter() - begin, 1e-6))))
+    for turn in range(rounds):
+        for k in range(len(runs)) if turn % 2 else reversed(range(len(runs))):
+            cpu, wall = time.process_time(), time.perf_counter()
+            for _ in range(times[k]):
+                runs[k]()
+            cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+            took[k].append(Taken(wall / times[k], cpu / times[k]))
+    return took
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """An op: how many of its kernels a run calls, and their seconds in it, medians of runs."""
+
+    op: str
+    calls: float
+    seconds: float
+
+
+def op_times(session: Any, run: Callable[[], Any], rounds: int) -> list[OpTime]:
+    """Return the ops of a session that was made with profiling, those with the most time first.
+
+    Args:
+        session: An onnxruntime session; its profile ends here.
+        run: Runs it once.
+        rounds: How many runs to take the medians of; one before them is not counted.
+    """
+    for _ in range(rounds + 1):
+        run()
+    with open(session.end_profiling(), encoding="utf-8") as file:
+        events = json.load(file)
+    ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "model_run")
+    found: dict[str, list[list[float]]] = {}
+    for event in events:
+        if event["name"].endswith("_kernel_time"):
+            turn = bisect.bisect(ends, event["ts"]) - 1
+            if 0 <= turn < rounds:
+                of_runs = found.setdefault(event["args"]["op_name"], [[] for _ in range(rounds)])
+                of_runs[turn].append(event["dur"] * 1e-6)
+    times = [
+        OpTime(op, statistics.median(map(len, of_runs)), statistics.median(map(sum, of_runs)))
+        for op, of_runs in found.items()
+    ]
+    return sorted(times, key=lambda each: -each.seconds)

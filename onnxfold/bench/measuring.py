@@ -205,12 +205,7 @@ class Taken:
 
 
 def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
-    """Return what a run of each takes in each round; who goes first alternates.
-
-    Args:
-        runs: What is timed; each has run before.
-        rounds: How often each has its turn.
-    """
+    """Return what a run of each takes in each round; each has run before, the first alternates."""
     took: list[list[Taken]] = [[] for _ in runs]
     times = []
     for run in runs:

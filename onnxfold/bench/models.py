@@ -29,6 +29,7 @@ from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
 from onnxfold.comparison.feeds import Feeds, GivenFeeds, given_feeds
 from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
+from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import UsageError, about
@@ -50,9 +51,9 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 ALL_THREADS = 0
+_USUAL_SIZE = 16  # of a dynamic dimension that is no batch
 _MOST_OPENINGS = 5
 _MOST_PROFILED = 10  # runs
-_SIZE = 16  # of a dynamic dimension that is no batch and that the caller names no size for
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class ModelBench:
         runs: Seconds of a run, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
         speedup: By threads: how many times as fast as the first model, median of neighbouring runs.
-        max_difference: Largest absolute difference between its outputs and the first model's.
+        max_difference: Largest absolute difference between its outputs and the first model's;
+            infinity where they cannot be compared.
         profile: Where the time of a run goes, with the first number of threads.
         within: Whether its outputs are within the tolerance of the first model's; None if none was
             given.
@@ -132,8 +134,12 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     providers: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "models": [{**asdict(m), "nodes": m.nodes} for m in self.models]}
+        """For JSON; an infinite difference is given as a string."""
+        models = [
+            {**asdict(m), "nodes": m.nodes, "max_difference": json_number(m.max_difference)}
+            for m in self.models
+        ]
+        return {**asdict(self), "models": models}
 
 
 def bench_models(
@@ -193,15 +199,11 @@ def bench_models(
         fed, sizes = _feeds(Subject(first, first), feeds, dims or {}, seed, sessions[threads[0]][0])
     is_judged = any(value is not None for value in (rtol, atol, ulp))
     tolerance = Tolerance(rtol or 0.0, atol or 0.0, ulp or 0)
-    for each, session in zip(benched, sessions[threads[0]], strict=True):
-        for value in session.get_inputs():
-            if value.name not in fed:
-                reason = f"the first model has no input {value.name!r}"
-                raise UsageError(reason, file=each.path)
     runs = {count: [_run_of(s, fed) for s in of_count] for count, of_count in sessions.items()}
-    outputs = [
-        _outputs(run, each.path) for run, each in zip(runs[threads[0]], benched, strict=True)
-    ]
+    outputs = []
+    for each, session, run in zip(benched, sessions[threads[0]], runs[threads[0]], strict=True):
+        with about(each.path):
+            outputs.append(_outputs(session, run, fed))
     took = {count: in_turns(each, rounds) for count, each in runs.items()}
     openings = opening(benched, chosen, min(rounds, _MOST_OPENINGS))
     found = []
@@ -240,13 +242,13 @@ def _benched(
     split.
     """
     paths = [os.fspath(model) for model in models]
-    if is_bundle(paths[0]):
+    found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
+    if found[0].arguments is not None:
         reason = "give the model that the bundle was made of before it, to compare with"
         raise UsageError(reason, file=paths[0])
-    for path in paths:
-        if os.path.isdir(path) and not is_bundle(path):
-            raise UsageError("not a bundle: it has no manifest.json", file=path)
-    found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
+    for each in found:
+        if each.arguments is None and os.path.isdir(each.path):
+            raise UsageError("not a bundle: it has no manifest.json", file=each.path)
     if splitting:
         if len(found) > 1:
             raise UsageError("runtime constants are those of one model, which is then split")
@@ -264,11 +266,7 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
 
 
 def _feeds(
-    first: Subject,
-    given: GivenFeeds | None,
-    dims: Mapping[str, int],
-    seed: int,
-    session: Any,
+    first: Subject, given: GivenFeeds | None, dims: Mapping[str, int], seed: int, session: Any
 ) -> tuple[Feeds, dict[str, int]]:
     """Return the inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
@@ -282,8 +280,8 @@ def _feeds(
         except Exception as error:  # onnxruntime's exceptions have no base of their own
             raise CannotRun(message_of(error)) from error
 
-    trials = Trials(first.model, first.inputs, dims, usual_sizes(names, dims, _SIZE))
-    fed, _, sizes = trials.find(seed, run)
+    usual = usual_sizes(names, dims, _USUAL_SIZE)
+    fed, _, sizes = Trials(first.model, first.inputs, dims, usual).find(seed, run)
     return fed, sizes
 
 
@@ -298,16 +296,17 @@ def _run_of(session: Any, fed: Feeds) -> Runner:
     return lambda: dict(zip(outputs, session.run_with_ort_values(outputs, values), strict=True))
 
 
-def _outputs(run: Runner, path: str) -> dict[str, Any]:
+def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
     """Return the outputs of the first run."""
+    for value in session.get_inputs():
+        if value.name not in fed:
+            raise UsageError(f"the first model has no input {value.name!r}")
     try:
         found = run()
     except Exception as error:
-        raise UsageError(
-            f"it does not run on these inputs ({message_of(error)}); give inputs with --feeds, "
-            "or sizes of dimensions with --dim",
-            file=path,
-        ) from error
+        reason = f"it does not run on these inputs ({message_of(error)})"
+        more = "give inputs with --feeds, or sizes of dimensions with --dim"
+        raise UsageError(f"{reason}; {more}") from error
     return {name: array_of(out) if hasattr(out, "numpy") else out for name, out in found.items()}
 
 

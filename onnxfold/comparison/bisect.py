@@ -36,10 +36,7 @@ _Found = tuple[ir.Value, OutputResult]
 class Side:
     """A model to search; files that give out other values are beside it and share its weights.
 
-    Args:
-        subject: The model, in a folder that may be written to.
-        feeds: Its inputs.
-        open: Opens a file in the runtime.
+    Its folder may be written to.
     """
 
     def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
@@ -76,13 +73,7 @@ class Side:
 
 
 class Search:
-    """Looks for the first value that two models make differently.
-
-    Args:
-        compare_values: Compares two values.
-        a: The first model.
-        b: The second model.
-    """
+    """Looks for the first value that two models make differently."""
 
     def __init__(self, compare_values: CompareValues, a: Side, b: Side) -> None:
         self._compare = compare_values

@@ -88,12 +88,8 @@ def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
 
 
 def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an input with sizes for its dynamic dimensions; if it is unknown, of a
-    vector.
-
-    Args:
-        value: The input.
-        sizes: Sizes by the names of `symbols_of`; a dimension that is not there is 2.
+    """Return the shape of an input with sizes for its dynamic dimensions, by the names of
+    `symbols_of`, or 2; if it is unknown, of a vector.
     """
     if value.shape is None:
         return (_UNKNOWN,)

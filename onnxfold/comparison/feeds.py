@@ -36,12 +36,7 @@ _WORDS = ("", "a", "bc", "üñï")
 
 
 class RandomFeeds:
-    """Makes random feeds for the inputs of a model.
-
-    Args:
-        model: The model; its graph is searched once for how integer inputs are used.
-        inputs: The inputs to feed.
-    """
+    """Makes random feeds for inputs of a model, whose graph tells how integers are used."""
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
@@ -134,13 +129,8 @@ def random_floats(
     shape: Sequence[int],
     make: Callable[[np.random.Generator, Sequence[int]], Any] | None = None,
 ) -> Array:
-    """Return floating-point or complex numbers of an element type.
-
-    Args:
-        rng: The source of randomness.
-        dtype: The element type.
-        shape: The shape.
-        make: Makes numbers of a shape; standard normal ones if not given.
+    """Return floating-point or complex numbers of an element type: those that a function makes of
+    the shape, or standard normal ones.
     """
     real = np.asarray(rng.standard_normal(shape) if make is None else make(rng, shape))
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):

@@ -107,12 +107,7 @@ class _Pair:
     """Two models that are compared, and the result so far."""
 
     def __init__(
-        self,
-        first: Subject,
-        second: Subject,
-        result: Comparison,
-        exact: bool,
-        reopen: Opener,
+        self, first: Subject, second: Subject, result: Comparison, exact: bool, reopen: Opener
     ) -> None:
         self.first, self.second, self.result, self.reopen = first, second, result, reopen
         self.tolerance = Tolerance(result.rtol, result.atol, result.ulp)
@@ -238,25 +233,9 @@ class _Pair:
 
 
 def compare_values(
-    a: Output,
-    b: Output,
-    tolerance: Tolerance,
-    *,
-    run: str = "",
-    name: str = "",
+    a: Output, b: Output, tolerance: Tolerance, *, run: str = "", name: str = ""
 ) -> list[OutputResult]:
-    """Compare a value of two models.
-
-    Args:
-        a: The value of the first model.
-        b: The value of the second model.
-        tolerance: What elements may be apart.
-        run: The name of the run.
-        name: The name of the value.
-
-    Returns:
-        One result, or one for every tensor of a sequence.
-    """
+    """Compare a value of two models; return one result, or one for every tensor of a sequence."""
     made = functools.partial(OutputResult, run=run, name=name)
     if isinstance(a, list) or isinstance(b, list):
         all_a, all_b = (x if isinstance(x, list) else [x] for x in (a, b))

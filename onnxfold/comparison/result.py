@@ -11,6 +11,11 @@ from onnxfold.graphs import shaped
 from onnxfold.shown import Shown
 
 
+def json_number(number: float) -> float | str:
+    """Return the number, or a string for infinity, which JSON does not have."""
+    return number if math.isfinite(number) else str(number)
+
+
 @dataclass(frozen=True, kw_only=True)
 class OutputResult(Distance):
     """How one output of one run compares, and how far its values are apart.
@@ -59,8 +64,8 @@ class OutputResult(Distance):
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; an infinite error is given as a string."""
         values = asdict(self)
-        for key in ("max_abs_error", "max_rel_error"):  # JSON has no infinity
-            values[key] = values[key] if math.isfinite(values[key]) else str(values[key])
+        for key in ("max_abs_error", "max_rel_error"):
+            values[key] = json_number(values[key])
         return {**values, "bit_equal": self.bit_equal}
 
 

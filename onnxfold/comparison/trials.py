@@ -27,16 +27,12 @@ _LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640, 3
 
 
 class Trials:
-    """Tries random feeds until a model runs on them.
+    """Tries random feeds for inputs of a model until it runs on them.
 
     Distinct small sizes are tried first: they notice a dimension that was frozen or taken for
     another one. Then dimensions are equal, and then some or all of them larger.
 
-    Args:
-        model: The model.
-        inputs: The inputs to feed.
-        dims: Sizes of dimensions that are not tried, by name.
-        usual: Sizes of all dimensions to try before the others, by name.
+    Sizes that are given are not tried, and usual ones, of all dimensions, before others.
 
     Raises:
         UsageError: No input has a dimension of a name in `dims`, or a size is negative.

@@ -23,11 +23,7 @@ def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing. Graphs in nodes, and functions, are boxes of their own.
 
     Runtime constants are those that the model's metadata record.
-    Whatever names hold, it is shown and nothing of it obeyed.
-
-    Args:
-        model: The model; its nodes are in order.
-        title: What is above the drawing.
+    Whatever names hold, it is shown and nothing of it obeyed. Nodes of the model are in order.
     """
     drawing = _Drawing(ConstnessAnalysis(model, select_runtime_constants(model)))
     drawing.graph(model.graph)

@@ -181,9 +181,6 @@ class LateProgress(contextlib.ExitStack):
     """A callback `(stage, done, total)` that shows a bar once the work has taken a while.
 
     Nothing is shown, nor is rich imported, for short work or where standard error is no terminal.
-
-    Args:
-        enabled: False to show nothing in any case.
     """
 
     def __init__(self, enabled: bool = True) -> None:

@@ -77,11 +77,7 @@ class ModuleTree:
 
     @rendered
     def to_text(self, depth: int | None = None) -> Iterator[str | Table]:
-        """Return the same as text for a terminal or a file.
-
-        Args:
-            depth: How deep to go; if not given, as deep as it takes no more than 40 rows.
-        """
+        """Return the same as text for a terminal or a file."""
         if depth is None:
             depths = sorted(module.depth for module in self.modules)
             depth = max(1, [*depths, depths[-1] + 1][min(_MOST_ROWS, len(depths))] - 1)

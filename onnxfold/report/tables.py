@@ -20,11 +20,8 @@ _MOST = 8  # rows of one kind
 
 @rendered
 def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Return what changed, what it cost, and what stayed and why, as text for a terminal or a file.
-
-    Args:
-        report: Of one run.
-        verbose: Also show stages, the pool, rules and assumptions.
+    """Return what changed, what it cost, and what stayed and why, as text for a terminal or a file;
+    if ``verbose``, also stages, the pool, rules and assumptions.
     """
     yield ops_table(
         *(report.nodes_before, report.nodes_after),

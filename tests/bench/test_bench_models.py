@@ -82,9 +82,13 @@ def test_given_inputs(gelu, tmp_path):
 def test_models_that_differ_are_told(tmp_path):
     one = written(tmp_path / "one.onnx", "g (float[2] x) => (float[2] y) { y = Neg(x) }")
     other = written(tmp_path / "other.onnx", "g (float[2] x) => (float[2] y) { y = Abs(x) }")
+    text = "g (float[2] x) => (float[4] y) { y = Concat<axis = 0>(x, x) }"
+    longer = written(tmp_path / "longer.onnx", text)
     feeds = {"x": np.array([-1, 3], np.float32)}
-    found = bench_models([one, other], feeds=feeds, rounds=1, threads=[1])
-    assert [each.max_difference for each in found.models] == [0, 6]
+    found = bench_models([one, other, longer], feeds=feeds, rounds=1, threads=[1])
+    assert [each.max_difference for each in found.models] == [0, 6, math.inf]
+    told = [each["max_difference"] for each in found.to_dict()["models"]]
+    assert told == [0, 6, "inf"]  # JSON has no infinity
 
 
 def test_sizes_that_the_models_run_with_are_found(tmp_path):

@@ -36,10 +36,6 @@ class Recording:
 
     Of the model as it came it keeps names and types. It holds on to the nodes of the page only
     until a pass removes them.
-
-    Args:
-        model: The model before the run.
-        options: Of the run.
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
@@ -88,12 +84,7 @@ class Recording:
     # ---------------------------------------------------------------- afterwards
 
     def document(self, report: Report, model: ir.Model) -> dict[str, Any]:
-        """Return the data of the page, JSON-ready.
-
-        Args:
-            report: Of the run.
-            model: As it is now.
-        """
+        """Return the data of the page, JSON-ready, of a run and the model that it has made."""
         decided = {short(d.value or d.node): d for d in report.decisions}
         rules: dict[str, dict[str, None]] = {}
         for rule, values in report.places.items():
@@ -199,12 +190,7 @@ def _decide(node: dict[str, Any], decision: Decision) -> None:
 
 
 class StoredBefore:
-    """The tensors of a model before it is changed.
-
-    Args:
-        model: The model.
-        constness: Of its values.
-    """
+    """The tensors of a model before it is changed."""
 
     def __init__(self, model: ir.Model, constness: ConstnessAnalysis) -> None:
         self._made_by: dict[str, str] = {}

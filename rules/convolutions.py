@@ -68,7 +68,6 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
     return (
         dtype in (ir.DataType.FLOAT, _DOUBLE)
         and found[0].size > 0
-        and all(each.is_stored for each in found)
         and elements * dtype.itemsize <= _ALLOWANCE + sum(each.freed_bytes for each in found)
     )
 

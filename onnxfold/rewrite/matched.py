@@ -174,15 +174,17 @@ class Matched:
         return self.facts.known.is_constant(self.value)
 
     @property
-    def is_stored(self) -> bool:
-        """Whether it is an initializer, or the tensor of a Constant node."""
-        return self.facts.known.tensor(self.value) is not None
-
-    @property
     def freed_bytes(self) -> int:
-        """Bytes of a stored constant that go with the node that reads it; 0 if others read it."""
+        """Bytes of the stored constants that go with the node that reads it; 0 if others read it.
+
+        Not known of what constant propagation does not fold: a weight that stays quantized.
+        """
         tensor = self.facts.known.tensor(self.value)
-        return int(tensor.nbytes) if tensor is not None and self.is_single_use else 0
+        if tensor is None and (self.node.domain or self.op_type in _QUANTIZING):
+            raise NotKnown
+        operands = () if tensor is not None else filter(None, self.inputs)
+        below = sum(operand.freed_bytes for operand in operands)
+        return (below if tensor is None else int(tensor.nbytes)) if self.is_single_use else 0
 
     @property
     def is_runtime_constant(self) -> bool:
@@ -315,6 +317,8 @@ class Matched:
         rank = None if counted is None else self.facts.types.of(counted).rank
         return axes_from_front(self.written_axes, rank)
 
+
+_QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
 _MOST_NODES = 4
 """Nodes between a value and the constant that tells about its zeros."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
+from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
 from onnxfold.runtime.split import cut_prepared, prepare
 from onnxfold.runtime.splitting.cut import NOMINAL, work_of
 from onnxfold.shown import Shown
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 logger = logging.getLogger("onnxfold")
+
+_MOST = 20  # decisions shown
+_MOST_STEPS = 12  # of a path; the middle of a longer one is left out
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Gain:
 
 
 @dataclass(frozen=True, repr=False)
-class Why(Shown, text="onnxfold.report.explain_table:why_text"):
+class Why(Shown, text="onnxfold.report.explain:why_text"):
     """Why a node runs each time, or does not.
 
     Attributes:
@@ -139,18 +145,18 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)
-        outer, is_variable, gain = ways.outermost(node), ways.is_variable(node), None
+        outer, is_variable = ways.outermost(node), ways.is_variable(node)
         path, above, blockers = ways.up_from(node)
         if outer is not node and is_variable:
             _, more, others = ways.up_from(outer)
             above, blockers = above | more, blockers | others
         inputs = _names(v for v in model.graph.inputs if v in above)
+        gain = None
         if inputs:
             gain = _gain(storage.opened(source), fold, inputs, outer.outputs[0].name)
         optimized, decisions = _folded(source, fold)
         value = node.outputs[0].name or ""
-        nodes = (n for graph in all_graphs(optimized) for n in graph)
-        after = (op_name(n) for n in nodes if value and any(v.name == value for v in n.outputs))
+        made = {v.name: n for graph in all_graphs(optimized) for n in graph for v in n.outputs}
         return Why(
             value=value,
             node=node.name or "",
@@ -162,7 +168,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
             inputs=inputs,
             blockers=blockers,
             decision=next((d for d in decisions if d.value == value), None),
-            op_after=next(after, None),
+            op_after=op_name(made[value]) if value and value in made else None,
             gain=gain,
         )
 
@@ -178,8 +184,7 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:
-    """Return the first node that makes a value of that name, or else that has it itself; outer
-    ones first.
+    """Return the first node that makes a value of that name, or else has it; outer ones first.
 
     Raises:
         UsageError: There is none; the error has names that are near.
@@ -218,7 +223,8 @@ class _Ways:
 
     def __init__(self, model: ir.Model) -> None:
         facts = facts_of(model)
-        self._model, self._scopes, self._determinism = model, facts.scopes, facts.determinism
+        self._inputs = model.graph.inputs
+        self._scopes, self._determinism = facts.scopes, facts.determinism
         self._constness = ConstnessAnalysis(model, ())
         self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
         """What is given to the inputs of bodies and functions."""
@@ -244,19 +250,22 @@ class _Ways:
     ) -> tuple[list[PathStep], dict[ir.Value, ir.Value | None], dict[str, str]]:
         """Return a path to an input and the blockers, see `Why`, and all values above the node."""
         came_from: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.operands(node))
-        pending, ends = [*came_from], []
+        pending, ends, makers = [*came_from], [], [node]
         for value in pending:  # which grows
             maker = value.producer()
-            above = self._changing(self._given[value]) if maker is None else self.operands(maker)
-            if not above:
-                ends.append(value)
+            makers += [maker] if maker else []
+            above = self.operands(maker) if maker else self._changing(self._given[value])
+            ends += [] if above else [value]
             new = [v for v in above if v not in came_from]
             came_from.update(dict.fromkeys(new, value))
             pending += new
-        makers = [maker for v in pending if (maker := v.producer()) is not None]
-        reasons = {each: self._objection(each) for each in (node, *makers)}
-        blockers = {_label(each): reason for each, reason in reasons.items() if reason is not None}
-        at = next((v for v in ends if v in self._model.graph.inputs), ends[0] if ends else None)
+        blockers = {}
+        for maker in makers:
+            scope = self._scopes.find(maker.graph)
+            reason = self._determinism.objection(maker, {} if scope is None else scope.opsets)
+            if reason is not None:
+                blockers[_label(maker)] = reason
+        at = next((v for v in ends if v in self._inputs), ends[0] if ends else None)
         path: list[PathStep] = []
         while at is not None:
             path.insert(0, PathStep(at.name or "", self._maker(at)))
@@ -279,25 +288,11 @@ class _Ways:
             return f"changes from turn to turn of {_label(scope.parent)}"
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
-    def _objection(self, node: ir.Node) -> str | None:
-        scope = self._scopes.find(node.graph)
-        return self._determinism.objection(node, {} if scope is None else scope.opsets)
-
 
 def _gain(
     model: ir.Model, options: Options, names: Sequence[str], value: str | None
 ) -> Gain | None:
-    """Return what it saves if a node of the main graph or of a function runs once.
-
-    Args:
-        model: The model; it is changed on the way.
-        options: Of the optimization at compile time.
-        names: The inputs of the graph that the node depends on.
-        value: A result of the node.
-
-    Returns:
-        None if the node is gone when constants and shapes are folded, or runs each time even so.
-    """
+    """Return what it saves if the node with this result runs once, see `Why`; changes the model."""
     in_main_graph = any(v.name == value for node in model.graph for v in node.outputs)
     prepare(model, "compile", options)
     node = next((n for n in model.graph for v in n.outputs if v.name == value), None)
@@ -322,3 +317,72 @@ def _gain(
         work=sum(work[n] for n in once) / (sum(work.values()) or 1),
         cached_bytes=cut.nbytes,
     )
+
+
+# -------------------------------------------------------------------- as text
+
+
+def explain_text(decisions: Sequence[Decision]) -> str:
+    """Return a table of the decisions about the most bytes, those to keep a node before others."""
+    if not decisions:
+        return "there is no node with constant inputs to speak of\n"
+    ordered = sorted(
+        decisions, key=lambda d: (d.folded, -max(d.bytes_if_folded or 0, d.bytes_if_kept or 0))
+    )
+    rows = [
+        (
+            *(decision.value or decision.node, decision.op_type),
+            "folded" if decision.folded else "stays",
+            "" if decision.bytes_if_folded is None else bytes_text(decision.bytes_if_folded),
+            "" if decision.bytes_if_kept is None else bytes_text(decision.bytes_if_kept),
+            decision.reason,
+        )
+        for decision in ordered[:_MOST]
+    ]
+    more = len(ordered) - _MOST
+    return render(
+        Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows),
+        *([f"and {more} more: --json lists all"] if more > 0 else []),
+    )
+
+
+@rendered
+def why_text(why: Why) -> Iterator[str | Table]:
+    """Return the explanation of one node as text for a terminal or a file."""
+    name = f", node {why.node}" if why.node and why.node != why.value else ""
+    what = "depends on the inputs" if why.is_variable else "constant"
+    if why.is_variable and why.op_after is None:
+        what += " in this model; not in the optimized model"
+    yield f"{why.value or why.op_type} = {why.op_type}{name}: {what}"
+    if why.is_variable and why.holder:
+        yield f"in a subgraph of {why.holder}, which runs it"
+    if why.operands:
+        yield f"operands that depend on the inputs: {first_of(why.operands, _MOST_NAMES)}"
+    if why.inputs:
+        yield f"inputs it depends on: {first_of(why.inputs, _MOST_NAMES)}"
+    for node, reason in list(why.blockers.items())[:_MOST_NAMES]:
+        yield f"{node} runs in every run: {reason}"
+    if why.path:
+        rows = [(step.value, step.made_by) for step in why.path]
+        gap = len(rows) - _MOST_STEPS
+        if gap > 1:
+            rows[_MOST_STEPS // 2 : -_MOST_STEPS // 2] = [(f"... {gap} more ...", "")]
+        yield from ("", Table(("path to an input", "made by"), rows))
+    if why.gain is not None:
+        gain = why.gain
+        fate = "runs once" if gain.runs_once else f"could run once, but stays: {gain.reason}"
+        if gain.runs_once is None:
+            fate = "runs once in calls whose other operands are constant"
+        asked = " ".join(f"--runtime-const {shlex.quote(n)}" for n in gain.runtime_constants)
+        yield from ("", f"split {asked}: {fate}")
+        yield (
+            f"each run saves {gain.nodes:,} of {gain.all_nodes:,} nodes, about "
+            f"{100 * gain.work:.0f} % of the work, and caches {bytes_text(gain.cached_bytes)} "
+            f"(dynamic dimensions taken as {gain.nominal})"
+        )
+    if why.op_after is None and (why.decision is None or not why.decision.folded):
+        yield "removed: known from shapes, replaced by a rule, or unused"
+    elif why.op_after is not None and why.op_after != why.op_type:
+        yield f"in the optimized model: {why.op_after}"
+    if why.decision is not None:
+        yield from ("", explain_text([why.decision]).rstrip())

@@ -110,24 +110,21 @@ class _Part(Generic[V]):
         return (nbytes - self._bytes) / gain if gain > 0 else math.inf
 
     def spend(self, allowed: float, most: int) -> float:
-        """Store more, up to these bytes and this price; return how many bytes more."""
-        left = allowed - self._store(self._cut(most), allowed, most)
-        if left < allowed or len(self._ops) == 1:
-            return allowed - left
-        before = self._bytes
-        prices = sorted({most >> k for k in range(1, _HALVES)} - {0})
-        place = bisect.bisect(prices, allowed, key=lambda p: self._weigh(self._cut(p))[1] - before)
-        left -= self._store(self._cut(prices[place - 1]), left, most) if place else 0
-        return allowed - left
+        """Store what the cut at the highest price takes that these bytes pay for; return how many
+        bytes more.
+        """
 
-    def _store(self, stored: set[V], allowed: float, most: int) -> float:
-        """Store these values if that is worth it; return how many more bytes they take."""
-        needed, nbytes, staying = self._weigh(stored)
-        more, gain = nbytes - self._bytes, self.staying - staying
-        if gain <= 0 or more > min(allowed, gain * most):
+        def more(price: int) -> float:
+            return self._weigh(self._cut(price))[1] - self._bytes
+
+        prices = sorted({0, *(most >> k for k in range(_HALVES))})
+        place = len(prices) if more(most) <= allowed else bisect.bisect(prices, allowed, key=more)
+        stored, nbytes, staying = self._weigh(self._cut(prices[place - 1]))
+        if staying >= self.staying:
             return 0
-        self.stored, self._bytes, self.staying = needed, nbytes, staying
-        return more
+        spent = nbytes - self._bytes
+        self.stored, self._bytes, self.staying = stored, nbytes, staying
+        return spent
 
     def _cut(self, price: int) -> set[V]:
         """Return the minimum cut if each op that stays costs so much more."""

@@ -25,7 +25,7 @@ from onnxfold.analysis.symbolic.fact import (
 )
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.graphs import has_references
-from onnxfold.kernels.inference import infer_types, schema_of
+from onnxfold.kernels.inference import infer_types, schema_of, tensor_proto
 from onnxfold.kernels.registry import NotExact, Postpone, Unfoldable
 from onnxfold.kernels.registry import find as find_kernel
 from onnxfold.ops import Trait, ops
@@ -213,8 +213,7 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
     known, dtype = fact.known, fact.dtype
     if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
-    raw_data = np.ascontiguousarray(known).tobytes()
-    return onnx.TensorProto(data_type=dtype.value, dims=known.shape, raw_data=raw_data)
+    return tensor_proto(dtype, known)
 
 
 def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:

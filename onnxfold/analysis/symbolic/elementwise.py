@@ -49,12 +49,7 @@ _TRUTH = ("And", "Or", "Xor", *_COMPARISONS, "IsInf", "IsNaN")
 
 def each(function: Callable[..., Number], *arrays: Array) -> Array:
     """Return the function applied to the elements of arrays, which broadcast."""
-    if not np.broadcast_shapes(*(a.shape for a in arrays)):
-        result = np.empty((), object)
-        result[()] = function(*(a.item() for a in arrays))
-        return result
-    applied: Array = np.frompyfunc(function, len(arrays), 1)(*arrays)
-    return applied
+    return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
 
 
 @shape_function(
@@ -237,9 +232,6 @@ def reduce(application: Application) -> Sequence[Fact]:
     if greatest.get(application.op_type, 0) > 1 << 53:
         raise Undecided
     shape = (1,) if application.attributes.get("keepdims", 1) else ()
-    reduced = np.empty(shape, object)
-    reduced[...] = functools.reduce(
-        functools.partial(_REDUCTIONS[application.op_type], algebra), items
-    )
+    number = functools.reduce(functools.partial(_REDUCTIONS[application.op_type], algebra), items)
     assert fact.dtype is not None
-    return [of_items(reduced, fact.dtype, algebra)]
+    return [of_items(np.full(shape, number, object), fact.dtype, algebra)]

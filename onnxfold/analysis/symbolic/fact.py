@@ -79,14 +79,6 @@ class FactTable:
     def __init__(self) -> None:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
 
-    def typed(self, dtype: ir.DataType | None, shape: Shape | None) -> Fact:
-        """Return the one fact that says no more than these."""
-        key = (dtype, shape)
-        found = self._facts.get(key)
-        if found is None:
-            found = self._facts[key] = Fact(dtype, shape)
-        return found
-
     def has_symbols(self) -> bool:
         """Return whether a size in one of them is not a number."""
         return any(isinstance(n, Expr) for f in self._facts.values() for n in f.shape or ())

@@ -44,18 +44,17 @@ def shape(application: Application) -> Sequence[Fact]:
 @shape_function("Size")
 def size(application: Application) -> Sequence[Fact]:
     """Return the product of the sizes."""
-    items = np.empty((), object)
-    items[()] = application.algebra.product(application.shape(0))
-    return [of_items(items, ir.DataType.INT64, application.algebra)]
+    algebra = application.algebra
+    items = np.array(algebra.product(application.shape(0)), object)
+    return [of_items(items, ir.DataType.INT64, algebra)]
 
 
 @shape_function("NonZero")
 def non_zero(application: Application) -> Sequence[Fact]:
     """Return a row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
     rank = len(application.shape(0))
-    algebra = application.algebra
-    rows = rank or algebra.unknown(low=0)
-    return application.tensor([rows, algebra.unknown(low=0)], ir.DataType.INT64)
+    rows = rank or application.algebra.unknown(low=0)
+    return application.tensor([rows, application.algebra.unknown(low=0)], ir.DataType.INT64)
 
 
 @shape_function("Gather")

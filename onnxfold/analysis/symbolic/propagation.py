@@ -157,7 +157,7 @@ class Propagation:
             is_input = scope is not None and value.is_graph_input() and not scope.in_function
             return self._declared(value) if is_input else UNKNOWN
         # of other elements than sizes only dtype and shape, until an op asks for more
-        fact = self.table.typed(tensor.dtype, sizes_of(tensor))
+        fact = self.table.shared(Fact(tensor.dtype, sizes_of(tensor)))
         return self._in_full(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
     def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
@@ -169,24 +169,12 @@ class Propagation:
         array = self.known.array(value)
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
-    def _are_known(self, values: Sequence[ir.Value | None], facts: Sequence[Fact | None]) -> bool:
-        """Return True if all elements of all values may be known, and some are sizes or made of
-        them.
-        """
-        listed = [fact for fact in facts if fact is not None and fact.items is not None]
-        if not listed or any(fact.is_symbolic for fact in listed):
-            return False
-        return all(
-            value is None or fact is None or fact.items is not None or self.known.is_constant(value)
-            for value, fact in zip(values, facts, strict=True)
-        )
-
     def _declared(self, value: ir.Value) -> Fact:
         """Return the type of a model input: the runtime holds callers to it."""
         if not isinstance(value.type, ir.TensorType):
             return UNKNOWN
         if value.shape is None:
-            return self.table.typed(value.dtype, None)
+            return self.table.shared(Fact(value.dtype))
         # some exporters write 0 or -1 for a size that they do not know
         sizes: list[Number] = [
             (dim if dim > 0 else self.algebra.symbol())
@@ -233,7 +221,9 @@ class Propagation:
             return []
         if functions and node.op_identifier() in functions:
             return []
-        if node.op_type in _SIZED_BY_FLOATS or self._are_known(values, inputs):
+        # the kernel may compute the results where elements are sizes or made of them
+        listed = [fact for fact in inputs if fact is not None and fact.items is not None]
+        if listed or node.op_type in _SIZED_BY_FLOATS:
             pairs = zip(values, inputs, strict=True)
             inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
         results = self._applications.results(node, inputs, scope.opsets)

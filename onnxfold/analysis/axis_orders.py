@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.preflow import SINK, SOURCE, Network
+from onnxfold.graphs import has_references
 from onnxfold.kernels.anywhere import EXACT_ANYWHERE, VECTORIZED, is_misordered
 from onnxfold.kernels.registry import Kind, Unfoldable, find
 from onnxfold.onnx_ir_private import nodes_of, uses
@@ -130,9 +131,8 @@ class AxisRegion:
             self._opset < _BROADCASTING
             or node.domain != ""
             or any(not v.name or self._keeps(v) for v in node.outputs)
+            or has_references(node)
         ):
-            return False
-        if any(attribute.is_ref() for attribute in node.attributes.values()):
             return False
         types, rank = self.facts.types, len(self.perm)
         for value in self.operands(node):

@@ -188,6 +188,4 @@ class Failures:
         if schema is None or not schema.inputs:
             return False
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
-        types = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
-        allowed = types.get(formal.type_str, [formal.type_str])
-        return set(allowed) <= {"tensor(int32)", "tensor(int64)"}
+        return formal.types <= {"tensor(int32)", "tensor(int64)"}

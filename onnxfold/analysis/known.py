@@ -25,7 +25,6 @@ READABLE_BYTES = 1 << 16
 """Constants up to this size are read (and computed) when an analysis asks for them."""
 
 _ELEMENTS = 1 << 18  # looked at together
-_SAMPLES = 64
 
 
 class KnownValues:
@@ -200,8 +199,8 @@ class KnownValues:
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Return whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
 
-        Looks at a few elements first and stops at the first tile with another one: a large tensor
-        is never held in memory. None if the value is not constant or not computed yet.
+        Stops at the first tile with another one: a large tensor is never held in memory. None if
+        the value is not constant or not computed yet.
         """
         if not self.is_constant(value):
             return None
@@ -273,13 +272,8 @@ def _is_finite(array: Array) -> bool:
 def _passes(array: Array, test: Callable[[Array], bool]) -> bool:
     if array.size == 0:
         return False
-    if array.size > _ELEMENTS:
-        # an axis that is not walked in memory repeats the same elements
-        array = distinct(array)
-        places = np.arange(0, array.size, max(1, array.size // _SAMPLES))
-        if not test(array[np.unravel_index(places, array.shape)]):
-            return False
-    array = np.atleast_1d(array)
+    # an axis that is not walked in memory repeats the same elements
+    array = distinct(np.atleast_1d(array))
     return all(test(array[box]) for box in boxes(array.shape, _ELEMENTS))
 
 

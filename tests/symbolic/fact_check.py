@@ -72,7 +72,6 @@ FUNCTIONS = {
     "max": max,
     "floor_div": lambda a, b: a // b if b else 0,
     "trunc_div": truncated,
-    "mod": lambda a, b: a % b if b else 0,
     "where": lambda c, a, b: a if c else b,
     "broadcast": lambda a, b: b if a == 1 else a,
     "equal": lambda a: int(a == 0),

@@ -23,7 +23,7 @@ class NotKnown(Exception):
     """The model does not determine what was asked for."""
 
 
-@dataclass(eq=False, repr=False, slots=True)
+@dataclass(eq=False, slots=True)
 class Expr:
     """A polynomial that is not a plain number. Equal expressions are equal in every run.
 
@@ -35,12 +35,6 @@ class Expr:
     """A number that it is never below."""
     high: Bound
     """A number that it is never above."""
-
-    def __repr__(self) -> str:
-        return " + ".join(
-            "*".join([*([str(c)] if c != 1 or not m else []), *(f"a{k}" for k in m)])
-            for m, c in self.terms
-        )
 
 
 def _not_known(self: Expr, other: object) -> Any:

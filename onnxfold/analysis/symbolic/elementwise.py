@@ -83,11 +83,6 @@ def _computed(application: Application) -> Array | None:
     if op_type == "Where":
         return each(algebra.where, *arrays)
     function = _BINARY.get(op_type)
-    if op_type == "Mod" and not (
-        application.attributes.get("fmod", 0)  # takes the sign of the dividend
-        and any(algebra.low(n) < 0 for array in arrays for n in array.flat)
-    ):
-        function = Algebra.mod
     if function is None:
         return None
     return functools.reduce(lambda a, b: each(functools.partial(function, algebra), a, b), arrays)
@@ -222,9 +217,9 @@ def reduce(application: Application) -> Sequence[Fact]:
     if items is None or items.ndim != 1 or not items.size or fact.dtype not in SIZE_DTYPES:
         raise Undecided
     axes = application.integers("axes", 1)
+    if [axis_of(a, 1) for a in axes or (0,)] != [0]:
+        raise Undecided
     if not axes and application.attributes.get("noop_with_empty_axes", 0):
-        return [fact]
-    if axes and [axis_of(a, 1) for a in axes] != [0]:
         raise Undecided
     numbers = [max(abs(item), 1) for item in items if isinstance(item, int)]
     greatest = {"ReduceSum": sum(numbers), "ReduceProd": math.prod(numbers)}

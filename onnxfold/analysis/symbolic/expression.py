@@ -193,19 +193,6 @@ class Algebra(Atoms):
             return self.floor_div(a, b)
         return self._atom("trunc_div", (a, b), -INFINITY, INFINITY)
 
-    def mod(self, a: Number, b: Number) -> Number:
-        """Return the remainder with the sign of the divisor."""
-        if isinstance(a, int) and isinstance(b, int):
-            return a % b if b else 0
-        if self.exact_quotient(a, b) is not None:
-            return 0
-        if not isinstance(b, int) or b <= 0:
-            return self._atom("mod", (a, b), -INFINITY, INFINITY)
-        rest = self._split(a, b)[1]
-        if self.low(rest) >= 0 and self.high(rest) < b:
-            return rest
-        return self._atom("mod", (rest, b), 0, b - 1)
-
     # ---------------------------------------------------------------- choices
 
     def minimum(self, a: Number, b: Number) -> Number:

@@ -115,10 +115,7 @@ def flatten(application: Application) -> Sequence[Fact]:
 @shape_function("Reshape")
 def reshape(application: Application) -> Sequence[Fact]:
     """Return the sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
-    if application.opset < 5:
-        target = list(application.attributes.get("shape", ()))
-    else:
-        target = application.numbers(1)
+    target = application.numbers(1)
     allow_zero = bool(application.attributes.get("allowzero", 0))
     sizes = application.fact(0).shape
     if sizes is None:

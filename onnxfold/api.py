@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -102,10 +103,10 @@ def optimize(
         stack.enter_context(storage.explained(given))
         original = given.clone() if check.seeds and isinstance(given, ir.Model) else given
         with clock.stage("load"):
-            opened = given if isinstance(given, ir.Model) else storage.opened(given)
+            opened = given if isinstance(given, ir.Model) else _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
             stack.enter_context(taken_apart(opened))
-        before = dict(sorted(count_nodes(opened).items()))
+        before = _nodes_of(opened)
         with clock.stage("fold"):
             if isinstance(given, ir.Model):
                 bytes_before = storage.planned(opened).size
@@ -199,12 +200,13 @@ def optimize_file(
         stack.enter_context(paused_garbage_collection())
         stack.enter_context(storage.explained(given))
         with clock.stage("load"):
-            model = storage.opened(given)
+            is_shown = report is not None or dump_ir is not None
+            model = storage.opened(given) if is_shown else _opened(given, fold)
         stack.enter_context(taken_apart(model))
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
-        before = dict(sorted(count_nodes(model).items()))
+        before = _nodes_of(model)
         observers: list[Observer] = []
         if dump_ir is not None:
             from onnxfold.dump.folder import Dump
@@ -265,6 +267,23 @@ def optimize_file(
     return told
 
 
+def _opened(given: ModelLike, fold: Options) -> ir.Model:
+    """Open a model to run passes on.
+
+    A third of most models are Constant nodes: at once they become the initializers that the passes
+    of a level make of them, unless options name them.
+    """
+    has_names = fold.passes is not None or fold.keep or fold.fold
+    return storage.opened(given, lift_constants=not has_names)
+
+
+def _nodes_of(model: ir.Model) -> dict[str, int]:
+    """Return the number of nodes by op, those included that reading the model has lifted."""
+    counts = Counter(count_nodes(model))
+    counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
+    return dict(sorted((+counts).items()))
+
+
 def _report(
     model: ir.Model, result: Result, clock: _Clock, before: dict[str, int], bytes_before: int
 ) -> Report:
@@ -316,9 +335,9 @@ def plan(
     fold, check = checked_options_of(options)
     given = storage.model_in(source)
     with paused_garbage_collection(), storage.explained(given):
-        model = storage.opened(given)
+        model = _opened(given, fold)
         bytes_before = storage.model_bytes(model)
-        nodes = sum(count_nodes(model).values())
+        nodes = sum(_nodes_of(model).values())
         folding, run = first_folding(model, fold, bytes_before=bytes_before)
         prediction = predict(
             model,

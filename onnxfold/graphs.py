@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.onnx_ir_private import holds_graphs, nodes_of
 
+_NUMBERS = {
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+}
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
@@ -74,21 +79,32 @@ def is_initialized(value: ir.Value) -> bool:
 
 def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a ``Constant`` node; None where a function's caller supplies it."""
-    value = node.attributes.data.get("value")  # the dict below: asked of every constant
-    if value is not None and not value.is_ref():
-        # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
-        tensor: ir.TensorProtocol = value.value
-        return tensor
-    if has_references(node):
+    (attribute,) = node.attributes.data.values()
+    return tensor_of(attribute, node.outputs[0].name)
+
+
+def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
+    """Return the tensor that the attribute of a ``Constant`` says; None as for the node.
+
+    Args:
+        attribute: The attribute.
+        name: Of the tensor, unless it is the attribute's value itself.
+
+    Raises:
+        KeyError: A ``Constant`` has no such attribute.
+    """
+    if attribute.is_ref():
         return None
-    for name in ("value_string", "value_strings"):
-        text = node.attributes.get(name)
-        if text is not None:
-            strings = [text.value] if name == "value_string" else list(text.value)
-            shape = ir.Shape([] if name == "value_string" else [len(strings)])
-            encoded = [s if isinstance(s, bytes) else s.encode() for s in strings]
-            return ir.StringTensor(encoded, shape=shape, name=node.outputs[0].name)
-    return ir.convenience.get_const_tensor(node.outputs[0])
+    kind, value = attribute.name, attribute.value
+    if kind == "value":
+        tensor: ir.TensorProtocol = value  # as_tensor() checks a protocol, which takes long
+        return tensor
+    if kind in ("value_string", "value_strings"):
+        texts = [value] if kind == "value_string" else list(value)
+        shape = ir.Shape([] if kind == "value_string" else [len(texts)])
+        encoded = [s if isinstance(s, bytes) else s.encode() for s in texts]
+        return ir.StringTensor(encoded, shape=shape, name=name)
+    return ir.Tensor(np.array(value, _NUMBERS[kind]), name=name)
 
 
 def is_constant_node(node: ir.Node) -> bool:

@@ -282,6 +282,6 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     if output.const_value is None:
         try:
             output.const_value = tensor_of_constant(node)
-        except ValueError:  # a sparse constant, for one
+        except KeyError:  # a sparse constant, for one
             return None
     return output.const_value

@@ -174,6 +174,7 @@ class _Level:
     def run(self, bytes_before: int, count_withheld: bool) -> None:
         """Run the passes; ``bytes_before`` is what the model took, 0 if that is not known."""
         model, options, run = self._model, self._options, self._run
+        self._do("lift-constants")  # of a model that was read they are lifted already
         self._fold(HARDLY_MORE)
         self._settle()
         if run.result.propagation.declined:

@@ -1,5 +1,6 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
+from onnxfold.storage.decode import LIFTED_KEY
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
 from onnxfold.storage.load import (
@@ -30,6 +31,7 @@ from onnxfold.storage.writer import Tile, write_at, write_tiles
 
 __all__ = [
     "EXTERNAL_KEY",
+    "LIFTED_KEY",
     "SOURCE_KEY",
     "MappedFile",
     "ModelLike",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import ChainMap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from onnxfold.errors import ModelError
+from onnxfold.graphs import tensor_of
 from onnxfold.storage.checks import (
     DTYPES,
     all_nodes,
@@ -34,6 +35,7 @@ from onnxfold.storage.wire import StandIns
 
 logger = logging.getLogger("onnxfold")
 
+LIFTED_KEY = "onnxfold.lifted"  # in the ``meta`` of a model: Constant nodes made initializers
 # Keys in the ``meta`` of a value.
 TYPE_KEY = "onnxfold.type_proto"  # a serialized TypeProto that onnx-ir cannot represent
 QUANTIZATION_KEY = "quant_parameter_tensor_names"  # onnx-ir's key for its annotation
@@ -73,6 +75,8 @@ def decode(
     skeleton: bytes,
     stand_ins: StandIns,
     external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
+    *,
+    lift_constants: bool = False,
 ) -> ir.Model:
     """Convert a serialized model.
 
@@ -84,6 +88,8 @@ def decode(
             ``stand_ins``.
         stand_ins: What those texts stand for: spans, or arrays of bytes.
         external: Gives the tensor for one whose data are in another file.
+        lift_constants: Make initializers of Constant nodes, as the pass of that name does, before
+            they cost anything; ``LIFTED_KEY`` tells how many.
 
     Raises:
         ModelError: The model is not valid.
@@ -96,7 +102,10 @@ def decode(
     if proto.training_info:
         logger.warning("training information is left out")
     try:
-        return _Reader(stand_ins, external).model(proto)
+        reader = _Reader(stand_ins, external, lift_constants)
+        model = reader.model(proto)
+        model.meta[LIFTED_KEY] = reader.lifted
+        return model
     except (
         ir.serde.SerdeError,
         ValueError,
@@ -125,6 +134,7 @@ class _Scope:
         infos: What the graph says of values, by name.
         awaited: Names that were read before the node that computes them.
         is_late: Whether a node reads what a later one, or it itself, computes.
+        lifted: Values of Constant nodes that became initializers.
     """
 
     def __init__(
@@ -134,6 +144,7 @@ class _Scope:
         self.infos = {info.name: info for info in infos}
         self.awaited: set[str] = set()
         self.is_late = False
+        self.lifted: list[ir.Value] = []
         self._nodes = nodes
         self._computed: frozenset[str] | None = None
 
@@ -165,9 +176,12 @@ class _Reader:
         self,
         stand_ins: StandIns,
         external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
+        lift_constants: bool,
     ) -> None:
         self.stand_ins = stand_ins
         self.external = external
+        self.lift_constants = lift_constants
+        self.lifted = 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
@@ -207,7 +221,10 @@ class _Reader:
             value = scope.values[info.name] = ir.Value(name=info.name)
             inputs.append(_describe(value, info))
         initializers = self.initializers(proto, scope)
-        nodes = self.nodes(proto.node, scopes)
+        # the value of an output must be made by a node
+        stay = {"", *(info.name for info in proto.output)} if self.lift_constants else None
+        nodes = self.nodes(proto.node, scopes, stay)
+        self.lifted += len(scope.lifted)
         outputs = []
         for info in proto.output:
             result = scope.find(info.name)
@@ -228,7 +245,7 @@ class _Reader:
             inputs,
             outputs,
             nodes=nodes,
-            initializers=initializers,
+            initializers=[*initializers, *scope.lifted],
             doc_string=proto.doc_string or None,
             name=proto.name or None,
             metadata_props=_entries(proto.metadata_props),
@@ -285,7 +302,15 @@ class _Reader:
             proto.domain, proto.name, proto.overload, graph=graph, attributes=attributes
         )
 
-    def nodes(self, protos: Iterable[onnx.NodeProto], scopes: tuple[_Scope, ...]) -> list[ir.Node]:
+    def nodes(
+        self,
+        protos: Iterable[onnx.NodeProto],
+        scopes: tuple[_Scope, ...],
+        stay: Collection[str] | None = None,
+    ) -> list[ir.Node]:
+        """Return the nodes of a graph, without the Constant nodes that become initializers: of
+        results not in ``stay``, if that is given.
+        """
         scope = scopes[0]
         values = scope.values
         nodes = []
@@ -307,6 +332,14 @@ class _Reader:
                     raise ModelError(reason, node=label(proto))
                 scope.awaited.discard(name)
                 outputs.append(_named(name, scope) if name else ir.Value(name=""))
+            if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+                if len(attributes) != 1:
+                    reason = f"a Constant has one value, this one has {len(attributes)}"
+                    raise ModelError(reason, node=label(proto))
+                lifts = stay is not None and len(outputs) == 1 and stay.isdisjoint(proto.output)
+                if lifts and not attributes[0].is_ref():
+                    scope.lifted.append(_initialized(outputs[0], attributes[0]))
+                    continue
             node = ir.Node(
                 proto.domain,
                 proto.op_type,
@@ -324,9 +357,6 @@ class _Reader:
                     ir.serde.deserialize_node_device_configuration(entry, known)
                     for entry in proto.device_configurations
                 )
-            if node.op_type == "Constant" and len(attributes) != 1 and not node.domain:
-                reason = f"a Constant has one value, this one has {len(attributes)}"
-                raise ModelError(reason, node=label(proto))
             nodes.append(node)
         return nodes
 
@@ -393,6 +423,16 @@ def _named(name: str, scope: _Scope) -> ir.Value:
         value = scope.values[name] = ir.Value(name=name)
     info = scope.infos.get(name)
     return value if info is None else _describe(value, info)
+
+
+def _initialized(value: ir.Value, content: ir.Attr) -> ir.Value:
+    """Give the result of a Constant node its elements."""
+    tensor = tensor_of(content, value.name)
+    assert tensor is not None
+    tensor.name = value.name
+    value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
+    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
+    return value
 
 
 def _describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -59,7 +59,9 @@ ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | Program)
 
 
 @paused_garbage_collection()
-def load(path: str | os.PathLike[str], *, external_data: bool = True) -> ir.Model:
+def load(
+    path: str | os.PathLike[str], *, external_data: bool = True, lift_constants: bool = False
+) -> ir.Model:
     """Load a model without its large tensors: they become views of the mapped file.
 
     Tensors of raw data are `ViewTensor`, from 4 KiB on with a ``span`` of the file, external ones
@@ -70,6 +72,7 @@ def load(path: str | os.PathLike[str], *, external_data: bool = True) -> ir.Mode
     Args:
         path: The file.
         external_data: False not to look for data files: external tensors have no elements then.
+        lift_constants: Constant nodes become initializers, see `decode`.
 
     Raises:
         MissingFileError: The file does not exist.
@@ -85,7 +88,8 @@ def load(path: str | os.PathLike[str], *, external_data: bool = True) -> ir.Mode
     with about(name):
         try:
             locate = external.tensor if external_data else lambda tensor: tensor
-            model = decode(_skeleton(file, stand_ins), stand_ins, locate)
+            skeleton = _skeleton(file, stand_ins)
+            model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
         except Exception as error:
             file.check()
             if isinstance(error, ModelError) and (kind := _kind_of(file)):
@@ -102,10 +106,14 @@ def load(path: str | os.PathLike[str], *, external_data: bool = True) -> ir.Mode
 
 
 @paused_garbage_collection()
-def from_proto(proto: onnx.ModelProto) -> ir.Model:
+def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Model:
     """Convert a model in memory; it shares nothing with ``proto`` afterwards.
 
     External data is not looked for: external tensors are plain ``ir.ExternalTensor``.
+
+    Args:
+        proto: The model.
+        lift_constants: Constant nodes become initializers, see `decode`.
 
     Raises:
         ModelError: The model is inconsistent, see `load`.
@@ -124,7 +132,7 @@ def from_proto(proto: onnx.ModelProto) -> ir.Model:
             return stand_ins.add(block[offset : offset + length])
 
         skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
-    model = decode(skeleton, stand_ins, lambda tensor: tensor)
+    model = decode(skeleton, stand_ins, lambda tensor: tensor, lift_constants=lift_constants)
     model.meta[BYTES_KEY] = size
     model.meta[EXTERNAL_KEY] = any(isinstance(t, ir.ExternalTensor) for t in tensors_of(model))
     return model
@@ -177,8 +185,12 @@ def path_of(given: ModelLike) -> str | None:
     return os.fspath(given) if isinstance(given, (str, os.PathLike)) else None
 
 
-def opened(given: ModelLike) -> ir.Model:
+def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
     """Return the model that is given, to be changed: what was given is left alone.
+
+    Args:
+        given: The model.
+        lift_constants: Constant nodes of a file or message become initializers, see `decode`.
 
     Raises:
         UsageError: It is no model.
@@ -187,7 +199,8 @@ def opened(given: ModelLike) -> ir.Model:
     model = model_in(given)
     if isinstance(model, ir.Model):
         return model.clone()
-    return from_proto(model) if isinstance(model, onnx.ModelProto) else load(model)
+    convert: Callable[..., ir.Model] = from_proto if isinstance(model, onnx.ModelProto) else load
+    return convert(model, lift_constants=lift_constants)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -222,7 +222,7 @@ class _Reader:
             inputs.append(_describe(value, info))
         initializers = self.initializers(proto, scope)
         # the value of an output must be made by a node
-        stay = {"", *(info.name for info in proto.output)} if self.lift_constants else None
+        stay = frozenset(("", *(v.name for v in proto.output))) if self.lift_constants else None
         nodes = self.nodes(proto.node, scopes, stay)
         self.lifted += len(scope.lifted)
         outputs = []
@@ -306,7 +306,7 @@ class _Reader:
         self,
         protos: Iterable[onnx.NodeProto],
         scopes: tuple[_Scope, ...],
-        stay: Collection[str] | None = None,
+        stay: frozenset[str] | None = None,
     ) -> list[ir.Node]:
         """Return the nodes of a graph, without the Constant nodes that become initializers: of
         results not in ``stay``, if that is given.

@@ -20,9 +20,9 @@ from onnxfold.cli import main
 
 opened = onnxfold.storage.opened
 
-def noted(given):
+def noted(given, **how):
     global began
-    model = opened(given)
+    model = opened(given, **how)
     began = collections()
     return model
 

@@ -19,7 +19,7 @@ from .call import Call
 from .families import control, idioms, rows
 from .values import EIGHTS, PACKED
 
-for _name in ("layout", "indexing", "linear", "images", "elements", "sequences"):
+for _name in ("layout", "elements"):
     importlib.import_module(f"{__package__}.families.{_name}")
 
 OPSETS = [*range(11, 27)]
@@ -78,12 +78,13 @@ def grow(b: Builder, count: int) -> None:
                 control.call_function(b)
             elif style < 0.44:
                 Call(b, b.choose(["If", "Loop"])).make()
-            elif style < 0.65:
-                Call(b, b.choose(_USUAL)).make()
-            elif (op_type := b.choose([*op_types(b.opset), *rows.of_ops()])) in rows.of_ops():
-                rows.row_of_op(b, op_type)
             else:
-                Call(b, op_type).make()
+                usual = style < 0.65
+                op_type = b.choose(_USUAL if usual else [*op_types(b.opset), *rows.of_ops()])
+                if op_type in rows.of_ops() and b.chance(0.8):
+                    rows.row_of_op(b, op_type)
+                else:
+                    Call(b, op_type).make()
         except Refused:
             continue
 

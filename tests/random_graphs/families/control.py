@@ -12,7 +12,6 @@ from onnx import helper
 from ..builder import FEEDS, Builder, Refused, Scope, Value, type_of
 from ..call import Call, fills
 from ..values import random_array
-from .sequences import a_sequence
 
 DEEPEST = 2
 
@@ -134,6 +133,16 @@ def if_(c: Call) -> list[Value]:
         else_graph = other.graph(others)
     b.taken |= after
     return b.node("If", [condition], len(outputs), then_branch=then_graph, else_branch=else_graph)
+
+
+def a_sequence(b: Builder) -> Value:
+    """A sequence in sight, or a new one."""
+    there = [v for v in b.scope.visible() if v.kind == "sequence"]
+    if there and b.chance(0.7):
+        return b.choose(there)
+    if b.chance(0.1):
+        return Call(b, "SequenceEmpty").make()[0]
+    return Call(b, b.choose(["SequenceConstruct", "SplitToSequence"])).make()[0]
 
 
 @fills("Loop")

@@ -46,18 +46,6 @@ def transpose(c: Call) -> list[Value]:
     return c.add([x])
 
 
-@fills("Flatten")
-def flatten(c: Call) -> list[Value]:
-    x = c.operand(0, ANYTHING)
-    c.attribute("axis", list(range(-x.rank, x.rank + 1)))
-    return c.add([x])
-
-
-@fills("Identity")
-def identity(c: Call) -> list[Value]:
-    return c.add([c.operand(0, ANYTHING)])
-
-
 @fills("Squeeze", "Unsqueeze")
 def squeeze(c: Call) -> list[Value]:
     b = c.b
@@ -221,11 +209,3 @@ def range_(c: Call) -> list[Value]:
     start, count = b.number(-3, 3), b.number(0, 6)
     numbers = [start, start + count * step, step]
     return c.add([c.number(k, n, elem) for k, n in enumerate(numbers)])
-
-
-@fills("Shape")
-def shape(c: Call) -> list[Value]:
-    x = c.operand(0, ANYTHING)
-    c.attribute("start", list(range(-4, 4)), 0.3)
-    c.attribute("end", list(range(-4, 4)), 0.3)
-    return c.add([x])

@@ -84,8 +84,12 @@ def _insert(b: Builder, rows: list[Any]) -> None:
     share = b.choose([0, 0, 0.5])
     used = {size for array, _ in arrays.values() for size in array.shape}
     values: dict[str, Value | None] = {"": None}
-    for info in graph.input:
-        if info.name not in arrays:
+    operands = [info for info in graph.input if info.name not in arrays]
+    if operands and b.chance(0.6):
+        info = b.choose(operands)
+        values[info.name] = _from_known(b, info.type.tensor_type, sizes, used)
+    for info in operands:
+        if values.get(info.name) is None:
             dims = [_dim(b, d, sizes, used, share) for d in info.type.tensor_type.shape.dim]
             values[info.name] = _operand(b, info.type.tensor_type.elem_type, dims)
     for name, (array, elem) in arrays.items():
@@ -105,6 +109,26 @@ def _insert(b: Builder, rows: list[Any]) -> None:
             **{k: v for k, v in attributes.items() if v != []},
         )
         values.update(zip([name for name in node.output if name], made, strict=True))
+
+
+def _from_known(b: Builder, wanted: Any, sizes: dict[Any, Dim], used: set[int]) -> Value | None:
+    """A value in sight for an operand, whose sizes all of the row takes over; None if none fits."""
+    keys = [d.dim_param or d.dim_value for d in wanted.shape.dim]
+
+    def fits(value: Value) -> bool:
+        known = {1: b.dim(1), **sizes}
+        return value.rank == len(keys) and all(
+            known.setdefault(key, dim) == dim and (key not in used or len(set(dim)) == 1)
+            for key, dim in zip(keys, value.dims, strict=True)
+        )
+
+    there = b.known(wanted.elem_type, fits)
+    if not there:
+        return None
+    unused = [value for value in there if not value.used]
+    chosen = b.choose(unused or there)
+    sizes.update(zip(keys, chosen.dims, strict=True))
+    return chosen
 
 
 def _dim(b: Builder, dim: Any, sizes: dict[Any, Dim], used: set[int], share: float) -> Dim:

@@ -7,6 +7,7 @@ function (`onnxfold.analysis.symbolic`), and which types it takes in onnx's sche
 from __future__ import annotations
 
 import enum
+import functools
 
 
 class Trait(enum.Flag):
@@ -90,6 +91,7 @@ _ROWS = (
 )
 
 
+@functools.cache
 def ops(trait: Trait) -> tuple[str, ...]:
     """Return the ops of ONNX's own domain that have a trait."""
     return tuple(name for traits, names in _ROWS if trait in traits for name in names.split())

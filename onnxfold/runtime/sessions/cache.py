@@ -131,7 +131,7 @@ class FoldCache:
                 mine = self._making.setdefault(key, Future())
         if found is not None:
             if self._store is not None:
-                self._store.touch(key)
+                touch(self._store.path(key))  # this process has the tensors mapped
             return found
         begin = time.perf_counter()
         made, waited = others is None, others is not None
@@ -185,16 +185,7 @@ class FoldCache:
 
 
 class _FoldStore:
-    """A folder with folded tensors; those used least recently are removed first.
-
-    Args:
-        folder: The folder; created, for its owner alone, if it does not exist.
-        max_bytes: The limit on the size of all files in it.
-
-    Raises:
-        UsageError: Other users may write to the folder.
-        OnnxFoldError: The folder cannot be created.
-    """
+    """A folder with folded tensors, its owner's; those used least recently are removed first."""
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
         self.folder = os.path.realpath(folder)
@@ -217,7 +208,7 @@ class _FoldStore:
         Returns:
             The tensors, whether ``make`` was called, and whether another process was waited for.
         """
-        path = self._path(key)
+        path = self.path(key)
         waited = False
         with contextlib.ExitStack() as stack:
             try:
@@ -237,11 +228,7 @@ class _FoldStore:
             give_back_freed()
         return kept, True, waited
 
-    def touch(self, key: Hashable) -> None:
-        """Note that the tensors of a key are in use, by a process that has them mapped."""
-        touch(self._path(key))
-
-    def _path(self, key: Hashable) -> str:
+    def path(self, key: Hashable) -> str:
         """Return the folder of a key: of what makes the tensors, and the CPU, which decides about
         bits.
         """

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
-Setting = Mapping[str, "Given"]
-"""Values of runtime constants by name."""
-
 logger = logging.getLogger("onnxfold")
 
 _memcmp = c_library().memcmp  # at the speed of memory, while other threads run
@@ -194,7 +191,8 @@ class SessionFolding:
         self._cache = cache
         self._strict = strict
         self._lock = threading.Lock()
-        self._kernels, self._reasons = load_kernels(bundle, backend)
+        has_kernels = bool(bundle.manifest.kernels)
+        self._kernels, self._reasons = load_kernels(bundle, backend) if has_kernels else ({}, {})
         self._keys: list[tuple[Any, ...]] = []  # of the groups, without their constants
         for group in bundle.manifest.groups:
             made = filter(None, map(self._kernels.get, map(tuple, group.components)))

@@ -24,7 +24,6 @@ from onnxfold.runtime.sessions.folding import (
     Given,
     Placement,
     SessionFolding,
-    Setting,
 )
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
 
@@ -123,7 +122,7 @@ class Session:
             *(self.bundle, self._options, self._providers, self._backend, self._cache),
             strict=self._strict,
         )
-        self._current: tuple[Setting, Handle] | None = None
+        self._current: tuple[Mapping[str, Given], Handle] | None = None
 
     def run(
         self,
@@ -231,7 +230,7 @@ class Session:
         Constants that are not fed are those of the run before.
         """
         known, current = self._known, self._current
-        setting: Setting = {} if current is None else current[0]
+        setting: Mapping[str, Given] = {} if current is None else current[0]
         changed = {
             name: Given(info, feed[name])
             for name, info in known.items()
@@ -242,7 +241,7 @@ class Session:
             current = self._current = setting, self._fold(setting)
         return current[1], {n: value for n, value in feed.items() if n not in known}
 
-    def _fold(self, setting: Setting) -> Handle:
+    def _fold(self, setting: Mapping[str, Given]) -> Handle:
         for name, info in self._known.items():
             if name not in setting and not info.optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")

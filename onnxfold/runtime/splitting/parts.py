@@ -9,7 +9,7 @@ Names of the two models are those of the original.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -100,29 +100,22 @@ class _Hoisting:
 
 def _read_what_is_carried(node: ir.Node) -> None:
     """Have bodies read values from outside that a Loop or Scan hands on unchanged in each turn."""
-    for given, inner in _carried(node):
-        for user, index in list(uses(inner)):
-            set_input(user, index, given)
+    if not node.domain and node.op_type in ("Loop", "Scan"):
+        (body,) = subgraphs_of(node)
+        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # a count and a condition
+        count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
+        for k in range(count):
+            given, inner = node.inputs[before + k], body.inputs[before + k]
+            output = body.outputs[first + k]
+            maker = output.producer()
+            is_copy = maker is not None and not maker.domain and maker.op_type == "Identity"
+            kept = maker.inputs[0] if maker is not None and is_copy else output
+            if given is not None and kept is inner:
+                for user, index in list(uses(inner)):
+                    set_input(user, index, given)
     for body in subgraphs_of(node):
         for child in body:
             _read_what_is_carried(child)
-
-
-def _carried(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value]]:
-    """Yield the operands that are the same in each turn, and what the body calls them."""
-    if node.domain or node.op_type not in ("Loop", "Scan"):
-        return
-    (body,) = subgraphs_of(node)
-    before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # a count and a condition
-    count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
-    for k in range(count):
-        given, inner = node.inputs[before + k], body.inputs[before + k]
-        output = body.outputs[first + k]
-        maker = output.producer()
-        is_copy = maker is not None and not maker.domain and maker.op_type == "Identity"
-        kept = maker.inputs[0] if maker is not None and is_copy else output
-        if given is not None and kept is inner:
-            yield given, inner
 
 
 def _runs_always(node: ir.Node) -> bool:

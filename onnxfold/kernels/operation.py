@@ -63,11 +63,6 @@ class Operation(Deferred):
         """The NumPy kernel; None if there is none, or it turned out not to be exact."""
 
     @property
-    def subject(self) -> ir.Node:
-        """The node of the model that it is computed for."""
-        return self.node
-
-    @property
     def attributes(self) -> dict[str, Any]:
         """Attributes as Python values; tensors as arrays. Graphs are left out."""
         if self._attributes is None:
@@ -158,37 +153,24 @@ class WideOperation(Operation):
 
 
 class Conversion(WideOperation):
-    """Elements in more bits, or rounded to those that the model says: no node does it.
+    """Elements in more bits, or rounded to those that the model says: no op of the node does it.
 
     Args:
-        subject: The node that it is done for.
+        node: The node that it is done for.
         operand: What is converted.
         kernel: Converts, element by element; there is no other engine that does.
         is_chained: Whether what is computed of the result is to be computed of the operand.
     """
 
-    __slots__ = ("_subject", "is_chained")
+    __slots__ = ("is_chained",)
 
     def __init__(
-        self,
-        subject: ir.Node,
-        operand: Buffer,
-        kernel: NumpyKernel,
-        *,
-        is_chained: bool,
+        self, node: ir.Node, operand: Buffer, kernel: NumpyKernel, *, is_chained: bool
     ) -> None:
-        super().__init__(_CONVERSION, [operand], {})
-        self._subject = subject
+        super().__init__(node, [operand], {})
         self.kernel = kernel
+        self._attributes = {}
         self.is_chained = is_chained
-
-    @property
-    def subject(self) -> ir.Node:
-        """The node that it is done for."""
-        return self._subject
-
-
-_CONVERSION = ir.node("Conversion", [None])
 
 
 def _rename(

@@ -74,7 +74,7 @@ class Widening:
         """Note what turned out not to be computable in wide precision: it is not tried again."""
         for operation, reason in failures.items():
             if operation.is_wide:
-                self._refuse(operation.subject, reason)
+                self._refuse(operation.node, reason)
 
     def _refuse(self, node: ir.Node, reason: str) -> None:
         self._refused.add(node)

@@ -57,13 +57,9 @@ def collapse(
     ]
     if not constant:
         return arrays, None
-    cut = []
-    for array in arrays:
-        if array is not None:
-            which = [slice(None)] * array.ndim
-            for axis in constant:
-                if array.ndim >= -axis:
-                    which[axis] = slice(0, 1)
-            array = array[tuple(which)]
-        cut.append(array)
+    cut: list[Array | None] = []
+    for a in arrays:
+        axes = () if a is None else range(-a.ndim, 0)
+        once = (*(slice(0, 1) if axis in constant else slice(None) for axis in axes), ...)
+        cut.append(None if a is None else a[once])
     return cut, shape

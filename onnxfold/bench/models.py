@@ -32,7 +32,7 @@ from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import UsageError, about
+from onnxfold.errors import MissingFileError, UsageError, about
 from onnxfold.onnxruntime_sessions import (
     array_of,
     available_providers,
@@ -247,6 +247,8 @@ def _benched(
         reason = "give the model that the bundle was made of before it, to compare with"
         raise UsageError(reason, file=paths[0])
     for each in found:
+        if not os.path.exists(each.path):  # before anything takes long
+            raise MissingFileError(file=each.path)
         if each.arguments is None and os.path.isdir(each.path):
             raise UsageError("not a bundle: it has no manifest.json", file=each.path)
     if splitting:

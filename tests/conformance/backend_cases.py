@@ -1,6 +1,6 @@
 """onnx's backend node test cases with their inputs turned into constants, and what became of each.
 
-``PYTHONPATH=tests python -m tests.conformance.backend_cases`` prints the table.
+``python -m tests.conformance.backend_cases`` prints the table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import onnx.reference
 import onnx_ir as ir
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
-from reference_session import reference_session
 
 import onnxfold
+from tests.reference_session import reference_session, same_bits
 
 # Spacing of the numbers at 1.
 _HALF = {np.dtype(np.float16): 2.0**-10, np.dtype(ml_dtypes.bfloat16): 2.0**-7}
@@ -186,22 +186,16 @@ def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
             want = want.view(got.dtype)  # a small float shown as its bits
         else:
             return f"dtype {got.dtype}, expected {want.dtype}"
+    if same_bits(got, want):
+        return None
     if got.dtype.kind in "iub":
-        return None if np.array_equal(got, want) else "integers differ"
+        return "integers differ"
     with np.errstate(all="ignore"):
         a, b = got.astype(np.complex128), want.astype(np.complex128)
-        if exact:
-            same = (got.tobytes() == want.tobytes()) or bool(
-                np.all(
-                    (a == b) & (np.signbit(a.real) == np.signbit(b.real))
-                    | np.isnan(a) & np.isnan(b)
-                )
-            )
-        else:
-            same = np.allclose(
-                a, b, rtol=1e-3, atol=1e-5 if got.dtype.itemsize > 2 else 1e-3, equal_nan=True
-            )
-    return None if same else f"values differ by up to {np.nanmax(np.abs(a - b))}"
+        least = 1e-5 if got.dtype.itemsize > 2 else 1e-3
+        if not exact and np.allclose(a, b, rtol=1e-3, atol=least, equal_nan=True):
+            return None
+        return f"values differ by up to {np.nanmax(np.abs(a - b))}"
 
 
 @functools.lru_cache(maxsize=1)

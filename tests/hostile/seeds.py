@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, parser
-from onnx.backend.test.case.test_case import TestCase
+
+from tests.conformance.backend_cases import cases, with_constant_inputs
 
 ROOT = Path(__file__).parents[2]
 DATA_FILE = "w.bin"
@@ -104,38 +105,14 @@ def own() -> tuple[bytes, ...]:
 
 @functools.cache
 def of_onnx() -> tuple[onnx.ModelProto, ...]:
-    """onnx's own test models of all ops, with half of their inputs as initializers."""
+    """onnx's own test models of all ops, most of them with their inputs as initializers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = collect_testcases(None)
-    models = []
-    for number, case in enumerate(cases):
-        if case.model is not None and case.model.ByteSize() < 20000:
-            models.append(case.model)
-            if number % 3:
-                _make_constant(case)
-    return tuple(models)
-
-
-def _make_constant(case: TestCase) -> None:
-    """Turn the inputs of a test model into initializers."""
-    graph = case.model.graph
-    values = case.data_sets[0][0]
-    values = list(values.values()) if isinstance(values, dict) else list(values)
-    kept = list(graph.input)[len(values) :]
-    for info, value in zip(graph.input, values, strict=False):
-        if isinstance(value, TensorProto):
-            value.name = info.name
-        elif isinstance(value, np.ndarray):
-            value = numpy_helper.from_array(value, info.name)
-        if isinstance(value, TensorProto):
-            graph.initializer.append(value)
-        else:
-            kept.append(info)
-    del graph.input[:]
-    graph.input.extend(kept)
+        small = [case for case in cases().values() if case.model.ByteSize() < 20000]
+        return tuple(
+            (with_constant_inputs(case) if number % 3 else None) or case.model
+            for number, case in enumerate(small)
+        )
 
 
 def any_seed(rng: random.Random, *, all_ops: bool = True) -> bytes:

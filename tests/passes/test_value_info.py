@@ -6,23 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from fold_check import large, parse, with_weights
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.passes import create
 
 ROOT = Path(__file__).parents[2]
-HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1, "custom" : 1]>'
 MODELS = ("tests/data/lstm_gru.onnx", "tests/data/control_flow.onnx", "models/swin.onnx")
 
 
 def described(text: str) -> dict[str, list[int | str]]:
     """Name of a value to its dims; 0 for one that is left open."""
-    return entries(written(onnx.parser.parse_model(HEADER + text)).graph)
+    return entries(written(parse(text)).graph)
 
 
 def written(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -30,10 +29,11 @@ def written(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def entries(graph: onnx.GraphProto) -> dict[str, list[int | str]]:
-    return {
-        v.name: [d.dim_param or d.dim_value for d in v.type.tensor_type.shape.dim]
-        for v in graph.value_info
-    }
+    return {v.name: dims_of(v) for v in graph.value_info}
+
+
+def dims_of(info: onnx.ValueInfoProto) -> list[int | str]:
+    return [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
 
 
 def test_names_and_expressions():
@@ -81,8 +81,8 @@ def test_what_the_file_says():
 
 def test_no_expression_that_looks_like_the_name_of_an_input():
     """Exporters name dims like expressions; what is equal by its text would count as equal."""
-    proto = onnx.parser.parse_model(
-        HEADER + "g (float[S] x, float[T] z) => (float[V] y) { a = Concat<axis=0>(x, x)"
+    proto = parse(
+        "g (float[S] x, float[T] z) => (float[V] y) { a = Concat<axis=0>(x, x)"
         " b = Relu(a) y = Concat<axis=0>(b, z) }"
     )
     proto.graph.input[1].type.tensor_type.shape.dim[0].dim_param = "2 * S"
@@ -98,7 +98,7 @@ def test_subgraphs_and_functions():
         y = local.F(t)
     }
     <domain: "local", opset_import: ["" : 21]> F (i) => (o) { s = Shape(i) o = Cast<to=1>(s) }"""
-    model = written(onnx.parser.parse_model(HEADER + text))
+    model = written(parse(text))
     branch = model.graph.node[0].attribute[0].g
     assert entries(branch) == {"r": ["2*B"]}
     assert model.functions[0].value_info[0].type.tensor_type.elem_type == onnx.TensorProto.INT64
@@ -108,7 +108,7 @@ def test_subgraphs_and_functions():
 def test_a_shape_without_a_type_is_not_written():
     text = """g (float[B] x) => (float[B] y) {
         t = custom.F(x)  u = Relu(t)  v = Neg(x)  y = Add(u, v) }"""
-    model = storage.from_proto(onnx.parser.parse_model(HEADER + text))
+    model = storage.from_proto(parse(text))
     for node in model.graph:
         node.outputs[0].shape = node.outputs[0].shape or ir.Shape([3])
     create("value-info")(model)
@@ -133,7 +133,7 @@ def test_recorded_types_that_no_inference_restores_are_kept():
         <float[B,4] t, float[B,4] u, float[3,8] v, float[B,4] w> {
             t = custom.F(x)  u = Relu(t)  w = Neg(x)  v = Reshape(u, sizes)
             y = custom.G(v, w) }"""
-    model = onnx.parser.parse_model(HEADER + text)
+    model = parse(text)
     [noted] = [entry for entry in model.graph.value_info if entry.name == "w"]
     assert entries(onnxfold.optimize(model).graph) == {"t": ["B", 4], "u": ["B", 4], "v": [3, 8]}
     noted.doc_string = "negated"
@@ -148,7 +148,7 @@ def test_what_is_written_holds(tmp_path):
     model.graph.output.extend(model.graph.value_info)
     names = [v.name for v in model.graph.output]
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    dims = {v.name: entries_of(v) for v in model.graph.output}
+    dims = {v.name: dims_of(v) for v in model.graph.output}
     for batch, seq in ((2, 5), (7, 3)):
         feeds = {"input_ids": np.ones((batch, seq), np.int64)}
         sizes = {"batch": batch, "seq": seq}
@@ -159,23 +159,13 @@ def test_what_is_written_holds(tmp_path):
                 assert dim == 0 or eval(str(dim), {}, sizes) == actual, name
 
 
-def entries_of(info: onnx.ValueInfoProto) -> list[int | str]:
-    return [d.dim_param or d.dim_value for d in info.type.tensor_type.shape.dim]
-
-
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_model_with_nothing_to_fold_does_not_grow_by_a_byte(tmp_path, level):
-    model = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]> g (float[n, 512] x) => (float[n, 512] y) {
-            a = MatMul (x, w)
-            b = Relu (a)
-            y = Sigmoid (b)
-        }"""
-    )
-    weight = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    for opset in model.opset_import:
-        opset.ClearField("domain")  # as exporters write it
+    text = """g (float[n, 512] x) => (float[n, 512] y) {
+        a = MatMul (x, w) b = Relu (a) y = Sigmoid (b) }"""
+    model = with_weights(parse(text, 17), w=large(512, 512))
+    del model.opset_import[1:]
+    model.opset_import[0].ClearField("domain")  # as exporters write it
     source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(model, source)
     onnxfold.optimize_file(source, target, level=level)
@@ -192,8 +182,6 @@ def test_a_model_with_nothing_to_fold_does_not_grow_by_a_byte(tmp_path, level):
     ],
 )
 def test_fixed_inputs_fix_outputs(options, shape):
-    model = onnx.parser.parse_model(
-        HEADER + "g (float[batch,3,S] x) => (float[M,K] y) { y = Flatten(x) }"
-    )
+    model = parse("g (float[batch,3,S] x) => (float[M,K] y) { y = Flatten(x) }")
     (output,) = onnxfold.optimize(model, **options).graph.output
-    assert [d.dim_param or d.dim_value for d in output.type.tensor_type.shape.dim] == shape
+    assert dims_of(output) == shape

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto as T
-from onnx import helper
+from onnx import defs, helper
 
 from tests.reference_session import Reference
 
@@ -386,6 +386,17 @@ class Builder:
             raise Refused(str(error)) from error
         read = [v for v in inputs if v is not None] + self._captured(node)
         results = self.attempt([node], read, [o for o in node.output if o])
+        formals = [] if domain else list(defs.get_schema(op_type, self.opset).outputs)
+        for k, (elem, kind, _) in zip(np.flatnonzero(present), results, strict=True):
+            # onnxruntime's Cast gives types that no other op of the opset takes
+            types = formals[min(k, len(formals) - 1)].types if formals else ()
+            if types and kind == "tensor" and elem not in map(elem_of, types):
+                raise Refused("no such type at this opset")
+        if op_type == "Concat" and any(
+            len({tuple(np.delete(v.samples[k].shape, given["axis"])) for v in read}) > 1
+            for k in self.live
+        ):
+            raise Refused("onnxruntime leaves a gap beside an empty operand unwritten")
         names = []
         values = []
         found = iter(results)

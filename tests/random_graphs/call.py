@@ -71,10 +71,10 @@ class Call:
 
     # ------------------------------------------------------------ operands
 
-    def allows(self, index: int, formals: Sequence[Any] = ()) -> list[int]:
-        """The element types that the schema allows for an input, or for another parameter."""
-        formals = formals or self.schema.inputs
-        formal = formals[min(index, len(formals) - 1)]
+    def allows(self, index: int) -> list[int]:
+        """The element types that the schema allows for an input."""
+        inputs = self.schema.inputs
+        formal = inputs[min(index, len(inputs) - 1)]
         return [e for e in (elem_of(t) for t in sorted(formal.types)) if e in ALL]
 
     def operand(

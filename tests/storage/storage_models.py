@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 
 import numpy as np
@@ -210,44 +211,29 @@ def all_fields(descriptor: Descriptor, known: set[str] | None = None) -> set[str
     return known
 
 
+UNORDERED = {
+    **dict.fromkeys(("attribute", "initializer", "value_info"), "name"),
+    "metadata_props": "key",
+    "opset_import": "domain",
+    "quantization_annotation": "tensor_name",
+}
+"""Fields whose messages have no order, and what they are told apart by."""
+
+
 def normal(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with what has no order put in order."""
+
+    def order(message: Message) -> None:
+        for field, content in message.ListFields():
+            if field.message_type is not None:
+                for part in content if field.is_repeated else [content]:
+                    order(part)
+                if key := UNORDERED.get(field.name):
+                    content.sort(key=operator.attrgetter(key))
+
     out = onnx.ModelProto()
     out.CopyFrom(model)
-
-    def order(field, key) -> None:
-        items = sorted(field, key=key)
-        copies = [type(item).FromString(item.SerializeToString()) for item in items]
-        del field[:]
-        field.extend(copies)
-
-    def tensor_(t: onnx.TensorProto) -> None:
-        order(t.metadata_props, lambda e: e.key)
-
-    def nodes(items) -> None:
-        for node in items:
-            order(node.attribute, lambda a: a.name)
-            order(node.metadata_props, lambda e: e.key)
-            for attribute in node.attribute:
-                if attribute.HasField("g"):
-                    graph(attribute.g)
-                for t in attribute.tensors:
-                    tensor_(t)
-
-    def graph(g: onnx.GraphProto) -> None:
-        order(g.value_info, lambda v: v.name)
-        order(g.quantization_annotation, lambda a: a.tensor_name)
-        order(g.initializer, lambda t: t.name)
-        order(g.metadata_props, lambda e: e.key)
-        for t in g.initializer:
-            tensor_(t)
-        nodes(g.node)
-
-    order(out.opset_import, lambda o: o.domain)
-    graph(out.graph)
-    for function in out.functions:
-        order(function.value_info, lambda v: v.name)
-        nodes(function.node)
+    order(out)
     return out
 
 

@@ -16,10 +16,17 @@ def cast(c: Call) -> list[Value]:
         c.attributes["to"] = int(c.b.choose([*COMMON, *COMMON, *ALL]))
     if x.elem == T.STRING or (c.attributes["to"] == T.STRING and not c.b.chance(0.3)):
         raise Refused("few words are numbers")
-    if c.attributes["to"] not in c.allows(0, c.schema.outputs):
-        raise Refused("no such type at this opset")
     c.attribute("saturate", [0, 1], 0.1)
     return c.add([x])
+
+
+@fills("TopK")
+def top_k(c: Call) -> list[Value]:
+    x = c.operand(0, None, (1, 3))
+    axis = c.axis(x)
+    size = min([d for d in x.dims[-1 if axis is None else axis] if d > 0], default=0)
+    c.attribute("largest", [0, 1])
+    return c.add([x, c.ints(1, [c.b.number(0, size)], T.INT64)], [True, c.b.chance(0.8)])
 
 
 @fills("Div", "Mod")

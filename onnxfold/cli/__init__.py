@@ -1,4 +1,4 @@
-"""The command line, a file for each group of commands. Only this package prints; the library logs.
+"""The command line, one file for each command. Only this package prints; the library logs.
 
 Only click is imported at the top of any of these files: the rest comes when a command needs it, so
 that help is instant.

@@ -152,6 +152,13 @@ REPORT = click.option(
     metavar="PAGE.html",
     help="Also write a report page; only its data if the name ends in .json.",
 )
+PROVIDERS = several(
+    "--provider",
+    "providers",
+    metavar="NAME",
+    shell_complete=completed("onnxruntime:get_available_providers"),
+    help="Execution provider of onnxruntime, by default CPUExecutionProvider",
+)
 _COMPARISON = (
     click.option(
         "--feeds",

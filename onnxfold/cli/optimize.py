@@ -1,4 +1,4 @@
-"""`onnxfold optimize` and `batch`: fold the constants of a model, or of many."""
+"""`onnxfold optimize`: fold the constants of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from onnxfold.cli.arguments import (
-    FOLDER,
     PATH,
     REPORT,
     SectionedCommand,
@@ -16,10 +15,9 @@ from onnxfold.cli.arguments import (
     is_verbose,
     output_options,
     section,
-    size_in_bytes,
 )
 from onnxfold.cli.folding import folding_options
-from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show, write
+from onnxfold.cli.output import show, write
 
 
 @click.command(
@@ -154,67 +152,3 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
     if output is None and not force and is_other and os.path.exists(target):
         raise click.UsageError(f"{target} exists: give it with -o, or add --force, to overwrite it")
     return target
-
-
-@click.command(cls=SectionedCommand)
-@click.argument("sources", metavar="MODEL...", type=PATH, nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=FOLDER,
-    metavar="DIR",
-    required=True,
-    help="Folder or URL for the results; they keep their paths below MODEL.",
-)
-@folding_options
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Models at a time on this machine.  [default: number of processors]",
-)
-@click.option(
-    "--scheduler", metavar="ADDRESS", help="Run on a dask cluster instead: tcp://host:8786."
-)
-@click.option(
-    "--memory",
-    type=size_in_bytes,
-    metavar="BYTES",
-    help="Memory for all models in progress; others wait.  [default: free memory]",
-)
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time limit for each model."
-)
-@check_options
-@click.option(
-    "--plan", "only_plan", is_flag=True, help="Only predict memory; write nothing into DIR."
-)
-@click.option(
-    "--journal",
-    type=PATH,
-    metavar="FILE",
-    help="File of results, one JSON document per line.  [default: DIR/onnxfold-batch.jsonl]",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@output_options
-def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
-    """Optimize many models in parallel.
-
-    MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. Files in DIR are
-    results and never sources.
-
-    A failed model is reported and does not stop the batch. Models finished by an earlier batch
-    with the same options are skipped, so an interrupted batch resumes. The exit code is 0 if all
-    models have a result, 1 if results are missing only because --check found a difference, 2
-    otherwise.
-    """
-    from onnxfold.batches import batch as optimize_all
-    from onnxfold.report.console import LateProgress
-
-    with LateProgress(enabled=not quiet) as progress:
-        done = optimize_all(sources, output, progress=progress, **options)
-    if as_json or not quiet:
-        show(done, as_json, verbose=is_verbose())
-    if not done.failed:
-        return EXIT_OK
-    return EXIT_DIFFERENT if all(o.differs for o in done.failed) else EXIT_ERROR

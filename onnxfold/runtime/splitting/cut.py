@@ -218,17 +218,17 @@ def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut
 
     With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
     """
-    ops = [
+    choices = [
         RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, region.sizes))
         for node, operands in region.operands.items()
     ]
-    values = {v for op in ops for v in (*op.inputs, *op.outputs)} | region.demanded.keys()
+    values = {v for op in choices for v in (*op.inputs, *op.outputs)} | region.demanded.keys()
     costs = {value: region.cost(value) for value in values}
 
     def at_step(step: int) -> RuntimeCut:
         price = 2.0 ** (40 * step / _STEPS)
         priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
-        return _follow(region, choose(ops, region.demanded, priced).stored)
+        return _follow(region, choose(choices, region.demanded, priced).stored)
 
     if max_cache is None:
         return at_step(0)

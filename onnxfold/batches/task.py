@@ -90,7 +90,7 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
         if task.before.is_final:
             return task.before
         return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
-    outcome = _figured(task, outcome, source, None)
+    outcome = _with_figures(task, outcome, source, None)
     limit = _limit(task)
     if outcome.memory is not None and outcome.memory > limit:
         needs, has = bytes_text(outcome.memory), bytes_text(limit)
@@ -110,7 +110,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         share = _shares.setdefault(os.getpid(), _MemoryShare())
         stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
         began = time.perf_counter()
-        outcome = _figured(task, outcome, source, target)
+        outcome = _with_figures(task, outcome, source, target)
         if outcome.status == "failed":
             return outcome
         if is_url(task.target):
@@ -120,8 +120,8 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         return replace(outcome, status="done", written=written, seconds=seconds)
 
 
-def _figured(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
-    """Return the outcome of a plan, or of the optimization if there is a target."""
+def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
+    """Return the outcome with figures of a plan, or of the optimization if there is a target."""
     request = {"source": source, "target": target, "options": task.options}
     function = f"{__name__}:work_on"
     keep = target is None or (outcome.memory or 0) < _LARGE

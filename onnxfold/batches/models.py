@@ -91,7 +91,7 @@ def _listed_at(url: str) -> _Listing:
         if folder != path + "/":
             found = files.glob(path, detail=True)
         elif files.isdir(path):
-            found = files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
+            folder, found = path, files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
         else:
             folder, found = path.rpartition("/")[0], {path: files.info(path)}
         sizes = {name: i.get("size") for name, i in found.items() if i.get("type") != "directory"}

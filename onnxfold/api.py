@@ -28,9 +28,9 @@ from onnxfold.options import (
     checked_options_of,
 )
 from onnxfold.passes.context import Observer, Result
-from onnxfold.passes.outlook import outlook
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
+from onnxfold.passes.simplify import outlook
 from onnxfold.report.summary import Report
 from onnxfold.storage import ModelLike, ModelT, PathLike
 

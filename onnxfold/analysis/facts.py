@@ -14,9 +14,10 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues, is_exactly
-from onnxfold.analysis.scopes import Scopes, sort_if_needed
+from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, forget_strangers
+from onnxfold.graphs import root_graphs
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import schema_of
 
@@ -150,7 +151,8 @@ def put_in_order(model: ir.Model) -> None:
 
     A model that was just loaded is so, and what changes it by ``editing`` keeps it so.
     """
-    sort_if_needed(model)
+    for graph in root_graphs(model):
+        graph.sort()
     forget_strangers(model)
 
 

@@ -90,29 +90,3 @@ class Scopes:
     def graphs(self) -> list[ir.Graph]:
         """Return all graphs, outer ones before what they hold."""
         return list(self._by_graph)
-
-
-def sort_if_needed(model: ir.Model) -> None:
-    """Sort the main graph and the functions, but leave an order that is good as it is."""
-    for graph in root_graphs(model):
-        if not _is_sorted(graph, set()):
-            graph.sort()
-
-
-def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
-    """Return whether every node of the graph, and of those in it, comes after what it reads from.
-
-    Args:
-        graph: The graph.
-        before: The nodes that come before it; its own are added.
-    """
-    for node in nodes_of(graph):
-        for value in node.inputs:
-            producer = None if value is None else value.producer()
-            if producer is not None and producer not in before and producer.graph is not None:
-                return False
-        bodies = subgraphs_of(node)
-        if bodies and not all(_is_sorted(body, before) for body in bodies):
-            return False
-        before.add(node)
-    return True

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from onnxfold.analysis.arithmetic import operations_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
-from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
@@ -122,7 +121,6 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
     with about(path):
         check_names(dims or {}, names)
     sizes = {name: (dims or {}).get(name, NOMINAL) for name in names}
-    sort_if_needed(model)
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     totals: dict[Module, dict[str, float]] = {}
 

@@ -9,7 +9,6 @@ import onnx
 import onnxruntime as ort
 
 from onnxfold import storage
-from onnxfold.analysis.scopes import sort_if_needed
 from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 
 
@@ -88,7 +87,6 @@ class FactCheck:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         opened = storage.from_proto(model)
-        sort_if_needed(opened)
         self._analysis = SymbolicAnalysis(opened)
         self._values = {v.name: v for node in opened.graph for v in node.outputs if v.name} | {
             v.name: v for v in opened.graph.inputs

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import entries_of, nodes_of, read_nothing, uses
+from onnxfold.onnx_ir_private import entries_of, is_unused, nodes_of, read_nothing, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
 
@@ -119,19 +119,6 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
     new.doc_string = new.doc_string or old.doc_string
     for key, text in (entries_of(old) or {}).items():
         new.metadata_props.setdefault(key, text)
-
-
-def is_used(value: ir.Value) -> bool:
-    """Return whether the value has users. ``uses()`` would copy their list."""
-    return bool(uses(value)) or value.is_graph_output()
-
-
-def is_unused(node: ir.Node) -> bool:
-    """Return whether no result of the node has users."""
-    for value in node.outputs:  # noqa: SIM110, a generator takes longer than what it would ask
-        if uses(value) or value.is_graph_output():
-            return False
-    return True
 
 
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:

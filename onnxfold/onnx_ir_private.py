@@ -17,6 +17,8 @@ __all__ = [
     "entries_of",
     "holds_graphs",
     "is_a",
+    "is_unused",
+    "is_used",
     "nodes_of",
     "noted",
     "read_nothing",
@@ -44,6 +46,19 @@ def uses(value: ir.Value) -> Collection[Usage]:
     ``ir.Value.uses()`` copies all at every call: far too much for a shared weight.
     """
     return value._uses
+
+
+def is_used(value: ir.Value) -> bool:
+    """Return whether a value has users, the outputs of its graph among them."""
+    return bool(value._uses) or value._is_graph_output
+
+
+def is_unused(node: ir.Node) -> bool:
+    """Return whether no result of the node has users; every pass asks it of every node."""
+    for value in node._outputs:  # noqa: SIM110, a generator takes longer than what it would ask
+        if value._uses or value._is_graph_output:
+            return False
+    return True
 
 
 def nodes_of(graph: ir.Graph) -> list[ir.Node]:
@@ -91,7 +106,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
     ``ir.Node.replace_input_with`` does the same in a line of Python for each input of the node, far
     too much for a node that loses thousands of them one after the other.
     """
-    inputs = list(node.inputs)
+    inputs = list(node._inputs)
     old, inputs[index] = inputs[index], value
     node._inputs = tuple(inputs)
     if old is not None:
@@ -105,9 +120,9 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
 def read_nothing(node: ir.Node) -> list[ir.Value]:
     """Take away all inputs of a node, in one go for the same reason; what they were."""
     operands = []
-    for k, value in enumerate(node.inputs):
+    for k, value in enumerate(node._inputs):
         if value is not None:
-            value._remove_usage(node, k)
+            del value._uses[node, k]  # type: ignore[arg-type]  # a `Usage` is a tuple of these
             operands.append(value)
     node._inputs = ()
     return operands

@@ -36,6 +36,7 @@ class Scopes:
     def __init__(self, model: ir.Model) -> None:
         self.model = model
         self._by_graph: dict[ir.Graph, Scope] = {}
+        self._paths: dict[ir.Graph | None, list[ir.Graph]] = {}
         self.parents: set[ir.Node] = set()
         """Nodes that hold graphs."""
         self.refresh()
@@ -49,6 +50,7 @@ class Scopes:
         if self._by_graph and not self.parents and roots == list(self._by_graph):
             return
         self._by_graph.clear()
+        self._paths.clear()
         self.parents.clear()
         # shared, not copied: a rewrite may import another domain
         self._root(self.model.graph, self.model.graph.opset_imports, in_function=False)
@@ -81,10 +83,12 @@ class Scopes:
 
         A graph that is not in the model has none.
         """
-        found: list[ir.Graph] = []
-        while (scope := self.find(graph)) is not None:
-            found.append(scope.graph)
-            graph = None if scope.parent is None else scope.parent.graph
+        found = self._paths.get(graph)
+        if found is None:
+            scope = self.find(graph)
+            holder = None if scope is None or scope.parent is None else scope.parent.graph
+            found = [] if scope is None else [scope.graph, *self.path(holder)]
+            self._paths[graph] = found
         return found
 
     def graphs(self) -> list[ir.Graph]:

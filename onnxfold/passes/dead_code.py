@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing import is_used, remove_unused
-from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.editing import remove_unused
+from onnxfold.onnx_ir_private import is_used, nodes_of
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import add_initializer, inherit, remove_nodes, replace
-from onnxfold.graphs import is_constant_node, tensor_of_constant
+from onnxfold.graphs import tensor_of_constant
 from onnxfold.onnx_ir_private import nodes_of
 
 
@@ -24,7 +24,7 @@ class LiftConstants(ir.passes.InPlacePass):
             if graph in functions:
                 continue
             for node in nodes_of(graph):
-                if not is_constant_node(node) or node.outputs[0].is_graph_output():
+                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
                     continue
                 value, tensor = node.outputs[0], tensor_of_constant(node)
                 if tensor is None:

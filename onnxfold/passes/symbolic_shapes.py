@@ -6,9 +6,9 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
-from onnxfold.editing import is_unused, is_used, remove_unused
+from onnxfold.editing import remove_unused
 from onnxfold.graphs import root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
 from onnxfold.passes.shapes.edit import Edit

@@ -7,6 +7,7 @@ walk takes three quarters of the time that checks and ``ir.serde.deserialize_mod
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from collections import ChainMap
@@ -101,6 +102,7 @@ def decode(
         logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
     if proto.training_info:
         logger.warning("training information is left out")
+    _shape.cache_clear()  # denotations of a shape can be changed
     try:
         reader = _Reader(stand_ins, external, lift_constants)
         model = reader.model(proto)
@@ -441,7 +443,22 @@ def _describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
         if type_ := info.type.SerializeToString():
             value.meta[TYPE_KEY] = type_
         info.ClearField("type")
-    return ir.serde.deserialize_value_info_proto(info, value)
+    kind = info.type.tensor_type
+    if not info.type.HasField("tensor_type") or info.type.denotation:
+        return ir.serde.deserialize_value_info_proto(info, value)
+    value.type = ir.TensorType(DTYPES[kind.elem_type])
+    has_shape = kind.HasField("shape")
+    value.shape = _shape(kind.shape.SerializeToString()) if has_shape else None
+    value.doc_string = info.doc_string or None
+    if info.metadata_props:
+        value.metadata_props.update(_entries(info.metadata_props) or {})
+    return value
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape(serialized: bytes) -> ir.Shape:
+    """Return a shape, which is frozen: many values have the same, and making it takes long."""
+    return ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
 
 
 def _is_representable(proto: onnx.TypeProto) -> bool:

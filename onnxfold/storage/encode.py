@@ -141,6 +141,14 @@ class _Writer:
             proto.s = _bytes(value)
         elif kind == _T.STRINGS:
             proto.strings.extend(map(_bytes, value))
+        elif kind == _T.INT:
+            proto.i = value
+        elif kind == _T.INTS:
+            proto.ints.extend(value)
+        elif kind == _T.FLOAT:
+            proto.f = value
+        elif kind == _T.FLOATS:
+            proto.floats.extend(value)
         else:
             ir.serde.serialize_attribute_into(proto, attribute)
             return

@@ -15,13 +15,13 @@ from onnxfold.editing import (
     constant_node,
     insert,
     insert_constant,
-    is_used,
     remove_unused,
     replace,
     set_input,
     take_over,
 )
 from onnxfold.kernels.inference import may_be_constant
+from onnxfold.onnx_ir_private import is_used
 
 
 class Edit:

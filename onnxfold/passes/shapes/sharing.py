@@ -11,9 +11,8 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
-from onnxfold.editing import is_used
 from onnxfold.graphs import subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of, uses
+from onnxfold.onnx_ir_private import is_used, nodes_of, uses
 from onnxfold.passes.shapes.edit import Edit
 
 # Tensors remembered for each size that they have.

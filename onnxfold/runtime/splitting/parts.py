@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Sequence
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
-from onnxfold.editing import Names, inherit, is_used, set_input
+from onnxfold.editing import Names, inherit, set_input
 from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
-from onnxfold.onnx_ir_private import uses
+from onnxfold.onnx_ir_private import is_used, uses
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
 

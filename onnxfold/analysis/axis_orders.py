@@ -167,7 +167,7 @@ class AxisRegion:
         if kernel is None or None in [d for d, v in zip(dtypes, node.inputs, strict=True) if v]:
             return False
         arrays = [None if d is None else d.numpy() for d in dtypes]
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        attributes = {name: attribute.value for name, attribute in node.attributes.data.items()}
         try:
             return kernel.kind_for(arrays, attributes) is Kind.ELEMENTWISE
         except Unfoldable:

@@ -27,7 +27,7 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         for graph in graphs:
             unused = [
                 name
-                for name, value in graph.initializers.items()
+                for name, value in graph.initializers.data.items()
                 if not (is_used(value) or value.is_graph_input())
             ]
             for name in unused:

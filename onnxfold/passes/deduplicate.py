@@ -51,7 +51,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in scopes.graphs():  # outer graphs come first
             # a graph output must stay: let it be the one that others give way to
-            values = graph.initializers.values()
+            values = graph.initializers.data.values()
             for value in sorted(values, key=ir.Value.is_graph_output, reverse=True):
                 tensor = value.const_value
                 if tensor is None or value.is_graph_input():

@@ -134,7 +134,7 @@ class Builder:
             if isinstance(operand, Literal):
                 numbers[len(inputs)] = operand.number
             inputs.append(None if isinstance(operand, Literal) else self.value(operand))
-        attributes = {} if matched is None else dict(matched.attributes.items())
+        attributes = {} if matched is None else dict(matched.attributes.data)
         for name, thing in op.attributes.items():
             content = self._match.value_of(thing)
             place = _place_of_input(name, schema)

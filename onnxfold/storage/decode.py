@@ -103,6 +103,7 @@ def decode(
     if proto.training_info:
         logger.warning("training information is left out")
     _shape.cache_clear()  # denotations of a shape can be changed
+    _static_shape.cache_clear()
     try:
         reader = _Reader(stand_ins, external, lift_constants)
         model = reader.model(proto)
@@ -411,7 +412,7 @@ class _Reader:
         return ViewTensor(
             stored,
             DTYPES[proto.data_type],
-            ir.Shape(proto.dims),
+            _static_shape(tuple(proto.dims)),
             name=proto.name or None,
             doc_string=proto.doc_string or None,
             metadata_props=_entries(proto.metadata_props),
@@ -459,6 +460,12 @@ def _describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 def _shape(serialized: bytes) -> ir.Shape:
     """Return a shape, which is frozen: many values have the same, and making it takes long."""
     return ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
+
+
+@functools.lru_cache(maxsize=1024)
+def _static_shape(sizes: tuple[int, ...]) -> ir.Shape:
+    """Return the shape of a tensor, for the same reason."""
+    return ir.Shape(sizes, frozen=True)
 
 
 def _is_representable(proto: onnx.TypeProto) -> bool:

@@ -72,7 +72,8 @@ class _Writer:
         _set(proto, graph, "name", "doc_string")
         for value in graph.inputs:
             _write_value(proto.input.add(), value)
-        for value in graph.initializers.values():
+        initializers = graph.initializers.data.values()  # without onnx-ir's look-up of each
+        for value in initializers:
             tensor = value.const_value
             if (entries_of(value) or value.doc_string) and not value.is_graph_input():
                 _write_value(proto.value_info.add(), value)
@@ -87,7 +88,7 @@ class _Writer:
         for value in graph.outputs:
             _write_value(proto.output.add(), value)
         results = (value for node in nodes_of(graph) for value in node.outputs)
-        for value in dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)):
+        for value in dict.fromkeys((*graph.inputs, *initializers, *results)):
             if entries := noted(value, QUANTIZATION_KEY):
                 annotation = proto.quantization_annotation.add(tensor_name=value.name)
                 _add_entries(annotation.quant_parameter_tensor_names, entries)
@@ -119,7 +120,7 @@ class _Writer:
         while outputs and not outputs[-1]:
             outputs.pop()
         proto.output.extend(outputs)
-        for attribute in node.attributes.values():
+        for attribute in node.attributes.data.values():
             self.attribute(proto.attribute.add(), attribute)
         if node.device_configurations:
             proto.device_configurations.extend(

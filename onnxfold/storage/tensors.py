@@ -218,11 +218,11 @@ def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     owners: list[ir.Function | ir.Node] = [*model.functions.values()]
     for graph in all_graphs(model):
         owners += graph
-        for value in graph.initializers.values():
+        for value in graph.initializers.data.values():
             if value.const_value is not None:
                 found[id(value.const_value)] = value.const_value
     for owner in owners:
-        for attribute in owner.attributes.values():
+        for attribute in owner.attributes.data.values():
             if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
                 found[id(attribute.value)] = attribute.value
     return list(found.values())

@@ -52,7 +52,7 @@ def simplify(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
     application = Application(
         node.op_type,
         [None if v is None else analysis.of(v) for v in node.inputs],
-        {name: attribute.value for name, attribute in node.attributes.items()},
+        {name: attribute.value for name, attribute in node.attributes.data.items()},
         1 if scope is None else scope.opsets.get("", 1),
         len(node.outputs),
         analysis.algebra,

@@ -144,7 +144,7 @@ FOLDS = """g (float[n, 400] x, float[400, 400] r) => (float[n, 400] y) {
 def test_bundles_beside_their_models(tmp_path):
     path = written(tmp_path / "model.onnx", FOLDS)
     onnxfold.split(path, tmp_path / "b", runtime_constants=["r"], fsync=False)
-    few = {"rounds": 5, "threads": [1], "dims": {"n": 1}, "rtol": 1e-2, "atol": 1.0}
+    few = {"rounds": 1, "threads": [1], "dims": {"n": 1}, "rtol": 1e-2, "atol": 1.0}
     splitting = {"runtime_constants": ["r"]}
     for found in (
         bench_models([path, tmp_path / "b"], **few),

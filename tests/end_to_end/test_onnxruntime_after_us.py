@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,15 @@ MODELS = (ROOT / "models" / "swin.onnx", *sorted((ROOT / "tests" / "data").glob(
 LEVELS = ({"level": 1}, {"level": 2}, {"level": 2, "target": "onnxruntime"})
 
 
-@pytest.fixture
-def ops_at_each_level(tmp_path):
+@pytest.fixture(scope="module")
+def ops_at_each_level(tmp_path_factory):
+    @functools.cache
     def made(model):
-        yield optimized_ops(Benched(str(model)), ["CPUExecutionProvider"])
+        folder, paths = tmp_path_factory.mktemp("levels"), [model]
         for k, options in enumerate(LEVELS):
-            onnxfold.optimize_file(model, tmp_path / f"{k}.onnx", **options)
-            yield optimized_ops(Benched(str(tmp_path / f"{k}.onnx")), ["CPUExecutionProvider"])
+            paths.append(folder / f"{k}.onnx")
+            onnxfold.optimize_file(model, paths[-1], **options)
+        return [optimized_ops(Benched(str(path)), ["CPUExecutionProvider"]) for path in paths]
 
     return made
 

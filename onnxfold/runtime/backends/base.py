@@ -145,13 +145,18 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
     return arrays
 
 
-def foreign_ops(model: ir.Model, backend: str) -> list[str]:
-    """Return a reason for each op that is not one of ONNX's own."""
-    return [
+def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], bool]) -> list[str]:
+    """Return a reason for each op that is none of ONNX's own, and each type that is not taken."""
+    reasons = [
         f"{backend} does not know {node.domain}::{node.op_type}"
         for node in model.graph
         if node.domain not in ("", "ai.onnx")
     ]
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if not takes(value):
+            name = "None" if value.dtype is None else value.dtype.name.lower()
+            reasons.append(f"{backend} takes no {name} ({value.name})")
+    return list(dict.fromkeys(reasons))
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:

@@ -24,7 +24,7 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
-    foreign_ops,
+    reasons_against,
     with_options,
 )
 from onnxfold.runtime.backends.process import one_line, run_function
@@ -66,13 +66,9 @@ class Iree:
 
     def supported(self, model: Any) -> list[str]:
         """Return why the model is not given to the compiler; nothing if it is."""
-        denied = [node.op_type for node in model.graph if node.op_type in DENIED]
-        reasons = [*foreign_ops(model, "IREE"), *(f"IREE does not run {op}" for op in denied)]
-        for value in (*model.graph.inputs, *model.graph.outputs):
-            if not _takes(value):
-                dtype = None if value.dtype is None else value.dtype.name.lower()
-                reasons.append(f"IREE takes no {dtype} ({value.name})")
-        return list(dict.fromkeys(reasons))
+        denied = dict.fromkeys(node.op_type for node in model.graph if node.op_type in DENIED)
+        reasons = [f"IREE does not run {op}" for op in denied]
+        return [*reasons, *reasons_against(model, "IREE", _takes)]
 
     def key_of(self, graph: str) -> dict[str, str]:
         """Return what a kernel is made of and for.

@@ -29,7 +29,7 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
-    foreign_ops,
+    reasons_against,
     with_options,
 )
 from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library, LibraryError
@@ -261,12 +261,7 @@ class OnnxMlir:
 
         taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
         taken -= {ir.DataType.INT4, ir.DataType.UINT4}  # the compiler has none
-        reasons = foreign_ops(model, self.name)
-        for value in (*model.graph.inputs, *model.graph.outputs):
-            if value.dtype not in taken:
-                name = "None" if value.dtype is None else value.dtype.name.lower()
-                reasons.append(f"onnx-mlir takes no {name} ({value.name})")
-        return list(dict.fromkeys(reasons))
+        return reasons_against(model, self.name, lambda value: value.dtype in taken)
 
     def key_of(self, graph: str) -> dict[str, str]:
         """Return the model, the kind of machine, its CPU, the flags.

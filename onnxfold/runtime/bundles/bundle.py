@@ -86,7 +86,6 @@ class Bundle:
 
         self._check()
         model = storage.load(self.folder / part)
-        self._check()
         self._check_names(part, model.graph.inputs, model.graph.outputs)
         return model
 
@@ -107,7 +106,6 @@ class Bundle:
         except Exception as error:  # onnxruntime raises many classes without a common base
             reason = f"onnxruntime does not open it: {message_of(error)}"
             raise ModelError(reason, file=path) from error
-        self._check()
         inputs = (*session.get_inputs(), *session.get_overridable_initializers())
         self._check_names(part, inputs, session.get_outputs())
         return session
@@ -123,6 +121,7 @@ class Bundle:
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """See that a part is the one that the manifest describes."""
+        self._check()
         what, found, known = "inputs", inputs, {*self.manifest.entry_inputs}
         if part != ENTRY_FILE:
             made = (group.outputs for group in self.manifest.groups)

@@ -254,13 +254,21 @@ class _FoldStore:
 
     def _kept(self, path: str, made: Folded) -> Folded:
         """Write tensors to a folder; the same tensors in its pages, or ``made`` if that fails."""
+        import onnx_ir as ir
+
         from onnxfold import storage
 
-        model = _model_of(made.values)
-        plan = None if model is None else storage.planned(model, external_data=True)
-        if model is None or plan is None or plan.size > self._max_bytes:
+        if not all(map(has_numbers, made.values.values())):
             return made
+        tensors = [ir.tensor(array_of(value), name=name) for name, value in made.values.items()]
+        weights = [ir.Value(name=tensor.name, const_value=tensor) for tensor in tensors]
+        graph = ir.Graph([], [], nodes=[], initializers=weights, name="folded")
+        model = ir.Model(graph, ir_version=10)
         try:
+            model.metadata_props[_DIGEST] = _digest(model)
+            plan = storage.planned(model, external_data=True)
+            if plan.size > self._max_bytes:
+                return made
             with files.scratch_folder("fold", parent=self.folder) as new:
                 storage.save(model, os.path.join(new, _MODEL), plan=plan, fsync=False)
                 put(new, path, self._max_bytes)
@@ -269,23 +277,7 @@ class _FoldStore:
             logger.warning("folded tensors are not kept: %s", error)
             return made
         finally:
-            model.graph.initializers.clear()  # a model is a cycle, which would keep the tensors
-
-
-def _model_of(values: Mapping[str, Any]) -> ir.Model | None:
-    """Return a model whose initializers are onnxruntime's values; None if one of them
-    is no tensor.
-    """
-    import onnx_ir as ir
-
-    if not all(map(has_numbers, values.values())):
-        return None
-    tensors = [ir.tensor(array_of(value), name=name) for name, value in values.items()]
-    weights = [ir.Value(name=tensor.name, const_value=tensor) for tensor in tensors]
-    graph = ir.Graph([], [], nodes=[], initializers=weights, name="folded")
-    model = ir.Model(graph, ir_version=10)
-    model.metadata_props[_DIGEST] = _digest(model)
-    return model
+            graph.initializers.clear()  # a model is a cycle, which would keep the tensors
 
 
 def _digest(model: ir.Model) -> str:

@@ -95,7 +95,8 @@ def infer_types(
             schema, node, types, data, opset_imports=imports
         )
     except _REFUSED as error:
-        raise Unfoldable(f"shape inference: {_first_line(error)}") from error
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise Unfoldable(f"shape inference: {reason}") from error
     return inferred
 
 
@@ -240,8 +241,3 @@ def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
         if any(d < 0 for d in shape):
             raise Unfoldable(f"its result would have shape {list(shape)}")
     return ResultType(ir.DataType(tensor.elem_type), shape, proto)
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -5,6 +5,7 @@ Where strides can express the result it is a view, also of read-only, mapped and
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -79,26 +80,17 @@ def _reshaped(x: Array, shape: Sequence[int]) -> Array:
     check_representable(shape, x.dtype)
     if x.flags.c_contiguous:
         return np.reshape(x, shape)
-    view = view_in_shape(x, shape)
-    if view is not None:
-        return view
+    # a copy only where no strides express the result
+    if _RESHAPES_WITHOUT_COPY:
+        with contextlib.suppress(ValueError):
+            return np.reshape(x, shape, copy=False)
+    else:
+        view = np.asarray(x.view())
+        with contextlib.suppress(AttributeError):
+            view.shape = tuple(shape)
+            return view
     check_allocatable(shape, x.dtype)
     return np.reshape(x, shape)
-
-
-def view_in_shape(x: Array, shape: Sequence[int]) -> Array | None:
-    """``x`` in another shape without a copy; None where no strides express it."""
-    if _RESHAPES_WITHOUT_COPY:
-        try:
-            return np.reshape(x, shape, copy=False)
-        except ValueError:
-            return None
-    view = np.asarray(x.view())
-    try:
-        view.shape = tuple(shape)
-    except AttributeError:
-        return None
-    return view
 
 
 @kernel("Flatten", kind=Kind.VIEW)

@@ -107,19 +107,20 @@ class Streams:
         """Compute what is stored of an operation's results; note how the others are computed."""
         operands: list[Expression | None] = []
         for buffer in operation.operands:
-            expression = None if buffer is None else self._expression_of(buffer)
-            if buffer is not None and expression is None:
+            if buffer is None:
+                operands.append(None)
+            elif buffer.is_known:
+                operands.append(Leaf(buffer, buffer.array()))
+            elif buffer in self._expressions:
+                operands.append(self._expressions[buffer])
+            else:
                 return  # it has failed
-            operands.append(expression)
         try:
             for index, result in enumerate(operation.results):
                 if result is not None and awaits(result, operation):
                     self._make(operation, operands, index, result)
         except Unfoldable as error:
             self.failures[operation] = str(error)
-
-    def _expression_of(self, buffer: Buffer) -> Expression | None:
-        return Leaf(buffer, buffer.array()) if buffer.is_known else self._expressions.get(buffer)
 
     def _make(
         self,

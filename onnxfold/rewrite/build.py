@@ -196,21 +196,17 @@ class Builder:
         inputs: list[ir.Value | None],
         position: int,
     ) -> ir.DataType:
-        """Return the dtype that a number takes as an input: that of the inputs it must
-        agree with.
-        """
-        if schema is not None and schema.inputs:
-            formal = [schema.inputs[min(k, len(schema.inputs) - 1)] for k in range(len(inputs))]
-            wanted = formal[position].type_str
-            for k, value in enumerate(inputs):
-                if value is not None and formal[k].type_str == wanted:
-                    return self._known_dtype(value)
-            if list(formal[position].types) == ["tensor(int64)"]:
-                return ir.DataType.INT64
-        present = [value for value in inputs if value is not None]
-        if not present:
-            raise Refused(f"the dtype of a number in {op_type} is open")
-        return self._known_dtype(present[0])
+        """Return the dtype that a number takes as an input: that of one it must agree with."""
+        formals = [] if schema is None else schema.inputs
+        formal = [formals[min(k, len(formals) - 1)] for k in range(len(inputs)) if formals]
+        for k, value in enumerate(inputs):
+            if value is not None and (
+                not formal or formal[k].type_str == formal[position].type_str
+            ):
+                return self._known_dtype(value)
+        if formal and list(formal[position].types) == ["tensor(int64)"]:
+            return ir.DataType.INT64
+        raise Refused(f"the dtype of a number in {op_type} is open")
 
     def _known_dtype(self, value: ir.Value) -> ir.DataType:
         dtype = self._facts.types.of(value).dtype

@@ -15,7 +15,6 @@ from collections.abc import Collection, MutableMapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.application import Applications
 from onnxfold.analysis.symbolic.fact import Fact, of_array
 from onnxfold.analysis.symbolic.propagation import Propagation
 from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
@@ -48,7 +47,7 @@ class SymbolicAnalysis(Propagation):
                 ]
                 self._required.clear()
                 if self.algebra.learn(required):
-                    self._applications = Applications(self.algebra, self.table)
+                    self._found.clear()
                     affected = frozenset(self._asking)
             decided: dict[ir.Value, Fact] = {}
             if any(map(_is_if, self.scopes.parents)):

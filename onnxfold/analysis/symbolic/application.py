@@ -10,14 +10,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
     UNKNOWN,
     Array,
     Fact,
-    FactTable,
     list_of,
     of_array,
     of_items,
@@ -39,74 +37,33 @@ of lists."""
 Results = Sequence[Fact]
 
 
-class Applications:
-    """Applies ops to facts; for ops and operands that look alike, once.
+def results_of(
+    node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
+) -> Results:
+    """Return the facts of a node's outputs.
 
     Args:
+        node: A node without subgraphs, of an op that is no function of the model.
+        inputs: What is known of its inputs; None for one that is omitted.
+        opsets: Domain to version.
         algebra: Of the model's expressions.
-        table: Of its facts.
     """
-
-    def __init__(self, algebra: Algebra, table: FactTable) -> None:
-        self._algebra = algebra
-        self._table = table
-        self._found: dict[tuple[Any, ...], tuple[Results, Sequence[Number], int]] = {}
-        """The results, what is required for them, and how many questions were asked for them."""
-
-    def results(
-        self,
-        node: ir.Node,
-        inputs: Sequence[Fact | None],
-        opsets: Mapping[str, int],
-    ) -> Results:
-        """Return the facts of a node's outputs.
-
-        Args:
-            node: A node without subgraphs, of an op that is no function of the model.
-            inputs: What is known of its inputs; None for one that is omitted.
-            opsets: Domain to version.
-        """
-        key = None
-        content = content_of_attributes(node.attributes.data.values())
-        if content is not None:
-            domain = node.domain
-            key = (node.op_type, domain, opsets.get(domain), len(node.outputs), content, *inputs)
-            found = self._found.get(key)
-            if found is not None:
-                results, required, questions = found
-                self._algebra.required += required
-                self._algebra.questions += questions
-                return results
-        algebra = self._algebra
-        unnamed, before, asked = algebra.unnamed, len(algebra.required), algebra.questions
-        shared = self._table.shared
-        results = [shared(f) for f in self._decide(node, inputs, opsets)]
-        if key is not None and unnamed == algebra.unnamed:  # else it is new each time
-            self._found[key] = results, algebra.required[before:], algebra.questions - asked
-        return results
-
-    def _decide(
-        self,
-        node: ir.Node,
-        inputs: Sequence[Fact | None],
-        opsets: Mapping[str, int],
-    ) -> Results:
-        attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
-        application = Application(
-            node.op_type, inputs, attributes, opsets.get("", 1), len(node.outputs), self._algebra
-        )
-        some = [fact for fact in inputs if fact is not None and fact.items is not None]
-        if some and node.domain == "":
-            computed = _computed(application)
-            if computed is not None:
-                return computed
-        function = find(node.op_type, node.domain)
-        if function is not None:
-            try:
-                return function(application)
-            except (Undecided, *SENSELESS):
-                pass  # onnx may know
-        return _infer(node, inputs, opsets, self._algebra)
+    attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
+    application = Application(
+        node.op_type, inputs, attributes, opsets.get("", 1), len(node.outputs), algebra
+    )
+    some = [fact for fact in inputs if fact is not None and fact.items is not None]
+    if some and node.domain == "":
+        computed = _computed(application)
+        if computed is not None:
+            return computed
+    function = find(node.op_type, node.domain)
+    if function is not None:
+        try:
+            return function(application)
+        except (Undecided, *SENSELESS):
+            pass  # onnx may know
+    return _infer(node, inputs, opsets, algebra)
 
 
 def python_value(attribute: ir.Attr) -> Any:
@@ -158,14 +115,7 @@ def _computed(application: Application) -> Results | None:
 def _infer(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
 ) -> list[Fact]:
-    """Return the facts of a node's outputs as onnx infers them.
-
-    Args:
-        node: A node without subgraphs.
-        inputs: What is known of its inputs; None for one that is omitted.
-        opsets: Domain to version.
-        algebra: Makes the sizes that stay open.
-    """
+    """Return the facts of a node's outputs as onnx infers them; see `results_of`."""
     version = opsets.get(node.domain)
     schema = None if version is None else schema_of(node.op_type, version, node.domain)
     if schema is None or has_references(node):

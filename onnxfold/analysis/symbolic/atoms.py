@@ -114,11 +114,9 @@ class Atoms:
         self._interned: dict[tuple[object, ...], Expr] = {}
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
-    def symbol(self, name: str | None = None, low: Bound = 0, high: Bound = INFINITY) -> Expr:
+    def symbol(self, name: str | None = None, low: Bound = 0) -> Expr:
         """Return a size: by its name always the same one, without a name a new one."""
-        if name is not None:
-            return self._atom("symbol", (name,), low, high)
-        return self.unknown(low, high)
+        return self.unknown(low) if name is None else self._atom("symbol", (name,), low, INFINITY)
 
     def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
         """Return a new integer of which only the bounds are known."""

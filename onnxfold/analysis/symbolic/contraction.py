@@ -236,11 +236,3 @@ def attention_of_onnxruntime(application: Application) -> Sequence[Fact]:
         size = value[2] if len(value) == 3 else application.algebra.mul(value[1], value[3])
     others = [UNKNOWN] * (application.n_outputs - 1)
     return [*application.like((batch, length, size)), *others]
-
-
-@shape_function("EmbedLayerNormalization", domain="com.microsoft")
-def embeddings(application: Application) -> Sequence[Fact]:
-    """Return a row of the third operand for each place, [batch, sequence, size]."""
-    application.agree_if(False)
-    others = [UNKNOWN] * (application.n_outputs - 1)
-    return [*application.like((*application.shape(0), application.shape(2)[1]), 2), *others]

@@ -8,11 +8,11 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
+    UNKNOWN,
     Fact,
     Shape,
     list_of,
@@ -270,11 +270,9 @@ def split(application: Application) -> Sequence[Fact]:
 @shape_function("SplitToSequence")
 def split_to_sequence(application: Application) -> Sequence[Fact]:
     """Of pieces of given sizes without their axis ONNX and onnxruntime mean different shapes."""
-    dtype = application.fact(0).dtype
-    if application.input(1) is None or application.attributes.get("keepdims", 1) or dtype is None:
+    if application.input(1) is None or application.attributes.get("keepdims", 1):
         raise Undecided
-    tensor = onnx.helper.make_tensor_type_proto(dtype.value, None)
-    return [Fact(other=onnx.helper.make_sequence_type_proto(tensor).SerializeToString())]
+    return [UNKNOWN]
 
 
 @shape_function("Slice")

@@ -6,10 +6,11 @@ from collections.abc import Mapping, MutableMapping, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow
-from onnxfold.analysis.symbolic.application import Applications
+from onnxfold.analysis.symbolic.application import results_of
 from onnxfold.analysis.symbolic.elementwise import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
@@ -58,7 +59,9 @@ class Propagation:
         """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
         self.table = FactTable()
         """What is known of values: values of which the same is known have one fact."""
-        self._applications = Applications(self.algebra, self.table)
+        self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
+        """For ops and operands that look alike: the results, what is required for them, and how
+        many questions were asked for them."""
         self.nesting = 0
         """How many bodies the graph that is being visited is in: they are looked at anew."""
         self._required: dict[ir.Node, list[Number]] = {}
@@ -226,9 +229,30 @@ class Propagation:
         if listed or node.op_type in _SIZED_BY_FLOATS:
             pairs = zip(values, inputs, strict=True)
             inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
-        results = self._applications.results(node, inputs, scope.opsets)
+        results = self._applied(node, inputs, scope.opsets)
         for fact in results:
             if fact.dtype in SIZE_DTYPES and fact.known is None:
                 # the evaluator computes what no shape function does
                 return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
+        return results
+
+    def _applied(
+        self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
+    ) -> Sequence[Fact]:
+        """Return the facts of a node's outputs, found once for ops and operands that look alike."""
+        algebra, key = self.algebra, None
+        content = content_of_attributes(node.attributes.data.values())
+        if content is not None:
+            domain = node.domain
+            key = (node.op_type, domain, opsets.get(domain), len(node.outputs), content, *inputs)
+            found = self._found.get(key)
+            if found is not None:
+                results, required, questions = found
+                algebra.required += required
+                algebra.questions += questions
+                return results
+        unnamed, before, asked = algebra.unnamed, len(algebra.required), algebra.questions
+        results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
+        if key is not None and unnamed == algebra.unnamed:  # else it is new each time
+            self._found[key] = results, algebra.required[before:], algebra.questions - asked
         return results

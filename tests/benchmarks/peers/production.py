@@ -10,7 +10,6 @@ kept, and only the models and tools that are asked for are measured again.
 from __future__ import annotations
 
 import fnmatch
-import io
 import json
 import math
 import shutil
@@ -23,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.peers.judge import Limits, count, judged, stored_bytes
+from tests.benchmarks.peers.tables import new_table, rendered
 from tests.benchmarks.peers.tools import commands, environment
 from tests.benchmarks.processes import measure
-from tests.production_models.models import MODELS, NotFetched, ProductionModel
+from tests.production_models.models import MODELS, NotFetched
 
 ROOT = Path(__file__).parents[3]
 OURS = ("-O1", "-O2", "target")
@@ -110,17 +108,10 @@ def _chosen(
     globs = [p for p in patterns if not Path(p).exists()] or ([] if paths else ["*"])
     for name, model in MODELS.items():
         if any(fnmatch.fnmatchcase(name, glob) for glob in globs):
-            path = _fetched(model)
-            if path is not None:
-                yield name, path, model.feeds()
-
-
-def _fetched(model: ProductionModel) -> Path | None:
-    try:
-        return model.fetch()
-    except NotFetched as reason:
-        print(reason, file=sys.stderr)
-        return None
+            try:
+                yield name, model.fetch(), model.feeds()
+            except NotFetched as reason:
+                print(reason, file=sys.stderr)
 
 
 def _measured(
@@ -232,13 +223,7 @@ def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Pat
 
 def text(found: Mapping[str, Any]) -> str:
     """The tables of all models."""
-    written = io.StringIO()
-    console = Console(width=180, file=written)
-    console.print(_results(found))
-    console.print(_nodes(found))
-    console.print(_speed(found))
-    console.print(_outside(found))
-    return "".join(line.rstrip() + "\n" for line in written.getvalue().splitlines())
+    return rendered(180, _results(found), _nodes(found), _speed(found), _outside(found))
 
 
 def _is_grown(original: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
@@ -251,7 +236,7 @@ def _results(found: Mapping[str, Any]) -> Table:
     kinds = ("equal", "near", "differs", "unchecked", "failed")
     tools = _tools(found)
     shared = [m for m in found.values() if all(tool in m["tools"] for tool in tools)]
-    table = _table("tool", *kinds, "grown", "nodes", "runs", "sessions")
+    table = new_table("tool", *kinds, "grown", "nodes", "runs", "sessions")
     made_by_all = [m for m in shared if all(m["tools"][tool]["nodes"] for tool in tools)]
     for tool in tools:
         pairs = [(m["original"], m["tools"][tool]) for m in shared]
@@ -287,7 +272,7 @@ def _mean(ratios: Iterable[float]) -> str:
 
 def _each(found: Mapping[str, Any], cell: Callable[[dict[str, Any], dict[str, Any]], str]) -> Table:
     tools = _tools(found)
-    table = _table("model", *tools)
+    table = new_table("model", *tools)
     for name, model in sorted(found.items()):
         cells = (
             cell(model["original"], model["tools"][tool]) if tool in model["tools"] else ""
@@ -326,7 +311,7 @@ def _speed(found: Mapping[str, Any]) -> Table:
 
 
 def _outside(found: Mapping[str, Any]) -> Table:
-    table = _table("model", "outside", "ops")
+    table = new_table("model", "outside", "ops")
     for name, model in sorted(found.items()):
         made = model["tools"].get("target", {})
         if "outside" in made:
@@ -335,11 +320,4 @@ def _outside(found: Mapping[str, Any]) -> Table:
     table.caption = (
         "share of a run outside large kernels (Conv, MatMul, Gemm, LSTM, GRU), after target"
     )
-    return table
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="left" if k == 0 or column == "ops" else "right")
     return table

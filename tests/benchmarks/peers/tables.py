@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 
 from tests.benchmarks.peers.judge import Compared, Made
@@ -25,8 +25,7 @@ _VERDICTS = ("equal", "near", "unchecked", "differs", "failed")
 
 def text(compared: Sequence[Compared], python: Path) -> str:
     """All tables, with the versions of the tools and what they ran on."""
-    written = io.StringIO()
-    console = Console(width=132, file=written)
+    shown: list[RenderableType] = []
     for series, title in (
         ("given", "{} models"),
         ("nodes", "{} chains of Constant, Sqrt and Mul"),
@@ -34,25 +33,31 @@ def text(compared: Sequence[Compared], python: Path) -> str:
     ):
         mine = [c for c in compared if c.series == series]
         if mine:
-            console.print(f"{title.format(len(mine))}:\n")
-            console.print(_sums(mine) if series == "given" else _series(mine))
-            console.print()
+            table = _sums(mine) if series == "given" else _series(mine)
+            shown += [f"{title.format(len(mine))}:\n", table, ""]
     large = [c for c in compared if c.nbytes >= _LARGE and c.made[0].nodes is not None]
     if large:
-        console.print("onnxfold and the best other that leaves as few nodes, from 100 MB on:\n")
-        console.print(_against_the_best(large))
-        console.print()
-    console.print(_each(compared))
+        shown.append("onnxfold and the best other that leaves as few nodes, from 100 MB on:\n")
+        shown += [_against_the_best(large), ""]
     freeze = subprocess.run(
         [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     versions = [line for line in freeze if line.lower().startswith("onnx")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
-    console.print(
+    machine = (
         f"{time.strftime('%Y-%m-%d')}, {platform.system()}, {_processor()}, "
         f"{os.cpu_count()} cores, {memory} GiB"
     )
-    console.print(", ".join(line.replace(" @ ", "==").split("==file")[0] for line in versions))
+    tools = ", ".join(line.replace(" @ ", "==").split("==file")[0] for line in versions)
+    return rendered(132, *shown, _each(compared), machine, tools)
+
+
+def rendered(width: int, *shown: RenderableType) -> str:
+    """Return what a console of a width prints, without blanks at the ends of lines."""
+    written = io.StringIO()
+    console = Console(width=width, file=written)
+    for each in shown:
+        console.print(each)
     return "".join(line.rstrip() + "\n" for line in written.getvalue().splitlines())
 
 
@@ -69,7 +74,7 @@ def _sums(compared: Sequence[Compared]) -> Table:
     """A row for each tool, over the models that all of them made."""
     tools = [made.tool for made in compared[0].made if made.tool != COPY]
     by_all = [c for c in compared if all(m.nodes is not None for m in c.made)]
-    table = _table("tool", *_VERDICTS, "grown", "nodes", "wall", "memory")
+    table = new_table("tool", *_VERDICTS, "grown", "nodes", "wall", "memory")
     nodes = sum(c.nodes for c in by_all)
     table.add_row("as it came", *[""] * (len(_VERDICTS) + 1), f"{nodes:,}", "", "")
     for k, tool in enumerate(tools):
@@ -97,7 +102,7 @@ def _sums(compared: Sequence[Compared]) -> Table:
 def _series(compared: Sequence[Compared]) -> Table:
     """A row for each size, with the wall time and the memory of each tool."""
     tools = [made.tool for made in compared[0].made]
-    table = _table("model", *tools)
+    table = new_table("model", *tools)
     cells: tuple[Callable[[Made], str], ...] = (
         lambda m: f"{statistics.median(m.wall):.2f} s",
         lambda m: f"{max(m.peak_mb):.0f} MB",
@@ -114,7 +119,7 @@ def _series(compared: Sequence[Compared]) -> Table:
 
 def _against_the_best(compared: Sequence[Compared]) -> Table:
     """What onnxfold takes, and copying, as shares of what the best other tool takes."""
-    table = _table("model", "", "best other", "onnxfold", "", "copy", "")
+    table = new_table("model", "", "best other", "onnxfold", "", "copy", "")
     for c in compared:
         ours = next(m for m in c.made if m.tool == "onnxfold")
         copy = next(m for m in c.made if m.tool == COPY)
@@ -148,7 +153,7 @@ def _does_as_much(other: Made, ours: Made) -> bool:
 
 
 def _each(compared: Sequence[Compared]) -> Table:
-    table = _table("model", "tool", "result", "nodes", "bytes", "wall", "CPU", "memory")
+    table = new_table("model", "tool", "result", "nodes", "bytes", "wall", "CPU", "memory")
     for c in compared:
         table.add_row(c.model, "", "", f"{c.nodes:,}", f"{c.nbytes / 1e6:.1f} MB", "", "", "")
         for m in c.made:
@@ -174,10 +179,10 @@ def _spread(seconds: Sequence[float]) -> str:
     return median if len(seconds) == 1 else f"{median} ({min(seconds):.2f}-{max(seconds):.2f})"
 
 
-def _table(*columns: str) -> Table:
+def new_table(*columns: str) -> Table:
+    """Return an empty table; texts stand at the left, numbers at the right."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for k, column in enumerate(columns):
-        table.add_column(
-            column, justify="left" if k == 0 or column in ("tool", "result") else "right"
-        )
+        is_text = k == 0 or column in ("tool", "result", "ops")
+        table.add_column(column, justify="left" if is_text else "right")
     return table

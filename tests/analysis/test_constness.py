@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-import onnx.parser
 import pytest
+from model_table import parse
 
 from onnxfold import storage
 from onnxfold.analysis.constness import (
@@ -15,12 +15,10 @@ from onnxfold.analysis.constness import (
 )
 from onnxfold.errors import ModelError, UsageError
 
-HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
-
 
 def analyse(text, *names, **options):
     """Constness by value name, of all graphs."""
-    model = storage.from_proto(onnx.parser.parse_model(HEADER + text))
+    model = model_of(text)
     inputs = select_runtime_constants(model, names, **options)
     found = ConstnessAnalysis(model, inputs)
     everything = {}
@@ -106,7 +104,7 @@ def test_a_call_is_as_constant_as_what_the_function_is_given():
 
 
 def model_of(text):
-    return storage.from_proto(onnx.parser.parse_model(HEADER + text))
+    return storage.from_proto(parse(text))
 
 
 SMALL = "g (float[2] x, float[2] lora_a, float[2] lora_b) => (float[2] y) { y = Add(x, lora_a) }"

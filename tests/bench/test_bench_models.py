@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from model_table import parse, with_weights
 
 import onnxfold
 from onnxfold.bench.measuring import Benched, in_turns, opening, optimized_ops
@@ -19,7 +19,6 @@ from onnxfold.report.runtime_tables import bench_models_text
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 CPU = ["CPUExecutionProvider"]
-HEADER = '<ir_version: 10, opset_import: ["" : 17]>\n'
 GELU = """g (float[batch, n, 4] x) => (float[batch, n, 4] y) {
     s = Div(x, root)
     e = Erf(s)
@@ -30,10 +29,7 @@ GELU = """g (float[batch, n, 4] x) => (float[batch, n, 4] y) {
 
 
 def written(path, text, **numbers):
-    model = onnx.parser.parse_model(HEADER + text)
-    for name, array in numbers.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    onnx.save(model, path)
+    onnx.save(with_weights(parse(text, 17), **numbers), path)
     return path
 
 

@@ -11,6 +11,7 @@ from fold_check import fold, parse, with_weights
 from reference_session import reference_session
 
 import onnxfold
+from tests.kernels.kernel_values import WIDTHS, random_bits
 
 DTYPES = [
     ir.DataType.BFLOAT16,
@@ -34,15 +35,7 @@ NARROW = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT4E2M1}
 
 
 def random(shape: tuple[int, ...], dtype: ir.DataType) -> np.ndarray:
-    rng = np.random.default_rng(3)
-    if dtype == ir.DataType.BOOL:
-        return rng.integers(0, 2, shape).astype(bool)
-    if dtype == ir.DataType.FLOAT4E2M1:
-        return rng.integers(0, 16, shape).astype(np.uint8).view(ml_dtypes.float4_e2m1fn)
-    if dtype in NARROW:
-        return rng.integers(0, 8, shape).astype(dtype.numpy())
-    size = dtype.numpy().itemsize
-    return rng.integers(0, 256, (*shape, size), np.uint8).view(dtype.numpy()).reshape(shape)
+    return random_bits(np.random.default_rng(3), dtype.numpy(), shape)
 
 
 def moved(dtype: ir.DataType, shape: tuple[int, ...], body: str, **sizes) -> np.ndarray:
@@ -58,7 +51,8 @@ def moved(dtype: ir.DataType, shape: tuple[int, ...], body: str, **sizes) -> np.
 
 
 def bits(array: np.ndarray) -> bytes:
-    return np.ascontiguousarray(array).tobytes()
+    used = np.uint8((1 << WIDTHS.get(array.dtype, 8)) - 1)
+    return (np.ascontiguousarray(array).reshape(-1).view(np.uint8) & used).tobytes()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from onnxfold.pool.blocks import ArraySource, blocks_of
 from onnxfold.storage import write_tiles
+from tests.kernels.kernel_values import random_bits
 
 DTYPES = [
     ir.DataType.FLOAT,
@@ -33,22 +33,7 @@ DTYPES = [
 
 
 def random_array(shape, dtype: ir.DataType, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    if dtype.bitwidth < 8:
-        limit = 1 << dtype.bitwidth
-        return _from_nibbles(rng.integers(0, limit, shape).astype(np.uint8), dtype)
-    if dtype == ir.DataType.BOOL:
-        return rng.integers(0, 2, shape).astype(bool)
-    size = dtype.numpy().itemsize
-    return rng.integers(0, 256, (*shape, size), np.uint8).view(dtype.numpy()).reshape(shape)
-
-
-def _from_nibbles(codes: np.ndarray, dtype: ir.DataType) -> np.ndarray:
-    if dtype == ir.DataType.FLOAT4E2M1:
-        return codes.view(ml_dtypes.float4_e2m1fn)
-    signed = dtype in (ir.DataType.INT4, ir.DataType.INT2)
-    half = 1 << (dtype.bitwidth - 1)
-    return (codes.astype(np.int8) - half if signed else codes).astype(dtype.numpy())
+    return random_bits(np.random.default_rng(seed), dtype.numpy(), shape)
 
 
 def tiles_of(array: np.ndarray, dtype: ir.DataType, nbytes: int) -> list:

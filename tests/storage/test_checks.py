@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import onnx
 import pytest
+from model_table import parse
 from onnx import helper
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.errors import ModelError
 
-HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
-
 
 def graph(body: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(
-        f"{HEAD} g (float[2] x, bool b) => (float[2] y) <float[2] c = {{1, 2}}> {{ {body} }}"
-    )
+    return parse(f"g (float[2] x, bool b) => (float[2] y) <float[2] c = {{1, 2}}> {{ {body} }}")
 
 
 def functions(count: int, body: str) -> onnx.ModelProto:
@@ -26,9 +23,7 @@ def functions(count: int, body: str) -> onnx.ModelProto:
         f"{{ {body.format(after=(i + 1) % count)} }}"
         for i in range(count)
     )
-    return onnx.parser.parse_model(
-        f"{HEAD} g (float[2] x) => (float[2] y) {{ y = local.F0(x) }} {made}"
-    )
+    return parse(f"g (float[2] x) => (float[2] y) {{ y = local.F0(x) }} {made}")
 
 
 @pytest.mark.parametrize(

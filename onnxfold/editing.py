@@ -47,16 +47,6 @@ class Names:
         """
         return self._unique(stem, self._nodes) if self._nodes else ""
 
-    def complete(self, node: ir.Node) -> None:
-        """Name the results of a node whose names other values took, if the node is still there.
-
-        A result without a name would be left out, which only optional ones may be.
-        """
-        if node.graph is not None:
-            for value in node.outputs:
-                if value.name is None:
-                    value.name = self.fresh(f"{node.name or node.op_type}/unused")
-
     def make_unique(self, value: ir.Value) -> None:
         """Give a value of the model another name if a second value has its own."""
         name = value.name
@@ -206,23 +196,20 @@ def insert(
     *,
     stem: str | None = None,
     domain: str = "",
-    outputs: int = 1,
 ) -> ir.Value:
-    """Insert a new node, with fresh names, in front of another one; return its first result.
+    """Insert a new node in front of another one; return its result. See :func:`new_node`.
 
     Args:
         before: The node in front of which the new one goes.
         names: The names in use in the model.
         op_type: The op.
-        inputs: The operands; None for one that is omitted.
-        attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
+        inputs: The operands.
+        attributes: The attributes by name.
         stem: What the new names begin with; the name of a result of ``before`` if not given.
         domain: The domain of the op.
-        outputs: The number of results.
     """
     stem = stem or before.outputs[0].name or "value"
-    node = new_node(names, stem, op_type, inputs, attributes, domain=domain, outputs=outputs)
-    before.prepend(node)
+    before.prepend(node := new_node(names, stem, op_type, inputs, attributes, domain=domain))
     return node.outputs[0]
 
 
@@ -236,7 +223,17 @@ def new_node(
     domain: str = "",
     outputs: int = 1,
 ) -> ir.Node:
-    """Make a node with fresh names, in no graph yet. See :func:`insert`."""
+    """Return a new node with fresh names, in no graph yet.
+
+    Args:
+        names: The names in use in the model.
+        stem: What the new names begin with.
+        op_type: The op.
+        inputs: The operands; None for one that is omitted.
+        attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
+        domain: The domain of the op.
+        outputs: The number of results.
+    """
     stem = f"{stem}/{op_type}"
     name = names.fresh_node(stem)
     node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)

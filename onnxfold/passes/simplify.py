@@ -45,9 +45,9 @@ class Simplify(ir.passes.InPlacePass):
         self._options = options = options or Options()
         self.rules = select_rules(
             tuple(options.rule_sets() if sets is None else sets),
-            enable=tuple(options.enable),
-            disable=tuple(options.disable),
-            target=options.target,
+            tuple(options.enable),
+            tuple(options.disable),
+            options.target,
         )
         self._run = run
         self._seen = Seen()
@@ -72,11 +72,7 @@ class Simplify(ir.passes.InPlacePass):
 
 @functools.lru_cache(maxsize=64)
 def select_rules(
-    sets: tuple[RuleSet, ...],
-    *,
-    enable: tuple[str, ...] = (),
-    disable: tuple[str, ...] = (),
-    target: str | None = None,
+    sets: tuple[RuleSet, ...], enable: tuple[str, ...], disable: tuple[str, ...], target: str | None
 ) -> list[Rule]:
     """Return the rules of the sets that are on by default or enabled, without the disabled ones."""
     enabled, disabled = set(enable), set(disable)

@@ -22,7 +22,7 @@ from onnxfold.rewrite import (
 )
 
 x, s, w, rest, ys = values("x s w *rest *ys")
-c, d, pads, axes = constants("c d pads axes")
+c, d, pads = constants("c d pads")
 p = attributes("p")
 
 _conv, _FLOAT = op("Conv"), ir.DataType.FLOAT
@@ -86,21 +86,12 @@ scale_plus_one = rule(
 # -------------------------------------------------------------------- padding
 
 
-def _padded(
-    x: Matched, pads: Matched, result: Matched, axes: Matched | None = None
-) -> tuple[int, ...] | None:
+def _padded(pads: Matched, result: Matched) -> tuple[int, ...] | None:
     """Return the pads of the convolution together with those of the Pad before it."""
-    rank, amounts = x.rank, pads.ints
-    count = len(amounts) // 2
-    if axes is None and count != rank:
+    amounts, rank = pads.ints, len(pads.ints) // 2
+    if min(amounts) < 0 or any(amounts[k] for k in (0, 1, rank, rank + 1)):
         return None
-    named = range(count) if axes is None else [axis % rank for axis in axes.ints]
-    added = [0] * (2 * rank)
-    for k, axis in enumerate(named):
-        added[axis], added[rank + axis] = amounts[k], amounts[count + k]
-    if min(added, default=0) < 0 or any(added[k] or added[rank + k] for k in (0, 1)):
-        return None
-    spatial = (*added[2:rank], *added[rank + 2 :])
+    spatial = (*amounts[2:rank], *amounts[rank + 2 :])
     automatic, old = result.attribute("auto_pad"), result.attribute("pads")
     if automatic == "VALID":
         return spatial
@@ -110,16 +101,14 @@ def _padded(
 
 
 conv_of_pad = rule(
-    _conv(op.Pad(x, pads, optional(filled(0)), optional(axes)), w, *rest)
+    _conv(op.Pad(x, pads, optional(filled(0))), w, *rest)
     >> _conv(x, w, *rest, pads=_padded, auto_pad=None),
     # onnxruntime sums in another order where a kernel of one channel is as long as its axis, and
     # there is neither padding nor a stride nor a dilation
     inexact=lambda w, result: (
-        w.shape[1] == 1
+        all(step == 1 for name in ("strides", "dilations") for step in result.attribute(name) or ())
+        and w.shape[1] == 1
         and not all(isinstance(size, int) and size > 1 for size in result.shape[2:])
-        and all(
-            step == 1 for name in ("strides", "dilations") for step in result.attribute(name) or ()
-        )
     ),
     opset=(11, None),
     doc="Pad with zeros before a Conv goes into the pads of the Conv.",

@@ -68,7 +68,7 @@ class Plan(Shown, text="onnxfold.report.tables:plan_text"):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary."""
-        return {**asdict(self), "decisions": [decision.to_dict() for decision in self.decisions]}
+        return asdict(self)
 
 
 def predict(
@@ -94,12 +94,14 @@ def predict(
     """
     stored = [pool.buffer_of(value) for value in cut.stored]
     sizes = [buffer.nbytes for buffer in stored]
+    largest = max(sizes, default=0)
+    written = min(largest, LARGE) + THREADS * min(largest, SLAB)  # pages that are read, and blocks
     unchanged = _unchanged(model, set(cut.removed), share_weights)
     memory = {
         "now": rss_bytes(),
         "modules": 0 if "onnxruntime" in sys.modules else _ONNXRUNTIME,
         "graph": sum(len(graph) for graph in all_graphs(model)) * _PER_NODE,
-        "constants": min(pool.memory_limit, _needed(stored)) + _writing(max(sizes, default=0)),
+        "constants": min(pool.memory_limit, _needed(stored)) + written,
         "check": _CHECK + bytes_before if check else 0,
     }
     memory["modules"] += _MODULES if options.level > 0 else 0
@@ -117,11 +119,6 @@ def _needed(stored: Sequence[Buffer]) -> int:
         else:
             needed.update(b for b in (*operation.operands, *operation.results) if b is not None)
     return sum(buffer.nbytes for buffer in needed)
-
-
-def _writing(largest: int) -> int:
-    """Return the bytes that threads need to write tensors: pages that are read, and blocks."""
-    return min(largest, LARGE) + THREADS * min(largest, SLAB)
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:

@@ -14,7 +14,7 @@ Whether sizes fit that are all constant, loading the model tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -81,11 +81,7 @@ class Failures:
         facts = [fact for fact in (*operands, *results) if fact is not None]
         is_static = all(fact.static_shape is not None for fact in facts)
         self.unequal = [] if is_static else self._unequal(node, operands)
-        reasons = self._wrong_values(node, operands)
-        reason = next(reasons, None)
-        if reason is None and self.unequal:
-            reason = "it is not certain that its operands fit"
-        return reason or next(filter(None, map(self._wrong_size, results)), None)
+        return next(self._reasons(node, operands, results), None)
 
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
         """Return the sizes that its shape function finds to differ and that must not."""
@@ -104,17 +100,8 @@ class Failures:
         is_certain = is_elementwise_ or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
         return [] if is_certain and not node.domain else [(0, 1)]
 
-    def _wrong_size(self, fact: Fact) -> str | None:
-        if fact.other is not None:
-            return "its result is no tensor"
-        if fact.shape is None:
-            return "the shape of its result is not known"
-        if not all(map(self._is_of_sizes, fact.shape)):
-            return "a size of its result depends on values"
-        has_elements = all(map(self.algebra.is_positive, fact.shape))
-        return None if has_elements else "its result may have no elements"
-
-    def _wrong_values(self, node: ir.Node, operands: _Facts) -> Iterator[str]:
+    def _reasons(self, node: ir.Node, operands: _Facts, results: Iterable[Fact]) -> Iterator[str]:
+        algebra = self.algebra
         for k, (value, fact) in enumerate(zip(node.inputs, operands, strict=True)):
             if value is None or fact is None or not self._is_place(node, k):
                 continue
@@ -126,16 +113,24 @@ class Failures:
         divisor = operands[1] if node.op_type in ("Div", "Mod") and len(operands) > 1 else None
         if divisor is not None and (divisor.dtype is None or divisor.dtype.is_integer()):
             numbers = divisor.objects
-            if numbers is None or not all(map(self._divides, numbers.flat)):
+            # the least integer divided by -1 has no result, either
+            if numbers is None or not all(
+                algebra.is_positive(number) or algebra.high(number) < -1 for number in numbers.flat
+            ):
                 yield "it may divide by 0"
         if node.op_type in _READ_AT_FLOATS:
             yield "it reads at places that floating point numbers say"
-
-    def _divides(self, number: Number) -> bool:
-        """Return whether any integer can be divided by it: the least one by -1 has no result,
-        either.
-        """
-        return self.algebra.is_positive(number) or self.algebra.high(number) < -1
+        if self.unequal:
+            yield "it is not certain that its operands fit"
+        for fact in results:
+            if fact.other is not None:
+                yield "its result is no tensor"
+            elif fact.shape is None:
+                yield "the shape of its result is not known"
+            elif not all(map(self._is_of_sizes, fact.shape)):
+                yield "a size of its result depends on values"
+            elif not all(map(algebra.is_positive, fact.shape)):
+                yield "its result may have no elements"
 
     def _is_known(self, value: ir.Value, fact: Fact) -> bool:
         tensor = self._analysis.known.tensor(value)

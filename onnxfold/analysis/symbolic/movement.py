@@ -11,14 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import (
-    UNKNOWN,
-    Fact,
-    Shape,
-    list_of,
-    of_items,
-    of_type,
-)
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, list_of, of_items, of_type
 from onnxfold.analysis.symbolic.shape_functions import (
     Application,
     Undecided,

@@ -23,7 +23,7 @@ class Texts:
 
     def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
         self._algebra = algebra
-        self._taken = {_squeezed(name) for name in taken}
+        self._taken = {name.replace(" ", "") for name in taken}
         self._texts: dict[Expr, str | None] = {}
         self._atoms: list[str | None] = []
 
@@ -36,12 +36,9 @@ class Texts:
         if isinstance(size, int):
             return None
         if size not in self._texts:
-            text = self._algebra.name_of(size)
-            if text is None:
-                text = self._sum(size)
-                if text is None or len(text) > _LONGEST or _squeezed(text) in self._taken:
-                    text = None
-            self._texts[size] = text
+            name, text = self._algebra.name_of(size), self._sum(size) or ""
+            is_usable = 0 < len(text) <= _LONGEST and text.replace(" ", "") not in self._taken
+            self._texts[size] = text if name is None and is_usable else name
         return self._texts[size]
 
     def _sum(self, size: Number) -> str | None:
@@ -81,7 +78,3 @@ class Texts:
             whole, divisor = (o if _WORD.match(o or "") else f"({o})" for o in operands)
             return f"({whole}//{divisor})"
         return f"{atom.op}({', '.join(sorted(o for o in operands if o is not None))})"
-
-
-def _squeezed(text: str) -> str:
-    return text.replace(" ", "")

@@ -10,14 +10,13 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.decisions import Decision
 from onnxfold.graphs import all_graphs
 from onnxfold.kernels.schedule import postponed
 from onnxfold.kernels.streams import is_streamable
 from onnxfold.memory import rss_bytes
 from onnxfold.options import Options
 from onnxfold.parallel import THREADS
-from onnxfold.passes.cut import Cut
+from onnxfold.passes.cut import Cut, Decision
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import LARGE, SLAB
 from onnxfold.shown import Shown

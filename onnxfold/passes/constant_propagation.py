@@ -9,14 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.frontier import Growth
 from onnxfold.editing import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
-from onnxfold.passes.cut import Cut
+from onnxfold.passes.cut import Cut, Decision
 from onnxfold.passes.stored import materialize
 from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Buffer

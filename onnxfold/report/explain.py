@@ -13,12 +13,12 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.decisions import Decision
 from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
+from onnxfold.passes.cut import Decision
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
 from onnxfold.runtime.split import cut_prepared, prepare

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from onnxfold.shown import Shown
 
 if TYPE_CHECKING:
-    from onnxfold.analysis.decisions import Decision
     from onnxfold.comparison import Comparison
+    from onnxfold.passes.cut import Decision
     from onnxfold.report.difference import Rounding
 
 

@@ -10,9 +10,9 @@ from onnxfold.graphs import shaped
 from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, rendered
 
 if TYPE_CHECKING:
-    from onnxfold.analysis.decisions import Decision
     from onnxfold.comparison import Comparison, OutputResult
     from onnxfold.forecast import Plan
+    from onnxfold.passes.cut import Decision
     from onnxfold.report.summary import Report
 
 _MOST = 8  # rows of one kind

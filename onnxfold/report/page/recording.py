@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.decisions import Decision
 from onnxfold.graphs import op_name, shaped
 from onnxfold.options import Options
 from onnxfold.passes import all_passes
+from onnxfold.passes.cut import Decision
 from onnxfold.pool import Buffer
 from onnxfold.report.inventory import stored_tensors
 from onnxfold.report.page.documents import head

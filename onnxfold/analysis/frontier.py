@@ -181,17 +181,11 @@ def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[lis
 
 
 def _minimum_cut(
-    ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float = 0
+    ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float
 ) -> set[V]:
     """Return the cheapest values to store; of equally cheap sets the one nearest to what is wanted.
 
-    Args:
-        ops: The region's ops in any order.
-        wanted: Values that something outside the region reads; others than the region's are
-            passed over.
-        cost: What each value costs to store; infinite for one that cannot be.
-        price: What it costs to keep an op, besides the op's own cost. A higher price never
-            gives a set that folds less.
+    An op that stays costs its own cost and the price: a higher price never folds less.
     """
     network = Network()
     index: dict[V, int] = {}

@@ -75,16 +75,9 @@ def _repeat(
     At first all of it is taken to stay as it is before the first turn. What the body changes is
     taken to vary then, until the rest holds.
 
-    Args:
-        algebra: Of the model's expressions.
-        body: The body. It is given the number of the turn, a condition, and the carried values,
-            and makes a condition, the values to be carried on, and others.
-        given: What is known of the carried values before the first turn.
-        depth: How many graphs that run more than once the loop is in.
-        visit: Visits the body.
-
-    Returns:
-        What is known of the carried values after the last turn, and of the others in each turn.
+    The body is given the number of the turn, a condition, and the carried values, and makes a
+    condition, the values to be carried on, and others. Returned is what is known of the carried
+    values after the last turn, and of the others in each turn.
     """
     turn = [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
     facts = given

@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 
 from onnxfold.errors import ModelError
 from onnxfold.graphs import tensor_of
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.checks import (
     DTYPES,
     all_nodes,
@@ -405,7 +406,7 @@ class _Reader:
             check_tensor(proto, None if raw is None else len(raw), owner)
             if raw is None or proto.data_location or not proto.data_type:
                 tensor = ir.serde.deserialize_tensor(proto)
-                return self.external(tensor) if isinstance(tensor, ir.ExternalTensor) else tensor
+                return self.external(tensor) if is_a(tensor, ir.ExternalTensor) else tensor
             stored = np.frombuffer(raw, dtype=np.uint8)
         else:
             check_tensor(proto, stored.length if isinstance(stored, Span) else len(stored), owner)

@@ -113,6 +113,36 @@ def test_the_report_is_json(path):
     assert set(record["stages"]) == {"load", "fold", "check", "outlook", "save"}
 
 
+def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
+    """Also where the file is read; one that makes an output stays, so do a function's."""
+    model = parse(
+        """g (float[2] x) => (float[2] y, int64 z, float[2] b) {
+            i = Constant <value_ints = [2]> ()
+            f = Constant <value_float = 3.5> ()
+            v = Constant <value = float[2] {1, 2}> ()
+            z = Constant <value_int = 7> ()
+            b = local.Plus (v)
+            r = Reshape (x, i)
+            a = Mul (r, f)
+            y = Add (a, b)
+        }
+        <domain: "local", opset_import: ["": 17]> Plus (p) => (q) {
+            c = Constant <value_floats = [4.5, 5.5]> ()
+            q = Add (p, c)
+        }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx", check=1)
+    result = onnx.load(tmp_path / "n.onnx")
+    assert report.nodes_before["Constant"] == 5
+    assert [n.output[0] for n in result.graph.node if n.op_type == "Constant"] == ["z"]
+    assert report.nodes_after == onnxfold.optimize(model, return_report=True)[1].nodes_after
+    opened = onnxfold.optimize(onnxfold.load(tmp_path / "m.onnx"))
+    assert _kinds(opened.graph) == _kinds(result.graph.node)
+    untouched = onnxfold.optimize(model, passes=())
+    assert _kinds(untouched.graph.node) == _kinds(model.graph.node)
+
+
 def test_a_custom_op_is_reported_with_its_domain(tmp_path):
     model = parse(
         """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from model_table import parse
 
 import onnxfold
 from onnxfold.cli import main
@@ -222,9 +222,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def test_a_check_takes_what_compare_takes(tmp_path: Path):
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
-    text = "g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }"
-    model = onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 21]>' + text)
-    onnx.save(model, folder / "m.onnx")
+    onnx.save(parse("g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }"), folder / "m.onnx")
     feeds = tmp_path / "feeds.npz"
     np.savez(feeds, x=np.ones((2, 3), np.float32))
     failed = onnxfold.batch(folder, out, feeds=feeds).failed

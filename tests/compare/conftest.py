@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import onnx.parser
 import pytest
-
-HEADER = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>\n'
+from model_table import parse
 
 
 @pytest.fixture
 def parsed():
     """Makes a ModelProto from ONNX text without its header."""
-    return lambda text: onnx.parser.parse_model(HEADER + text)
+    return parse

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx.parser import parse_model
+from model_table import floats, parse, with_weights
 
 import onnxfold
 from tests.faults.test_file_systems import mounted
@@ -44,13 +44,12 @@ def state(cache: Path) -> dict[str, tuple[int, int]]:
 
 def product(seed: int = 0, *, external: str | None = None) -> onnx.ModelProto:
     """y = x @ transpose(w) + (1 + 2), with a weight of 64 KiB."""
-    model = parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[n, 128] x) => (float[n, 128] y)'
-        "<float one = {1}, float two = {2}>"
-        "{ t = Transpose(w) m = MatMul(x, t) s = Add(one, two) y = Add(m, s) }"
+    model = parse(
+        """g (float[n, 128] x) => (float[n, 128] y) <float one = {1}, float two = {2}>
+        { t = Transpose(w) m = MatMul(x, t) s = Add(one, two) y = Add(m, s) }""",
+        17,
     )
-    array = np.random.default_rng(seed).standard_normal((128, 128), np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(array, "w"))
+    with_weights(model, w=floats(128, 128, seed=seed))
     if external is not None:
         onnx.external_data_helper.convert_model_to_external_data(
             model, location=external, size_threshold=1024
@@ -64,13 +63,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "m.onnx"
 
 
-X = np.random.default_rng(1).standard_normal((3, 128), np.float32)
+X = floats(3, 128, seed=1)
 
 
 def close(session: ort.InferenceSession, seed: int = 0) -> bool:
     """Whether a session computes `product`."""
-    weight = onnx.numpy_helper.to_array(product(seed).graph.initializer[-1])
-    return np.allclose(session.run(None, {"x": X})[0], X @ weight.T + 3, atol=1e-4)
+    expected = X @ floats(128, 128, seed=seed).T + 3
+    return np.allclose(session.run(None, {"x": X})[0], expected, atol=1e-4)
 
 
 def feeds_of(session: ort.InferenceSession) -> dict[str, np.ndarray]:
@@ -95,9 +94,8 @@ def node_by_node() -> ort.SessionOptions:
 
 def described(session: ort.InferenceSession) -> list[object]:
     """What a session says about its model."""
-    values = [
-        *(*session.get_inputs(), *session.get_outputs(), *session.get_overridable_initializers()),
-    ]
+    values = [*session.get_inputs(), *session.get_outputs()]
+    values += session.get_overridable_initializers()
     about = session.get_modelmeta()
     return [
         [(value.name, value.type, value.shape) for value in values],
@@ -212,9 +210,8 @@ def test_external_data_that_is_written_again(tmp_path: Path, cache: Path) -> Non
     onnx.save(product(0, external="m.data"), model)
     assert close(onnxfold.InferenceSession(model))
     before = data.stat()
-    weight = onnx.numpy_helper.to_array(product(1).graph.initializer[-1])
     with open(data, "r+b") as file:
-        file.write(weight.tobytes())
+        file.write(floats(128, 128, seed=1).tobytes())
     os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert data.stat().st_size == before.st_size
     assert close(onnxfold.InferenceSession(model), 1)
@@ -289,9 +286,9 @@ def test_models_larger_than_the_bound(path: Path, cache: Path, limit, monkeypatc
 
 def test_models_that_become_larger_than_the_bound(tmp_path: Path, cache, monkeypatch) -> None:
     """onnxruntime stores the result of ConstantOfShape."""
-    model = parse_model(
-        '<ir_version: 8, opset_import: ["": 17]> g (float[n, 128] x) => (float[n, 128] y)'
-        "<int64[2] sizes = {128, 128}> { w = ConstantOfShape (sizes) y = MatMul(x, w) }"
+    model = parse(
+        """g (float[n, 128] x) => (float[n, 128] y) <int64[2] sizes = {128, 128}>
+        { w = ConstantOfShape (sizes) y = MatMul(x, w) }"""
     )
     onnx.save(model, tmp_path / "m.onnx")
     os.utime(tmp_path / "m.onnx", (0, 0))
@@ -376,10 +373,9 @@ def test_options_stay_and_hold(path: Path, tmp_path: Path) -> None:
 
 def test_weights_that_come_with_the_options(tmp_path: Path) -> None:
     onnx.save(product(0, external="m.data"), tmp_path / "m.onnx")
-    weight = onnx.numpy_helper.to_array(product(1).graph.initializer[-1])
     for _ in range(2):
         options = ort.SessionOptions()
-        value = ort.OrtValue.ortvalue_from_numpy(weight)
+        value = ort.OrtValue.ortvalue_from_numpy(floats(128, 128, seed=1))
         options.add_external_initializers(["w"], [value])
         assert close(onnxfold.InferenceSession(tmp_path / "m.onnx", options), 1)
         assert close(onnxfold.InferenceSession(tmp_path / "m.onnx"))

@@ -11,7 +11,6 @@ import onnx
 import onnx_ir as ir
 import pytest
 from model_table import parse, with_weights
-from onnx import parser
 
 import onnxfold
 from onnxfold.kernels.wide import rounded
@@ -115,8 +114,8 @@ def test_chains_are_within_half_an_ulp_of_what_mpmath_computes(
 
 
 def test_three_constants_that_cancel():
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+    model = parse(
+        """g (float[1] x) => (float[1] y)
         <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
         { t = Add(a, b) u = Add(t, c) y = Add(x, u) }"""
     )
@@ -145,8 +144,8 @@ def test_bfloat16_is_rounded_once():
 
 
 def test_casts_to_fewer_bits_round_and_others_do_not():
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+    model = parse(
+        """g (float[1] x) => (float[1] y)
         { a = Constant<value_float = 1.0>() c = Constant<value_float = 3.0>()
           a16 = Cast<to=10>(a) c16 = Cast<to=10>(c)
           t = Div(a16, c16) w = Cast<to=1>(t) u = Mul(w, c) y = Add(x, u) }"""
@@ -154,8 +153,8 @@ def test_casts_to_fewer_bits_round_and_others_do_not():
     half_third = float(np.float16(1 / 3))
     assert folded(model).tolist() == [3 * half_third]
     assert folded(model, precision="wide").tolist() == [1.0]
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+    model = parse(
+        """g (float[1] x) => (float[1] y)
         { a = Constant<value_float = 1.0>() c = Constant<value_float = 3.0>()
           t = Div(a, c) t16 = Cast<to=10>(t) w = Cast<to=1>(t16) u = Mul(w, c) y = Add(x, u) }"""
     )
@@ -163,8 +162,8 @@ def test_casts_to_fewer_bits_round_and_others_do_not():
 
 
 def test_what_is_compared_is_rounded():
-    model = parser.parse_model(
-        """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+    model = parse(
+        """g (float[1] x) => (float[1] y)
         <float[1] a = {1.0}, float[1] b = {3.0}, float[1] third = {0.3333333432674408}>
         { t = Div(a, b) same = Equal(t, third) n = Cast<to=1>(same) y = Add(x, n) }"""
     )

@@ -325,7 +325,7 @@ def _gain(
 def explain_text(decisions: Sequence[Decision]) -> str:
     """Return a table of the decisions about the most bytes, those to keep a node before others."""
     if not decisions:
-        return "there is no node with constant inputs to speak of\n"
+        return "no node has only constant inputs\n"
     ordered = sorted(
         decisions, key=lambda d: (d.folded, -max(d.bytes_if_folded or 0, d.bytes_if_kept or 0))
     )

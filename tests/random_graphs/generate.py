@@ -19,8 +19,7 @@ from .call import Call
 from .families import control, idioms, rows
 from .values import EIGHTS, PACKED
 
-for _name in ("layout", "elements"):
-    importlib.import_module(f"{__package__}.families.{_name}")
+importlib.import_module(f"{__package__}.families.ops")
 
 OPSETS = [*range(11, 27)]
 _USUAL = (

@@ -29,8 +29,6 @@ COMMON = (
 )
 """Element types as often as models have them."""
 
-HALF = (T.FLOAT16, T.BFLOAT16)
-
 _BY_TEXT = {
     f"tensor({name})": elem
     for name, elem in {

@@ -44,27 +44,19 @@ def peaks(code: str, *args) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def few_large(tmp_path_factory):
-    path = tmp_path_factory.mktemp("few") / "m.onnx"
-    big_model(path, 160, count=8)
-    yield path
-    path.unlink()
-
-
-@pytest.fixture(scope="module")
-def many_medium(tmp_path_factory):
-    path = tmp_path_factory.mktemp("many") / "m.onnx"
-    big_model(path, 160, count=2560)
+def source(request, tmp_path_factory):
+    """A model of 160 MiB in as many tensors as asked for."""
+    path = tmp_path_factory.mktemp("source") / "m.onnx"
+    big_model(path, 160, count=request.param)
     yield path
     path.unlink()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(
-    ("source", "external"), [("few_large", False), ("few_large", True), ("many_medium", False)]
+    ("source", "external"), [(8, False), (8, True), (2560, False)], indirect=["source"]
 )
-def test_load_and_save_in_constant_memory(tmp_path, request, source: str, external: bool) -> None:
-    path = request.getfixturevalue(source)
+def test_load_and_save_in_constant_memory(tmp_path, source, external: bool) -> None:
     code = """
 start = peak()
 model = storage.load(sys.argv[1])
@@ -72,10 +64,10 @@ loaded = peak()
 storage.save(model, sys.argv[2], external_data=sys.argv[3] == "True", fsync=False)
 print(start, loaded, peak())
 """
-    start, loaded, saved = peaks(code, path, tmp_path / "o.onnx", external)
+    start, loaded, saved = peaks(code, source, tmp_path / "o.onnx", external)
     assert loaded - start < 40 and saved - start < 60, (start, loaded, saved)
     if not external:
-        assert filecmp.cmp(path, tmp_path / "o.onnx", shallow=False)
+        assert filecmp.cmp(source, tmp_path / "o.onnx", shallow=False)
     for file in tmp_path.iterdir():
         file.unlink()
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import Fact, of_array
-from onnxfold.analysis.symbolic.propagation import Propagation
+from onnxfold.analysis.symbolic.propagation import FactPropagation
 from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 
@@ -24,10 +24,10 @@ _Values = set[ir.Value | None]
 _MOST_ROUNDS = 4
 
 
-class SymbolicAnalysis(Propagation):
+class SymbolicAnalysis(FactPropagation):
     """What is known of every value of a model, found out at once and kept up to date.
 
-    The arguments are those of `Propagation`.
+    The arguments are those of `FactPropagation`.
     """
 
     def run(self) -> None:

@@ -29,7 +29,7 @@ from onnxfold.storage import sizes_of
 _SIZED_BY_FLOATS = frozenset(ops(Trait.SIZED_BY_FLOATS))
 
 
-class Propagation:
+class FactPropagation:
     """What is known of every value of a model.
 
     The ``value_info`` that a file carries is not believed: tools leave stale ones behind. Answers

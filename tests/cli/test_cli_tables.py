@@ -102,12 +102,9 @@ def test_compare_table():
 
 def open_terminal(monkeypatch):
     """Standard output becomes a terminal of 80 columns."""
-
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(sys, "stdout", Terminal())
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "80")
 
 

@@ -48,6 +48,7 @@ _BYTES_PER_SECOND = 16 << 20
 _WORKED_PER_SECOND = 256 << 20
 # With less time left than this nothing is started any more, seconds.
 _LEAST_USEFUL = 0.2
+_UNLIMITED = 1e6  # CPU seconds
 
 
 class EvaluationError(Exception):
@@ -94,6 +95,10 @@ class TimeLimit:
     def reason(self) -> str:
         """Why nothing more is evaluated."""
         return f"the {self.seconds:.1f} s for evaluating constants of this model are used up"
+
+    def lift(self) -> None:
+        """End the limit: what is still to be computed is in the model already, and not large."""
+        self.left = _UNLIMITED
 
     @contextlib.contextmanager
     def spending(self) -> Iterator[None]:

@@ -82,9 +82,9 @@ def parse(text: str, opset: int = 21) -> onnx.ModelProto:
 
 
 def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
-    """The model with more initializers: arrays, ir tensors or TensorProtos by name."""
+    """The model with more initializers: arrays, numbers, ir tensors or TensorProtos by name."""
     for name, weight in weights.items():
-        if isinstance(weight, np.ndarray | np.generic):
+        if not isinstance(weight, onnx.TensorProto | ir.TensorProtocol):
             weight = ir.Tensor(np.asarray(weight), name=name)
         if not isinstance(weight, onnx.TensorProto):
             weight = ir.serde.serialize_tensor(weight)

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+from model_table import with_weights
 from onnx import numpy_helper
 
 from onnxfold.comparison import compare
@@ -127,19 +128,12 @@ def sizes_of(model, **options):
     return result.sizes
 
 
-def with_constants(model, **arrays):
-    """The model with these initializers as well."""
-    for name, array in arrays.items():
-        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
-    return model
-
-
 def test_sizes_that_a_model_runs_with_are_found(parsed):
     text = """
         g (float[batch, samples] x) => (float[batch, 1, n] y)
         { u = Unsqueeze(x, one) y = Conv(u, w) }
     """
-    windows = with_constants(parsed(text), w=np.ones((1, 1, 400), np.float32), one=[1])
+    windows = with_weights(parsed(text), w=np.ones((1, 1, 400), np.float32), one=[1])
     sizes = sizes_of(windows, seeds=2)
     assert sizes["seed 0"]["samples"] >= 400 and sizes["seed 1"]["samples"] >= 400
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
@@ -160,7 +154,7 @@ def test_a_dimension_without_a_name_is_tried_on_its_own(parsed):
             z = Add(s, last)
         }
         """)
-    with_constants(model, zero=[0], one=[1])
+    with_weights(model, zero=[0], one=[1])
     x, state = (value.type.tensor_type.shape.dim for value in model.graph.input)
     for dim in (x[0], x[1], state[1]):
         dim.Clear()
@@ -192,7 +186,7 @@ def test_integers_that_a_model_compares_with_a_constant(parsed):
             >
         }
         """)
-    sizes = sizes_of(with_constants(model, zero=[0]), seeds=2)
+    sizes = sizes_of(with_weights(model, zero=[0]), seeds=2)
     assert sizes["seed 0"]["n"] >= 40 > sizes["seed 1"]["n"]
 
 
@@ -243,7 +237,7 @@ def test_a_model_that_runs_on_nothing_is_given_up(parsed):
 
 
 def test_sizes_that_nodes_demand(parsed):
-    model = with_constants(
+    model = with_weights(
         parsed("""
         g (float[batch, height, width, channels] image, float[batch, n, hidden] x)
             => (float[batch, 4, h, w] y, float[batch, n, 7] z) {
@@ -271,6 +265,6 @@ def test_sizes_of_a_model_that_reads_constant_rows(parsed):
             y = Concat<axis=0>(u, rows)
         }
         """)
-    with_constants(model, table=np.ones((9, 13), np.float32), places=np.arange(5000) % 9)
-    with_constants(model, bias=np.ones((1, 13), np.float32))
+    with_weights(model, table=np.ones((9, 13), np.float32), places=np.arange(5000) % 9)
+    with_weights(model, bias=np.ones((1, 13), np.float32))
     assert sizes_of(model)["seed 0"]["hidden"] == 13

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+from model_table import with_weights
 
 import onnxfold
 
@@ -23,9 +24,7 @@ def test_a_sequence_of_constants_that_is_read_twice(tmp_path):
         }"""
     )
     table = np.random.default_rng(0).standard_normal((9, 8)).astype(np.float32)
-    for name, array in {"table": table, "four": 4, "zero": 0, "one": 1}.items():
-        array = array if name == "table" else np.int64(array)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model = with_weights(model, table=table, four=4, zero=0, one=1)
     onnx.save(model, tmp_path / "in.onnx")
     report = onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", check=1)
     assert report.check.equal

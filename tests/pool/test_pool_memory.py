@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
+from model_table import with_weights
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -35,9 +36,7 @@ def grown(source, target, **options) -> tuple[int, dict]:
 def saved(path, text: str, **weights: np.ndarray) -> None:
     """A model with all its weights in external data."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> {text}')
-    for name, array in weights.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    onnx.save(model, path, save_as_external_data=True, size_threshold=0)
+    onnx.save(with_weights(model, **weights), path, save_as_external_data=True, size_threshold=0)
 
 
 def tensors(path) -> dict[str, np.ndarray]:

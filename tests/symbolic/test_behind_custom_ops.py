@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from fact_check import FactCheck
-from onnx import numpy_helper
+from model_table import with_weights
 from symbolic_check import floats, inputs, rewrite
 from test_real_shapes import MODELS
 
@@ -51,10 +50,7 @@ ATTENTION = """g (float[B,S,32] x) => (float[B,S,32] y)
 
 
 def attention() -> onnx.ModelProto:
-    model = parse(ATTENTION)
-    for name, shape in (("w", (32, 32)), ("g", (32,)), ("c", (32,))):
-        model.graph.initializer.append(numpy_helper.from_array(floats(*shape), name))
-    return model
+    return with_weights(parse(ATTENTION), w=floats(32, 32), g=floats(32), c=floats(32))
 
 
 def test_attention_that_onnxruntime_fused(tmp_path):
@@ -89,9 +85,7 @@ IMAGE = """g (float[B,3,H,W] x) => (float[B,M] y)
 
 def test_sizes_behind_a_fused_convolution_are_expressions():
     """The sum has the sizes of its second operand: what the Resize gives is not asked for."""
-    model = parse(IMAGE)
-    for name, shape in (("w", (4, 3, 3, 3)), ("v", (4, 4, 3, 3))):
-        model.graph.initializer.append(numpy_helper.from_array(floats(*shape), name))
+    model = with_weights(parse(IMAGE), w=floats(4, 3, 3, 3), v=floats(4, 4, 3, 3))
     check = FactCheck(model)
     feeds = inputs([(1, 3, 8, 8), (2, 3, 9, 13), (1, 3, 5, 16)])
     for feed in feeds:
@@ -112,8 +106,7 @@ OTHERS = """g (float[B,S,32] x, float[4] w) => (float z, int64[4] s)
 
 
 def test_an_op_that_nobody_knows_leaves_the_rest_known():
-    model = parse(OTHERS)
-    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "one"))
+    model = with_weights(parse(OTHERS), one=[0])
     opened = storage.from_proto(model)
     analysis = SymbolicAnalysis(opened)
     facts = {v.name: analysis.of(v) for node in opened.graph for v in node.outputs}

@@ -186,7 +186,10 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
             os.mkdir(path, 0o700)
             yield path
         finally:
-            shutil.rmtree(path, ignore_errors=True)
+            try:
+                shutil.rmtree(path, ignore_errors=True)
+            finally:  # for a removal that a signal has interrupted
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @functools.cache  # a folder of temporary files may have many entries

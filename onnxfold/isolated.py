@@ -258,13 +258,15 @@ class _Process:
 
     def close(self) -> None:
         """End the process with its group."""
-        self.ask_to_end()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._popen.wait(_GRACE)
-        _kill(self._popen.pid)
-        self._popen.kill()
-        self._popen.wait()
-        self._group.processes.discard(self)
+        try:
+            self.ask_to_end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(_GRACE)
+        finally:  # a signal may interrupt the wait
+            _kill(self._popen.pid)
+            self._popen.kill()
+            self._popen.wait()
+            self._group.processes.discard(self)
 
     def printed(self) -> str:
         """Return what the process has printed on standard error; it cannot print more

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 from collections.abc import Collection, Iterator
 
@@ -98,3 +99,10 @@ class UsageError(OnnxFoldError):
 
 class CheckFailedError(OnnxFoldError):
     """The optimized model does not compute what the original computes."""
+
+
+def check_amounts(**given: float | None) -> None:
+    """Raise a UsageError if one of the arguments is negative, infinite or NaN; None is none."""
+    for name, value in given.items():
+        if not 0 <= (value or 0) < math.inf:
+            raise UsageError(f"{name} must be finite and not negative, got {value}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from onnxfold.errors import UsageError, suggestion
+from onnxfold.errors import UsageError, check_amounts, suggestion
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -88,8 +88,7 @@ class Options:
             if getattr(self, name) not in known:
                 choices = " or ".join(map(str, known))
                 raise UsageError(f"{name} must be {choices}, got {getattr(self, name)!r}")
-        if self.max_growth is not None and self.max_growth < 0:
-            raise UsageError(f"max_growth must not be negative, got {self.max_growth}")
+        check_amounts(max_growth=self.max_growth)
         if self.memory_limit is not None and self.memory_limit <= 0:
             raise UsageError(f"the memory limit must be positive, got {self.memory_limit}")
         for name in ("keep", "fold", "enable", "disable", "rules", "passes", "keep_dims"):
@@ -248,9 +247,7 @@ class Check:
     custom_ops: Sequence[str | os.PathLike[str]] = ()
 
     def __post_init__(self) -> None:
-        for name in ("check", "rtol", "atol", "ulp"):
-            if (getattr(self, name) or 0) < 0:
-                raise UsageError(f"{name} must not be negative, got {getattr(self, name)}")
+        check_amounts(check=self.check, rtol=self.rtol, atol=self.atol, ulp=self.ulp)
         if isinstance(self.custom_ops, str):
             raise UsageError("custom_ops must be a sequence, not one string")
 

@@ -32,7 +32,7 @@ from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import MissingFileError, UsageError, about
+from onnxfold.errors import MissingFileError, UsageError, about, check_amounts
 from onnxfold.onnxruntime_sessions import (
     array_of,
     available_providers,
@@ -184,6 +184,7 @@ def bench_models(
     """
     if rounds < 1:
         raise UsageError(f"rounds must be positive, got {rounds}")
+    check_amounts(rtol=rtol, atol=atol, ulp=ulp)
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
     chosen = available_providers(providers)

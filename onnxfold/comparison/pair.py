@@ -31,7 +31,7 @@ from onnxfold.comparison.runners import (
     open_runner,
 )
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.errors import ModelError, UsageError, about, check_amounts
 from onnxfold.graphs import shaped
 from onnxfold.onnxruntime_sessions import available_providers
 from onnxfold.storage import ModelLike, PathLike
@@ -86,6 +86,7 @@ def compare(
     """
     if seeds < 1:
         raise UsageError(f"seeds must be positive, got {seeds}")
+    check_amounts(rtol=rtol, atol=atol, ulp=ulp)
     chosen = available_providers(providers)
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -223,5 +224,9 @@ def test_arguments_of_a_check_in_python(long, tmp_path):
     assert report.check.sizes["seed 0"]["n"] == 65 and report.check.rtol == 0.1
     assert onnxfold.optimize_file(long, out).check is None
     for name in ("check", "rtol", "atol", "ulp"):
-        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} must not be negative"):
+        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} must be finite and not negative"):
             onnxfold.optimize_file(long, out, **{name: -1})
+    for run in (onnxfold.optimize_file, onnxfold.compare):
+        for value in (-1.0, math.inf, math.nan):
+            with pytest.raises(onnxfold.UsageError, match="atol must be finite and not negative"):
+                run(long, out, atol=value)

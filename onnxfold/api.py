@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from onnxfold.comparison import Comparison
     from onnxfold.forecast import Plan
-    from onnxfold.report.difference import Rounding
 
 logger = logging.getLogger("onnxfold")
 
@@ -147,7 +146,6 @@ def optimize_file(
     fsync: bool = True,
     advise: bool = False,
     count_withheld: bool = False,
-    measure: bool = False,
     report: PathLike | None = None,
     dump_ir: PathLike | None = None,
     progress: Progress | None = None,
@@ -167,8 +165,6 @@ def optimize_file(
             report): costs about as much as the rules did.
         count_withheld: Also count where level 2 would apply further rules (``withheld`` in the
             report). A page always has it.
-        measure: With wide precision, also compute what exact precision would store, and report how
-            far apart they are (``roundings``): costs as much again. A page always has it.
         report: Write a page that shows what was done; its data alone, if the name ends in .json.
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
@@ -242,10 +238,6 @@ def optimize_file(
         elif check.seeds or result.inexact:
             with clock.stage("check"):
                 comparison = _check(given, model, check, result, fold, beside=destination)
-        roundings: list[Rounding] = []
-        if fold.precision == "wide" and (measure or report is not None):
-            with clock.stage("measure"):
-                roundings = _measure(given, model, fold, bytes_before)
         with clock.stage("save"):
             saved = storage.save(
                 model,
@@ -261,7 +253,7 @@ def optimize_file(
         told.bytes_after = saved.bytes_total + saved.bytes_shared
         told.bytes_written = saved.bytes_total
         told.check, told.precision = comparison, fold.precision
-        told.roundings, told.beyond = roundings, beyond
+        told.beyond = beyond
         if report is not None and recording is not None:
             write_page(recording.document(told, model), report)
     return told
@@ -356,21 +348,6 @@ def plan(
         prediction,
         decisions,
     )
-
-
-def _measure(
-    source: ModelLike, model: ir.Model, options: Options, bytes_before: int
-) -> list[Rounding]:
-    """Return how far the stored tensors are from what exact precision would store."""
-    from onnxfold.report.difference import measure_rounding
-
-    exact, _ = run_bounded(
-        storage.opened(source),
-        lambda: storage.opened(source),
-        replace(options, precision="exact"),
-        bytes_before=bytes_before,
-    )
-    return measure_rounding(model, exact)
 
 
 def _check(

@@ -36,8 +36,7 @@ def explain(
     """Show why nodes with constant inputs would be folded or stay.
 
     "if folded" is the size of the result in the file, "if kept" that of operands which only this
-    node reads. --why explains any node: the path to the inputs on which it depends, and what each
-    run would save if they were runtime constants.
+    node reads. --why explains any node: the path to the inputs on which it depends.
     """
     if node is not None and values:
         raise click.UsageError("--why explains one node; leave out --value")

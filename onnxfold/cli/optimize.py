@@ -119,7 +119,6 @@ def optimize(
             progress=progress,
             advise=advise,
             count_withheld=as_json or not quiet,
-            measure=as_json or is_verbose(),
             report=report,
             dump_ir=dump_ir,
             **options,

@@ -9,29 +9,21 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import UsageError, suggestion
+from onnxfold.ops import Trait, ops
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
 _LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
 _SIDES = ("height", "width", "h", "w")
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
 
-# Ops whose output holds the elements of these inputs, moved or converted but not changed.
-_CARRIERS = {
-    **dict.fromkeys(("Cast", "CastLike", "Clip", "Expand", "Flatten", "Gather"), (0,)),
-    **dict.fromkeys(("GatherElements", "GatherND", "Identity", "Reshape", "Slice"), (0,)),
-    **dict.fromkeys(("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"), (0,)),
-    "Where": (1, 2),
-}
-_VARIADIC_CARRIERS = {"Concat", "Max", "Min"}
+# Ops whose results hold elements of their first operand, or of all, moved or converted.
+_CARRIERS = {*ops(Trait.MOVES), "Cast", "CastLike", "Clip", "GatherND", "Identity"}
+_VARIADIC_CARRIERS = {"Concat", "Max", "Min", "Where"}
 _INDEXED = {"Gather", "GatherElements", "ScatterElements", "ScatterND", "GatherND"}
 _ORDERED = {"Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
 _LARGEST = 1 << 31  # of what an input is set to because it is compared with it
-# Ops whose output has the shape of their first input.
-_SAME_SHAPE = {
-    *("Cast", "CastLike", "DequantizeLinear", "DynamicQuantizeLinear"),
-    *("Identity", "QuantizeLinear"),
-}
 
 
 def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
@@ -157,7 +149,7 @@ def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
     while work:
         current, offset = work.pop()
         for user, position in current.uses():
-            size = _table_size(user, position)
+            size = _table_size(model, user, position)
             if size is not None:
                 found.bounds.append((size, offset))
                 found.least = max(found.least, -offset)
@@ -173,14 +165,17 @@ def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
     return found
 
 
-def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
+def _table_size(model: ir.Model, node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
     """Size of the axis that input number `position` of the node indexes, where it is known."""
     if node.op_type == "OneHot" and position == 0:
         depth = _constant(node.inputs[1])
         return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
     if node.op_type not in _INDEXED or position != 1:
         return None
-    shape = _shape_of(node.inputs[0])
+    table = node.inputs[0]
+    if table is None:
+        return None
+    shape = facts_of(model).types.of(table).static_shape or table.shape
     if not shape:
         return None
     axis = 0 if node.op_type.endswith("ND") else node.attributes.get_int("axis", 0)
@@ -188,19 +183,6 @@ def _table_size(node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
         return None
     size = shape[axis]
     return None if isinstance(size, ir.SymbolicDim) and size.value is None else size
-
-
-def _shape_of(value: ir.Value | None) -> ir.Shape | None:
-    """Return the shape of a value if it is recorded, or is that of the constant which it is made
-    of.
-    """
-    while value is not None and value.shape is None:
-        constant = ir.convenience.get_const_tensor(value)
-        if constant is not None:
-            return ir.Shape(constant.shape.numpy())
-        node = value.producer()
-        value = node.inputs[0] if node is not None and node.op_type in _SAME_SHAPE else None
-    return None if value is None else value.shape
 
 
 def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
@@ -234,9 +216,8 @@ def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
     function = model.functions.get(node.op_identifier())
     if function is not None:
         return [function.inputs[position]] if position < len(function.inputs) else []
-    if node.op_type in _VARIADIC_CARRIERS or position in _CARRIERS.get(node.op_type, ()):
-        return list(node.outputs)
-    return []
+    is_carrier = node.op_type in _CARRIERS and position == 0
+    return list(node.outputs) if is_carrier or node.op_type in _VARIADIC_CARRIERS else []
 
 
 def _constant(value: ir.Value | None) -> NDArray[Any] | None:

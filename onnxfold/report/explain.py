@@ -21,8 +21,6 @@ from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.cut import Decision
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
-from onnxfold.runtime.split import cut_prepared, prepare
-from onnxfold.runtime.splitting.cut import NOMINAL, work_of
 from onnxfold.shown import Shown
 from onnxfold.storage import ModelLike
 
@@ -44,34 +42,6 @@ class PathStep:
     made_by: str
 
 
-@dataclass(frozen=True)
-class Gain:
-    """What inputs as runtime constants are good for, by the cut that `split` makes.
-
-    Attributes:
-        runtime_constants: Their names: those that the node depends on by its values. What it
-            needs of the shapes of others does not count.
-        runs_once: Whether the node then runs once, too; otherwise it stays in entry. None for a
-            node of a function, whose calls may be replaced by what it holds.
-        reason: Why it stays, or None.
-        nodes: Nodes of the main graph that run once.
-        all_nodes: Nodes of the main graph when its constants are folded.
-        work: The share of a run's work that these nodes are, from 0 to 1: estimated from the
-            elements that ops make, read and sum up, at nominal sizes.
-        cached_bytes: What is kept from run to run, at nominal sizes.
-        nominal: The size that was assumed for each dynamic dimension.
-    """
-
-    runtime_constants: list[str]
-    runs_once: bool | None
-    reason: str | None
-    nodes: int
-    all_nodes: int
-    work: float
-    cached_bytes: int
-    nominal: int = NOMINAL
-
-
 @dataclass(frozen=True, repr=False)
 class Why(Shown, text="onnxfold.report.explain:why_text"):
     """Why a node runs each time, or does not.
@@ -81,7 +51,7 @@ class Why(Shown, text="onnxfold.report.explain:why_text"):
         node: Its own name, or "".
         op_type: The op type, "domain::Op" outside the default domain.
         holder: The op and name of the outermost node that holds it in a graph of its own, or "".
-            This runs as a whole: inputs, blockers and gain are those of the holder, too.
+            This runs as a whole: inputs and blockers are those of the holder, too.
         is_variable: Whether it reads what changes from run to run, or makes what does.
         operands: Those of the values that it reads, in graphs that it holds as well, that change.
         path: A shortest way from one of these up to an input of the graph, or to what changes by
@@ -92,8 +62,6 @@ class Why(Shown, text="onnxfold.report.explain:why_text"):
         decision: What `explain` says of it, or None if it says nothing.
         op_after: The op that makes its first result in the optimized model, or None if nothing
             does: it is stored, or not there any more.
-        gain: What the inputs as runtime constants would save, or None if that would not make it
-            run once, or it is gone when constants and shapes are folded.
     """
 
     value: str
@@ -107,7 +75,6 @@ class Why(Shown, text="onnxfold.report.explain:why_text"):
     blockers: dict[str, str]
     decision: Decision | None
     op_after: str | None
-    gain: Gain | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
@@ -130,7 +97,7 @@ def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[De
 
 
 def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
-    """Return why one node runs each time, or does not, and what would make it run once.
+    """Return why one node runs each time, or does not.
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
@@ -150,10 +117,6 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
         if outer is not node and is_variable:
             _, more, others = ways.up_from(outer)
             above, blockers = above | more, blockers | others
-        inputs = _names(v for v in model.graph.inputs if v in above)
-        gain = None
-        if inputs:
-            gain = _gain(storage.opened(source), fold, inputs, outer.outputs[0].name)
         optimized, decisions = _folded(source, fold)
         value = node.outputs[0].name or ""
         made = {v.name: n for graph in all_graphs(optimized) for n in graph for v in n.outputs}
@@ -165,11 +128,10 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
             is_variable=is_variable,
             operands=_names(ways.operands(node)),
             path=path,
-            inputs=inputs,
+            inputs=_names(v for v in model.graph.inputs if v in above),
             blockers=blockers,
             decision=next((d for d in decisions if d.value == value), None),
             op_after=op_name(made[value]) if value and value in made else None,
-            gain=gain,
         )
 
 
@@ -289,36 +251,6 @@ class _Ways:
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
 
-def _gain(
-    model: ir.Model, options: Options, names: Sequence[str], value: str | None
-) -> Gain | None:
-    """Return what it saves if the node with this result runs once, see `Why`; changes the model."""
-    in_main_graph = any(v.name == value for node in model.graph for v in node.outputs)
-    prepare(model, "compile", options)
-    node = next((n for n in model.graph for v in n.outputs if v.name == value), None)
-    if node is not None:
-        above = _Ways(model).up_from(node)[1]
-        names = _names(v for v in model.graph.inputs if v in above)
-    elif in_main_graph:
-        return None
-    chosen = [v for v in model.graph.inputs if v.name in names]
-    if node is not None and ConstnessAnalysis(model, chosen).of_node(node) is not Constness.RUNTIME:
-        return None
-    region, cut = cut_prepared(model, chosen)
-    work = {n: work_of(n, region.sizes) for n in model.graph}
-    once = [n for n in region.operands if n not in cut.stays]
-    stay = None if node is None else cut.stays.get(node)
-    return Gain(
-        runtime_constants=_names(chosen),
-        runs_once=None if node is None else stay is None,
-        reason=None if stay is None else stay.reason,
-        nodes=len(once),
-        all_nodes=len(work),
-        work=sum(work[n] for n in once) / (sum(work.values()) or 1),
-        cached_bytes=cut.nbytes,
-    )
-
-
 # -------------------------------------------------------------------- as text
 
 
@@ -368,17 +300,11 @@ def why_text(why: Why) -> Iterator[str | Table]:
         if gap > 1:
             rows[_MOST_STEPS // 2 : -_MOST_STEPS // 2] = [(f"... {gap} more ...", "")]
         yield from ("", Table(("path to an input", "made by"), rows))
-    if why.gain is not None:
-        gain = why.gain
-        fate = "runs once" if gain.runs_once else f"could run once, but stays: {gain.reason}"
-        if gain.runs_once is None:
-            fate = "runs once in calls whose other operands are constant"
-        asked = " ".join(f"--runtime-const {shlex.quote(n)}" for n in gain.runtime_constants)
-        yield from ("", f"split {asked}: {fate}")
-        yield (
-            f"each run saves {gain.nodes:,} of {gain.all_nodes:,} nodes, about "
-            f"{100 * gain.work:.0f} % of the work, and caches {bytes_text(gain.cached_bytes)} "
-            f"(dynamic dimensions taken as {gain.nominal})"
+    if why.inputs and not why.blockers and why.op_after is not None:
+        asked = " ".join(f"--runtime-const {shlex.quote(name)}" for name in why.inputs)
+        yield from (
+            "",
+            f"constant while its inputs stay the same: split {asked} shows the gain",
         )
     if why.op_after is None and (why.decision is None or not why.decision.folded):
         yield "removed: known from shapes, replaced by a rule, or unused"

@@ -10,7 +10,6 @@ from onnxfold.shown import Shown
 if TYPE_CHECKING:
     from onnxfold.comparison import Comparison
     from onnxfold.passes.cut import Decision
-    from onnxfold.report.difference import Rounding
 
 
 @dataclass(repr=False)
@@ -46,7 +45,6 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
         precision: "exact" or "wide".
         rounded: Values that could not be computed in wide precision, with the op and the reason:
             what the chain had before was rounded there.
-        roundings: By how much what is stored differs from exact precision, if that was measured.
         beyond: Nodes that other options would remove beyond those that are gone, by option.
     """
 
@@ -74,7 +72,6 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
     withheld: dict[str, int] = field(default_factory=dict)
     precision: str = "exact"
     rounded: dict[str, str] = field(default_factory=dict)
-    roundings: list[Rounding] = field(default_factory=list)
     beyond: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:

@@ -41,8 +41,10 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
             if counts:
                 named = [f"{count} {rule}" for rule, count in counts.items()]
                 yield f"{title}: {first_of(named, _MOST)}"
-        if report.precision == "wide":
-            yield from _rounding_lines(report)
+        for value, reason in list(report.rounded.items())[:_MOST]:
+            yield f"rounded before {value!r} ({reason})"
+        if len(report.rounded) > _MOST:
+            yield f"and {len(report.rounded) - _MOST} more values: --json lists all"
     if report.check is not None:
         yield f"check: {check_line(report.check)}"
     if verbose and report.assumptions:
@@ -83,30 +85,6 @@ def _pool_line(pool: Mapping[str, int]) -> str:
     buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
     shown = f"pool memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
     return shown.replace("_", " ")
-
-
-def _rounding_lines(report: Report) -> Iterator[str | Table]:
-    """Yield what differs from exact precision, most first, and where a chain had to be rounded."""
-    apart = [rounding for rounding in report.roundings if rounding.differing]
-    yield (
-        f"wide precision: {len(apart)} of {len(report.roundings)} folded tensors differ from exact"
-    )
-    if apart:
-        yield Table(
-            ("tensor", ">differ", ">max abs", ">max ulp"),
-            [
-                (
-                    *(r.tensor, f"{r.differing:,}/{r.elements:,}", f"{r.max_abs_error:.3g}"),
-                    "-" if r.max_ulp is None else f"{r.max_ulp:,}",
-                )
-                for r in apart[:_MOST]
-            ],
-        )
-    for value, reason in list(report.rounded.items())[:_MOST]:
-        yield f"rounded before {value!r} ({reason})"
-    for shown, what in ((apart, "tensors"), (report.rounded, "values")):
-        if len(shown) > _MOST:
-            yield f"and {len(shown) - _MOST} more {what}: --json lists all"
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:

@@ -195,16 +195,22 @@ def _split(
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)
     nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
     names = _names(chosen)
-    prepare(model, fold_at, options)
+    put_in_order(model)
+    if model.functions:
+        _inline(model)
+    # rules come after the cut: they may fuse what is constant with what is not
+    first = ("constant-propagation",) if fold_at == "compile" else ()
+    passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
+    run_passes(model, dataclasses.replace(options, passes=passes))
     room = None
     if max_cache is not None:  # what is cached in any case comes first
         copy = model.clone()
         inputs = [value for value in copy.graph.inputs if value.name in names]
-        _, cut = cut_prepared(copy, inputs, fold_at, max_cache=max_cache, nominal=nominal)
+        _, cut = _cut(copy, inputs, fold_at, max_cache, nominal)
         room = max_cache - cut.nbytes
     merges = bring_together(model, names, options, room=room, nominal=nominal)
     chosen = [value for value in model.graph.inputs if value.name in names]
-    region, cut = cut_prepared(model, chosen, fold_at, max_cache=max_cache, nominal=nominal)
+    region, cut = _cut(model, chosen, fold_at, max_cache, nominal)
     name_unread(model)
     cached = [region.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
@@ -242,23 +248,15 @@ def _split(
     return InMemory(manifest, entry, fold)
 
 
-def cut_prepared(
+def _cut(
     model: ir.Model,
     chosen: Sequence[ir.Value],
-    fold_at: str = "compile",
-    *,
-    max_cache: int | None = None,
-    nominal: Mapping[str, int] | None = None,
+    fold_at: str,
+    max_cache: int | None,
+    nominal: Mapping[str, int],
 ) -> tuple[ConstantRegion, RuntimeCut]:
-    """Return what depends on constants only, and where it is cut.
-
-    Args:
-        model: As `prepare` leaves it; outputs that are constant become an Identity of what
-            makes them.
-        chosen: The inputs of its graph that are runtime constants.
-        fold_at: As for `onnxfold.split`, and so are the others.
-        max_cache: As there.
-        nominal: As there.
+    """Return what depends on constants only, and where it is cut; outputs that are constant become
+    an Identity of what makes them.
     """
     stays = hoist(model, chosen)
     constness = ConstnessAnalysis(model, chosen)
@@ -272,19 +270,6 @@ def cut_prepared(
     cut = find_cut(region, max_cache)
     cut.stays.update(stays)
     return region, cut
-
-
-def prepare(model: ir.Model, fold_at: str, options: Options) -> None:
-    """Inline functions, fold compile-time constants, and compute shapes from what they depend on.
-
-    Rules come after the cut: they may fuse what is constant with what is not.
-    """
-    put_in_order(model)
-    if model.functions:
-        _inline(model)
-    fold = ("constant-propagation",) if fold_at == "compile" else ()
-    passes = (*fold, "symbolic-shapes", *fold, "lift-constants", "dead-code")
-    run_passes(model, dataclasses.replace(options, passes=passes))
 
 
 def _inline(model: ir.Model) -> None:

@@ -19,7 +19,7 @@ KEYS = {
     "kept", "pool",
     "precision",
     "rounded",
-    "roundings", "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
+    "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
     "rewrites", "inexact", "withheld", "beyond", "decisions",
     "bytes_written", "assumptions", "places",
 }  # fmt: skip

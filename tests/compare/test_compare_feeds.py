@@ -204,12 +204,11 @@ def test_an_integer_that_is_a_size(parsed):
     assert compare(model, model).outputs[0].elements > 0
 
 
-def test_indices_to_which_a_constant_is_added():
-    model = ir.from_onnx_text("""
-        <ir_version: 10, opset_import: ["" : 21]>
+def test_indices_to_which_a_constant_is_added(parsed):
+    proto = parsed("""
         g (int64[n] a, int64[n] b, int64[n] c, float[m, 2] rows, int64[n] d)
             => (float[n, 2] u, float[n, 2] v, float[n, 2] w, float[n, 2] x)
-        <float[7, 2] table, int64 two = {2}, int64 minus = {-1}, uint8[9, 2] bytes,
+        <float[7,2] table = *, uint8[9,2] bytes = *, int64 two = {2}, int64 minus = {-1},
          float scale = {1.0}> {
             i = Add(a, two)
             u = Gather(table, i)
@@ -220,6 +219,7 @@ def test_indices_to_which_a_constant_is_added():
             x = Gather(rows, d)
         }
         """)
+    model = ir.from_proto(proto)
     a, b, c, _, d = (integer_use(model, value) for value in model.graph.inputs)
     assert (a.least, a.limit({})) == (0, 5)
     assert (b.least, b.limit({})) == (1, 8)

@@ -17,7 +17,6 @@ from onnxfold.kernels.wide import rounded
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.context import Run
-from onnxfold.report.tables import optimize_text
 
 FLOATS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 SMALL, STREAMED = (7,), (40, 3000)
@@ -209,25 +208,16 @@ def folded_and_told(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[
 
 
 @pytest.mark.parametrize("shape", [SMALL, STREAMED], ids=["small", "streamed"])
-def test_the_report_measures_what_differs_from_exact(tmp_path, shape):
+def test_a_file_holds_what_wide_precision_computes(tmp_path, shape):
     rng = np.random.default_rng(3)
     ops = ["Add", "Mul", "Sub"]
     model = chain(np.float32, ops, [rng.standard_normal(shape).astype(np.float32) for _ in "abcd"])
     onnx.save(model, tmp_path / "in.onnx")
-    report = onnxfold.optimize_file(
-        *(tmp_path / "in.onnx", tmp_path / "out.onnx"),
-        precision="wide",
-        measure=True,
-        check=1,
+    onnxfold.optimize_file(
+        *(tmp_path / "in.onnx", tmp_path / "out.onnx"), precision="wide", check=1
     )
     exact, wide = folded(model), folded(model, precision="wide")
-    (found,) = report.roundings
-    assert (found.tensor, found.dtype, found.elements) == ("t2", "float32", wide.size)
-    assert found.differing == int((exact != wide).sum()) > 0
-    assert found.max_abs_error == float(np.abs(exact.astype(np.float64) - wide).max())
-    ulps = np.abs(exact.view(np.int32).astype(np.int64) - wide.view(np.int32))
-    assert found.max_ulp == int(ulps.max())
-    assert "1 of 1 folded tensors differ" in optimize_text(report, verbose=True)
+    assert (exact != wide).any()
     (stored,) = onnx.load(tmp_path / "out.onnx").graph.initializer
     assert onnx.numpy_helper.to_array(stored).tobytes() == wide.tobytes()
 

@@ -159,14 +159,14 @@ def test_it_fits_a_phone(page, tmp_path, dark):
     assert bars == [1, 2]  # no Cast is left
 
 
-def test_it_shows_what_wide_precision_makes_of_tensors(page, tmp_path):
+def test_it_shows_where_wide_precision_had_to_round(page, tmp_path):
     text = """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
     <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
     { t = Add(a, b) u = Add(t, c) e = Erf(u) y = Sum(x, u, e) }"""
     onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
     page.open(optimized(tmp_path / "in.onnx", tmp_path, "--precision", "wide"))
     told = page.run("document.getElementById('precision').innerText")
-    for words in ("u", "1 of 1", "1,065,353,216", "Erf: Could not find an implementation"):
+    for words in ("u", "Erf: Could not find an implementation"):
         assert words in told
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.graphs import op_name, shaped
+from onnxfold.graphs import shaped
 from onnxfold.options import Options
 from onnxfold.passes import all_passes
 from onnxfold.passes.cut import Decision
@@ -28,7 +26,6 @@ _MOST_KEPT = 500
 _MOST_ROUNDINGS = 100
 _MOST_POINTS = 1000
 _MOST_TENSORS = 40
-_MOST_FOLLOWED = 200  # nodes, from a tensor to what is made of it
 
 
 class Recording:
@@ -49,7 +46,7 @@ class Recording:
     def _begin(self, model: ir.Model) -> None:
         self._model = model
         self._before = Skeleton(model, "before")
-        self._stored = StoredBefore(model, self._before.constness)
+        self._tensors = _largest(model)
         self._left = self._before.forget_model()
         """Nodes that are still there, by their index in the skeleton."""
         self._gone_by: dict[int, str] = {}
@@ -68,7 +65,6 @@ class Recording:
         if not name or value.const_value is not None or name in self._results:
             return
         self._results.add(name)
-        self._stored.made(value)
         self._all_results += buffer.nbytes
         self.holds(self._live)
 
@@ -117,7 +113,7 @@ class Recording:
                 "columns": ["seconds", "live bytes", "bytes of all results so far"],
                 "points": self._points(),
             },
-            "tensors": self._stored.beside(model),
+            "tensors": {"before": self._tensors, "after": _largest(model)},
             "graphs": [self._before.to_dict(), after.to_dict()],
         }
 
@@ -134,7 +130,6 @@ def _run(report: Report) -> dict[str, Any]:
     run = report.to_dict()
     del run["decisions"], run["places"]
     rounded = list(report.rounded.items())
-    apart = [rounding for rounding in run["roundings"] if rounding["differing"]]
     return {
         **run,
         "kept": [
@@ -142,9 +137,6 @@ def _run(report: Report) -> dict[str, Any]:
             for n in run["kept"][:_MOST_KEPT]
         ],
         "kept_left_out": max(0, len(report.kept) - _MOST_KEPT),
-        "measured": len(report.roundings),
-        "roundings": [{**r, "tensor": short(r["tensor"])} for r in apart[:_MOST_ROUNDINGS]],
-        "roundings_left_out": max(0, len(apart) - _MOST_ROUNDINGS),
         "rounded": [[short(value), short(why)] for value, why in rounded[:_MOST_ROUNDINGS]],
         "rounded_left_out": max(0, len(rounded) - _MOST_ROUNDINGS),
     }
@@ -189,80 +181,19 @@ def _decide(node: dict[str, Any], decision: Decision) -> None:
         node["bytes_if_kept"] = decision.bytes_if_kept
 
 
-class StoredBefore:
-    """The tensors of a model before it is changed."""
-
-    def __init__(self, model: ir.Model, constness: ConstnessAnalysis) -> None:
-        self._made_by: dict[str, str] = {}
-        """The op that made a constant, by the constant's name."""
-        found = _largest_first(model)
-        self._names = {short(value.name or "") for value, _ in found}
-        self._side = _side(found)
-        self._made_of = [_constants_of(value, constness) for value, _ in found[:_MOST_TENSORS]]
-        """Of each of the largest tensors the names of the constants that are made of it."""
-
-    def made(self, value: ir.Value) -> None:
-        """A constant was computed."""
-        node = value.producer()
-        if node is not None and value.name:
-            self._made_by[short(value.name)] = op_name(node)
-
-    def beside(self, model: ir.Model) -> dict[str, Any]:
-        """Return the largest tensors before, with what became of them, and after, with their
-        origin.
-        """
-        found = _largest_first(model)
-        after = _side(found)
-        types = {short(value.name or ""): _type(tensor) for value, tensor in found}
-        for entry, made in zip(self._side["largest"], self._made_of, strict=True):
-            entry["story"] = _fate(entry, made, types)
-        for entry in after["largest"]:
-            op = self._made_by.get(entry["name"])
-            origin = f"result of {op}" if op else "created by a rewrite"
-            entry["story"] = "unchanged" if entry["name"] in self._names else origin
-        return {"before": self._side, "after": after}
-
-
-def _largest_first(model: ir.Model) -> list[tuple[ir.Value, ir.TensorProtocol]]:
-    return sorted(stored_tensors(model), key=lambda entry: -entry[1].nbytes)
-
-
-def _side(stored: Sequence[tuple[ir.Value, ir.TensorProtocol]]) -> dict[str, Any]:
+def _largest(model: ir.Model) -> dict[str, Any]:
+    """Return how many tensors a model holds, their bytes, and the largest of them."""
+    tensors = [(value.name or "", tensor) for value, tensor in stored_tensors(model)]
+    tensors.sort(key=lambda entry: -entry[1].nbytes)
     return {
-        "count": len(stored),
-        "bytes": sum(tensor.nbytes for _, tensor in stored),
+        "count": len(tensors),
+        "bytes": sum(tensor.nbytes for _, tensor in tensors),
         "largest": [
-            {"name": short(value.name or ""), "type": _type(tensor), "bytes": tensor.nbytes}
-            for value, tensor in stored[:_MOST_TENSORS]
+            {
+                "name": short(name),
+                "type": short(shaped(tensor.dtype, tensor.shape)),
+                "bytes": tensor.nbytes,
+            }
+            for name, tensor in tensors[:_MOST_TENSORS]
         ],
     }
-
-
-def _type(tensor: ir.TensorProtocol) -> str:
-    return short(shaped(tensor.dtype, tensor.shape))
-
-
-def _constants_of(value: ir.Value, constness: ConstnessAnalysis) -> list[str]:
-    """Return the names of the constants that are made of a value, in order."""
-    found: dict[str, None] = {}
-    pending = [value]
-    for current in pending:
-        for node in dict.fromkeys(use.node for use in current.uses()):
-            if constness.of_node(node) is Constness.COMPILE_TIME:
-                new = [o for o in node.outputs if o.name and short(o.name) not in found]
-                found.update((short(output.name or ""), None) for output in new)
-                pending += new
-        if len(found) >= _MOST_FOLLOWED:
-            break
-    return list(found)
-
-
-def _fate(entry: Mapping[str, Any], made: Sequence[str], after: Mapping[str, str]) -> str:
-    kept = after.get(entry["name"])
-    if kept is not None:
-        return "stays" if kept == entry["type"] else f"became {kept}"
-    became = [each for each in made if each in after]
-    if not became:
-        return "removed: unused, or merged with an equal tensor"
-    more = f" and {len(became) - 1} more" if len(became) > 1 else ""
-    return short(f"folded into {became[0]} {after[became[0]]}{more}")

@@ -88,7 +88,6 @@ report: Report = onnxfold.optimize_file(
     fsync=False,
     advise=True,
     count_withheld=True,
-    measure=True,
     report="page.html",
     dump_ir="ir",
     progress=told,

@@ -83,10 +83,10 @@ function memory({ points }) {
 function tensors({ before, after }) {
   const part = (title, side) => {
     const most = side.largest.length ? side.largest[0].bytes : 1;
-    const rows = side.largest.map((row) => [el("div", {}, nameText(row.name), el("div", { class: "quiet" }, row.type)), bars(null, row.bytes, most), bytes(row.bytes), nameText(row.story)]);
+    const rows = side.largest.map((row) => [el("div", {}, nameText(row.name), el("div", { class: "quiet" }, row.type)), bars(null, row.bytes, most), bytes(row.bytes)]);
     const left = side.count - rows.length;
     return el("div", {}, el("h3", {}, `${title}: ${plural(side.count, "tensor")}, ${bytes(side.bytes)}`),
-      longTable([["tensor"], ["", "wide"], ["bytes", "right"], [title === "Before" ? "what became of it" : "origin"]], rows, 8, "stack"),
+      longTable([["tensor"], ["", "wide"], ["bytes", "right"]], rows, 8, "stack"),
       left > 0 ? el("p", { class: "about" }, `${plural(left, "smaller tensor")} not listed.`) : null);
   };
   return section("tensors", "Largest tensors", null, part("Before", before), part("After", after));
@@ -114,16 +114,9 @@ function stayed(kept, more) {
 }
 
 function precision(run) {
-  const apart = run.roundings.length + run.roundings_left_out;
-  const left = (count, what) => (count ? el("p", { class: "about" }, `${plural(count, what)} not listed.`) : null);
-  return section("precision", "Wide precision", `What is stored, beside what exact precision would store: ${number(apart)} of ${plural(run.measured, "folded tensor")} differ.`,
-    run.roundings.length ? longTable([["tensor"], ["elements that differ", "right"], ["max abs", "right"], ["max ULP", "right"]], run.roundings.map((tensor) => [
-      el("div", {}, nameText(tensor.tensor), el("div", { class: "quiet" }, tensor.dtype)), `${number(tensor.differing)} of ${number(tensor.elements)}`,
-      figure(tensor.max_abs_error), tensor.max_ulp === null ? "–" : number(tensor.max_ulp)]), 16, "stack") : null,
-    left(run.roundings_left_out, "more tensor"),
-    run.rounded.length ? el("h3", {}, "Where chains had to be rounded") : null,
+  return section("precision", "Wide precision", run.rounded.length ? "Chains of constants were computed in 64 bits; here they had to be rounded." : "Chains of constants were computed in 64 bits and rounded once.",
     run.rounded.length ? longTable([["value"], ["why"]], run.rounded.map((row) => row.map(nameText)), 16) : null,
-    left(run.rounded_left_out, "more value"));
+    run.rounded_left_out ? el("p", { class: "about" }, `${plural(run.rounded_left_out, "more value")} not listed.`) : null);
 }
 
 function accuracy(check) {

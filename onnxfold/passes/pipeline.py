@@ -65,7 +65,7 @@ def run_bounded(
         result = run_passes(model, tried, bytes_before=bytes_before, time=time, **how)
         if any(may_grow) or options.passes is not None:
             break
-        result.plan = storage.planned(model)
+        result.plan = result.plan or storage.planned(model)
         if result.plan.size <= allowed:
             break
     if tried is not options:
@@ -118,7 +118,7 @@ def run_passes(
     if model.ir_version < _FREE_INITIALIZERS and not inputs.issuperset(
         model.graph.initializers.values()
     ):
-        model.ir_version = _FREE_INITIALIZERS
+        model.ir_version, run.result.plan = _FREE_INITIALIZERS, None
         model.opset_imports.setdefault("", 1)  # older models need not say it
     run.evaluator(model).time.lift()
     return run.result
@@ -178,20 +178,27 @@ class _Level:
         self._do("lift-constants")  # of a model that was read they are lifted already
         self._fold(HARDLY_MORE)
         self._settle()
+        self._describe()
         if run.result.propagation.declined:
             if bytes_before:
-                allowed = bytes_before + options.growth_of(bytes_before)
-                run.room = max(0, allowed - storage.planned(model).size)
+                plan, changes = storage.planned(model), self._changes
+                run.room = max(0, bytes_before + options.growth_of(bytes_before) - plan.size)
             if self._fold(MOST_PER_NODE):
                 self._settle()
+                self._describe()
+            elif bytes_before and changes == self._changes:
+                run.result.plan = plan
         if count_withheld and options.level == 1:
             run.result.withheld = Simplify(options=options).withheld(model)
-        if run.options.dims or run.options.input_shapes:
-            fix_outputs(model)
-        if options.value_info:
-            ValueInfo()(model)
+
+    def _describe(self) -> None:
+        """Record what is known of outputs and values."""
+        if self._run.options.dims or self._run.options.input_shapes:
+            fix_outputs(self._model)
+        if self._options.value_info:
+            ValueInfo()(self._model)
         else:
-            drop_inferred(model)
+            drop_inferred(self._model)
 
     def _fold(self, per_node: int) -> bool:
         step = ConstantPropagation(self._options, run=self._run, per_node=per_node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.rewrite import attributes, op, rule, values
+from onnxfold.rewrite import Matched, attributes, op, rule, values
 
 x, y = values("x y")
 t, u = attributes("t u")
@@ -15,9 +15,9 @@ _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _FLOATS = (*_HALF, ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def is_superfluous(first: ir.DataType, between: ir.DataType, last: ir.DataType) -> bool:
-    """Return whether a cast by way of a dtype gives what the direct one gives."""
-    dtypes = (first, between, last)
+def gives_the_same(x: Matched, t: int, u: int) -> bool:
+    """Return whether a cast of x to t and then to u gives what the direct one gives."""
+    dtypes = first, between, last = x.dtype, ir.DataType(t), ir.DataType(u)
     if not all(d in _FLOATS or d == _BOOL or (d.is_integer() and d.bitwidth >= 8) for d in dtypes):
         return False
     if all(d.is_integer() for d in dtypes) and between.bitwidth >= last.bitwidth:
@@ -32,7 +32,7 @@ def is_superfluous(first: ir.DataType, between: ir.DataType, last: ir.DataType) 
 
 cast_of_cast = rule(
     op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u),
-    where=lambda x, t, u: is_superfluous(x.dtype, ir.DataType(t), ir.DataType(u)),
+    where=gives_the_same,
     doc="Cast(Cast(x)) is one Cast if the dtype in between loses nothing that the result shows.",
     seen_in="trueocr/rec",
 )

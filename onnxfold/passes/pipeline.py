@@ -25,8 +25,9 @@ from onnxfold.passes.value_info import ValueInfo, drop_inferred, fix_outputs
 
 logger = logging.getLogger("onnxfold")
 
-# Rules open the way for constants and constants for rules; real models settle in two rounds.
-_ROUNDS = 4
+# Rules open the way for constants, constants for rules, and moved transposes for both; real models
+# settle in two to five rounds.
+_ROUNDS = 6
 _FREE_INITIALIZERS = 4
 
 

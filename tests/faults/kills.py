@@ -100,8 +100,9 @@ def run(folder: Path, command: list[str], **environment: str) -> int:
     """Begin a command in a process of its own; return its id."""
 
     def work() -> int:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ending:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
         os.chdir(folder)
         os.environ.update(environment)
         tempfile.tempdir = None
@@ -110,7 +111,12 @@ def run(folder: Path, command: list[str], **environment: str) -> int:
         os.dup2(sink, 2)
         return main(command)
 
-    return forked(work)
+    ending = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ending)  # Python's own handlers are no part of it
+    try:
+        return forked(work)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending)
 
 
 def finish(child: int) -> int:

@@ -209,7 +209,8 @@ def insert(
         domain: The domain of the op.
     """
     stem = stem or before.outputs[0].name or "value"
-    before.prepend(node := new_node(names, stem, op_type, inputs, attributes, domain=domain))
+    node = new_node(names, stem, op_type, inputs, attributes, domain=domain)
+    before.prepend(node)
     return node.outputs[0]
 
 

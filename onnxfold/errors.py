@@ -102,7 +102,7 @@ class CheckFailedError(OnnxFoldError):
 
 
 def check_amounts(**given: float | None) -> None:
-    """Raise a UsageError if one of the arguments is negative, infinite or NaN; None is none."""
+    """Raise a UsageError if an argument is negative, infinite or NaN; one that is None passes."""
     for name, value in given.items():
         if not 0 <= (value or 0) < math.inf:
             raise UsageError(f"{name} must be finite and not negative, got {value}")

@@ -9,7 +9,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
-from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.ops import Trait, ops
 
@@ -137,11 +137,12 @@ class IntegerUse:
         return max(self.least + 1, min(limits)) if limits else None
 
 
-def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
+def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
     """Return what is done with the elements of an integer input.
 
     Follows the input through ops that only move elements or add a constant, into model-local
     functions too, to the tables that are indexed by it and the constants that it is compared with.
+    One analysis of the model serves all inputs.
     """
     found = IntegerUse()
     seen = {value}
@@ -149,7 +150,7 @@ def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
     while work:
         current, offset = work.pop()
         for user, position in current.uses():
-            size = _table_size(model, user, position)
+            size = _table_size(types, user, position)
             if size is not None:
                 found.bounds.append((size, offset))
                 found.least = max(found.least, -offset)
@@ -157,7 +158,7 @@ def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
                 if number - offset not in found.compared:
                     found.compared.append(number - offset)
             added = _added(user, position)
-            following = _carried(model, user, position) if added is None else user.outputs
+            following = _carried(types.model, user, position) if added is None else user.outputs
             for output in following:
                 if output not in seen:
                     seen.add(output)
@@ -165,7 +166,9 @@ def integer_use(model: ir.Model, value: ir.Value) -> IntegerUse:
     return found
 
 
-def _table_size(model: ir.Model, node: ir.Node, position: int) -> int | ir.SymbolicDim | None:
+def _table_size(
+    types: SymbolicAnalysis, node: ir.Node, position: int
+) -> int | ir.SymbolicDim | None:
     """Size of the axis that input number `position` of the node indexes, where it is known."""
     if node.op_type == "OneHot" and position == 0:
         depth = _constant(node.inputs[1])
@@ -175,7 +178,7 @@ def _table_size(model: ir.Model, node: ir.Node, position: int) -> int | ir.Symbo
     table = node.inputs[0]
     if table is None:
         return None
-    shape = facts_of(model).types.of(table).static_shape or table.shape
+    shape = types.of(table).static_shape or table.shape
     if not shape:
         return None
     axis = 0 if node.op_type.endswith("ND") else node.attributes.get_int("axis", 0)

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison.dims import IntegerUse, concrete, integer_use
 from onnxfold.errors import UsageError
 from onnxfold.graphs import shaped, type_text
@@ -40,8 +41,9 @@ class RandomFeeds:
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
+        types = SymbolicAnalysis(model)
         self._uses = {
-            value.name: integer_use(model, value)
+            value.name: integer_use(types, value)
             for value in inputs
             if value.dtype is not None and value.dtype.is_integer()
         }

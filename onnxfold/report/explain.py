@@ -302,10 +302,8 @@ def why_text(why: Why) -> Iterator[str | Table]:
         yield from ("", Table(("path to an input", "made by"), rows))
     if why.inputs and not why.blockers and why.op_after is not None:
         asked = " ".join(f"--runtime-const {shlex.quote(name)}" for name in why.inputs)
-        yield from (
-            "",
-            f"constant while its inputs stay the same: split {asked} shows the gain",
-        )
+        yield ""
+        yield f"constant while its inputs stay the same: split {asked} shows the gain"
     if why.op_after is None and (why.decision is None or not why.decision.folded):
         yield "removed: known from shapes, replaced by a rule, or unused"
     elif why.op_after is not None and why.op_after != why.op_type:

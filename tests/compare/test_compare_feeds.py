@@ -7,6 +7,7 @@ import pytest
 from model_table import with_weights
 from onnx import numpy_helper
 
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison import compare
 from onnxfold.comparison.dims import distinct_sizes, integer_use, symbols_of
 from onnxfold.comparison.feeds import RandomFeeds
@@ -103,7 +104,8 @@ def test_index_limits_come_from_tables():
         }
         """)
     ids, other, free = model.graph.inputs
-    limits = [integer_use(model, value).limit({}) for value in (ids, free, other)]
+    types = SymbolicAnalysis(model)
+    limits = [integer_use(types, value).limit({}) for value in (ids, free, other)]
     assert limits == [5, None, 3]
 
 
@@ -220,7 +222,7 @@ def test_indices_to_which_a_constant_is_added(parsed):
         }
         """)
     model = ir.from_proto(proto)
-    a, b, c, _, d = (integer_use(model, value) for value in model.graph.inputs)
+    a, b, c, _, d = (integer_use(SymbolicAnalysis(model), value) for value in model.graph.inputs)
     assert (a.least, a.limit({})) == (0, 5)
     assert (b.least, b.limit({})) == (1, 8)
     assert c.limit({}) == 9

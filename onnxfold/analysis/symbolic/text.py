@@ -36,9 +36,12 @@ class Texts:
         if isinstance(size, int):
             return None
         if size not in self._texts:
-            name, text = self._algebra.name_of(size), self._sum(size) or ""
-            is_usable = 0 < len(text) <= _LONGEST and text.replace(" ", "") not in self._taken
-            self._texts[size] = text if name is None and is_usable else name
+            text = self._algebra.name_of(size)
+            if text is None:
+                text = self._sum(size) or ""
+                if not 0 < len(text) <= _LONGEST or text.replace(" ", "") in self._taken:
+                    text = None
+            self._texts[size] = text
         return self._texts[size]
 
     def _sum(self, size: Number) -> str | None:

@@ -23,7 +23,7 @@ from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 _FOLDING = "constant-propagation"
 _MOST_PLACES = 100  # of one rule
 _MOST_KEPT = 500
-_MOST_ROUNDINGS = 100
+_MOST_ROUNDED = 100
 _MOST_POINTS = 1000
 _MOST_TENSORS = 40
 
@@ -137,8 +137,8 @@ def _run(report: Report) -> dict[str, Any]:
             for n in run["kept"][:_MOST_KEPT]
         ],
         "kept_left_out": max(0, len(report.kept) - _MOST_KEPT),
-        "rounded": [[short(value), short(why)] for value, why in rounded[:_MOST_ROUNDINGS]],
-        "rounded_left_out": max(0, len(rounded) - _MOST_ROUNDINGS),
+        "rounded": [[short(value), short(why)] for value, why in rounded[:_MOST_ROUNDED]],
+        "rounded_left_out": max(0, len(rounded) - _MOST_ROUNDED),
     }
 
 

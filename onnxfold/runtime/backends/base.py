@@ -146,7 +146,13 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
 
 
 def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], bool]) -> list[str]:
-    """Return a reason for each op that is none of ONNX's own, and each type that is not taken."""
+    """Return a reason for each op of a domain other than ONNX's, and each unsupported type.
+
+    Args:
+        model: A component.
+        backend: The backend's name, for the reasons.
+        takes: Whether the backend supports the type of an input or output.
+    """
     reasons = [
         f"{backend} does not know {node.domain}::{node.op_type}"
         for node in model.graph

@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+from call_count import calls_of
 from model_table import with_weights
 from onnx import numpy_helper
 
@@ -227,6 +228,16 @@ def test_indices_to_which_a_constant_is_added(parsed):
     assert (b.least, b.limit({})) == (1, 8)
     assert c.limit({}) == 9
     assert d.limit({"m": 4}) == 4
+
+
+def test_uses_are_found_in_linear_time(parsed):
+    calls = []
+    for count in (50, 500):
+        body = " ".join(f"y{k} = Gather(t, i)" for k in range(count))
+        text = f"g (int64[n] i) => (float[n] y0) <float[7] t = *> {{ {body} }}"
+        model = ir.from_proto(parsed(text))
+        calls.append(calls_of(lambda of=model: RandomFeeds(of, list(of.graph.inputs))))
+    assert calls[1] <= 12 * calls[0]
 
 
 def test_a_model_that_runs_on_nothing_is_given_up(parsed):

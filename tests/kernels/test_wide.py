@@ -213,9 +213,8 @@ def test_a_file_holds_what_wide_precision_computes(tmp_path, shape):
     ops = ["Add", "Mul", "Sub"]
     model = chain(np.float32, ops, [rng.standard_normal(shape).astype(np.float32) for _ in "abcd"])
     onnx.save(model, tmp_path / "in.onnx")
-    onnxfold.optimize_file(
-        *(tmp_path / "in.onnx", tmp_path / "out.onnx"), precision="wide", check=1
-    )
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnxfold.optimize_file(source, target, precision="wide", check=1)
     exact, wide = folded(model), folded(model, precision="wide")
     assert (exact != wide).any()
     (stored,) = onnx.load(tmp_path / "out.onnx").graph.initializer

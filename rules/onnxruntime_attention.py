@@ -12,154 +12,143 @@ products and the Softmax; where batch and heads are one axis, from 12 % less to 
 
 from __future__ import annotations
 
-import onnx_ir as ir
-
 from onnxfold.rewrite import (
+    FLOAT,
+    Attribute,
+    Constant,
     any_of,
-    attributes,
     constant,
-    constants,
     filled,
     op,
+    result,
     rule,
-    values,
+    where,
 )
-
-q, k, kt, v, x, y, mask, keep, hide = values("q k kt v x y mask keep hide")
-sizes, more_sizes, bias, apart = values("sizes more_sizes bias apart")
-low, factor, divisor = constants("low factor divisor")
-alpha, axis = attributes("alpha axis")
 
 _ms = op.domain("com.microsoft")
 
-# -------------------------------------------------------------------- from one product to the other
-
-_product = any_of(
-    op.MatMul(q, kt),
-    _ms.FusedMatMul(q, kt, alpha=alpha, transA=0, transB=0),
-    _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
-)
-_scores = any_of(op.Mul(_product, factor), op.Div(_product, divisor), _product)
-_weights = op.Softmax(
-    any_of(
-        op.Where(keep, op.Add(_scores, mask), low),
-        op.Where(hide, low, op.Add(_scores, mask)),
-        op.Add(_scores, mask),
-        op.Where(keep, _scores, low),
-        op.Where(hide, low, _scores),
-        _scores,
-    ),
-    axis=axis,
-).named("weights")
-
-# the mask, as something that is added to the scores
-_added = any_of(
-    op.Where(keep, mask, low),
-    op.Where(hide, low, mask),
-    mask,
-    op.Where(keep, constant(0.0, like=q), low),
-    op.Where(hide, low, constant(0.0, like=q)),
-)
-
-_zero = filled(0).named("zero")
-# a row that is all hidden gives zeros, or what is no number
-_guarded = any_of(op.Where(op.IsNaN(_weights), _zero, _weights), _weights)
-
-# -------------------------------------------------------------------- the op
-
 _TURN = (0, 2, 1, 3)
-_query = op.Reshape(
-    op.Transpose(q, perm=_TURN), constant(lambda q: (0, 0, q.shape[1] * q.shape[3]))
-)
-_as_large = op.Concat(
-    constant([1, 1]),
-    op.Slice(op.Shape(_query), constant([1]), constant([2])),
-    op.Slice(op.Shape(v), constant([2]), constant([3])),
-    axis=0,
-)
-_attention = _ms.MultiHeadAttention(
-    _query,
-    any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
-    v,
-    None,
-    None,
-    op.Expand(_added, _as_large),
-    num_heads=lambda q: q.shape[1],
-    scale=lambda alpha=1.0, factor=None, divisor=None: (
-        alpha * (factor.number if factor else 1) / (divisor.number if divisor else 1)
-    ),
-)
 
-attention = rule(
-    op.Transpose(op.MatMul(_guarded, v), perm=_TURN)
-    >> op.Reshape(
-        any_of(op.Where(op.IsNaN(_attention), _zero, _attention), _attention),
-        constant(lambda q: (0, 0, q.shape[1], q.shape[3])),
-    ),
-    where=[
-        lambda q: q.dtype == ir.DataType.FLOAT,
+
+@rule(opset=10, inexact=True, target="onnxruntime", seen_in="models/swin")
+def attention(
+    q,
+    k,
+    kt,
+    v,
+    mask,
+    keep,
+    hide,
+    low: Constant,
+    factor: Constant,
+    divisor: Constant,
+    alpha: Attribute,
+    axis: Attribute,
+):
+    """softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention."""
+    product = any_of(
+        op.MatMul(q, kt),
+        _ms.FusedMatMul(q, kt, alpha=alpha, transA=0, transB=0),
+        _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
+    )
+    scores = any_of(op.Mul(product, factor), op.Div(product, divisor), product)
+    masked = any_of(
+        op.Where(keep, op.Add(scores, mask), low),
+        op.Where(hide, low, op.Add(scores, mask)),
+        op.Add(scores, mask),
+        op.Where(keep, scores, low),
+        op.Where(hide, low, scores),
+        scores,
+    )
+    weights = op.Softmax(masked, axis=axis)
+    # a row that is all hidden gives zeros, or what is no number
+    zero = filled(0)
+    guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
+
+    # the mask, as something that is added to the scores
+    nothing = constant(0.0, like=q)
+    added = any_of(
+        op.Where(keep, mask, low),
+        op.Where(hide, low, mask),
+        mask,
+        op.Where(keep, nothing, low),
+        op.Where(hide, low, nothing),
+    )
+    query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, q.shape[1] * q.shape[3])))
+    as_large = op.Concat(
+        constant([1, 1]),
+        op.Slice(op.Shape(query), constant([1]), constant([2])),
+        op.Slice(op.Shape(v), constant([2]), constant([3])),
+        axis=0,
+    )
+    fused = _ms.MultiHeadAttention(
+        query,
+        any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
+        v,
+        None,
+        None,
+        op.Expand(added, as_large),
+        num_heads=q.shape[1],
+        scale=alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1),
+    )
+    guarded_too = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
+    after = op.Reshape(guarded_too, constant((0, 0, q.shape[1], q.shape[3])))
+    return op.Transpose(op.MatMul(guarded, v), perm=_TURN) >> after, where(
+        q.dtype == FLOAT,
         # operands have the same batch, heads and head size: only a mask is broadcast
-        lambda q, v, weights: (
-            q.rank == v.rank == 4
-            and weights.axes == (3,)
-            and min(q.sizes_of((1, 3))) > 0
-            and v.shape == (*q.shape[:2], v.shape[2], q.shape[3])
-            # its last axis is that of the values, or the product with them fails
-            and weights.shape[:-1] == q.shape[:-1]
-        ),
-        lambda q, v, k=None, kt=None: (
-            k.shape == v.shape if kt is None else kt.shape == (*q.shape[:2], q.shape[3], v.shape[2])
-        ),
+        q.rank == 4,
+        v.rank == 4,
+        weights.axes == (3,),
+        q.sizes_of((1, 3)).smallest > 0,
+        v.shape == (*q.shape[:2], v.shape[2], q.shape[3]),
+        # its last axis is that of the values, or the product with them fails
+        weights.shape[:-1] == q.shape[:-1],
+        k.is_omitted | (k.shape == v.shape),
+        kt.is_omitted | (kt.shape == (*q.shape[:2], q.shape[3], v.shape[2])),
         # what is put in the place of a score is the same as what it gives added to the score
-        lambda low=None: low is None or low.number <= -1e30,
-        lambda zero=None: zero is None or zero.rank <= 1,
-        lambda factor=None, divisor=None: all(
-            each is None or (each.rank <= 4 and each.number != 0) for each in (factor, divisor)
-        ),
-    ],
-    opset=(10, None),
-    inexact=True,
-    target="onnxruntime",
-    doc="softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention.",
-    seen_in="models/swin",
-)
+        low.is_omitted | (low.number <= -1e30),
+        zero.is_omitted | (zero.rank <= 1),
+        *(c.is_omitted | ((c.rank <= 4) & (c.number != 0)) for c in (factor, divisor)),
+    )
+
 
 # -------------------------------------------------------------------- batch and heads on one axis
 
+
 # Exporters of models that multiply matrices in batches of one axis reshape to it and back. The rule
 # above looks for the heads on an axis of their own.
-# with whatever attributes
-_join, _join_too, _part = (op.any_of("Reshape") for _ in range(3))
-_left, _right = _join(x, sizes).named("left"), _join_too(y, more_sizes).named("right")
-
-product_of_heads = [
-    rule(
-        _part(any_of(op.Add(joined, bias).named("biased"), joined), apart)
-        >> any_of(op.Add(multiply(x, y), _part(bias, apart)), multiply(x, y)),
-        where=[
-            # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
-            lambda x, y, left, right: (
-                x.rank == y.rank == 4
-                and left.rank == right.rank == 3
-                and (x.shape[:2], left.shape[1:], right.shape[1:])
-                == (y.shape[:2], x.shape[2:], y.shape[2:])
-            ),
-            # the result is their product with batch and heads apart
-            lambda x, y, product, result: (
-                result.shape == (*x.shape[:3], y.shape[-2 if product.attribute("transB") else -1])
-                and product.is_single_use
-                and not any(map(product.attribute, ("transA", "transBatchA", "transBatchB")))
-            ),
-            lambda product, bias=None, biased=None: (
-                bias is None or (product.same_shape(bias) and biased.is_single_use)
-            ),
-        ],
-        inexact=True,
-        target="onnxruntime",
-        doc="MatMul between Reshapes that join batch and heads to one axis and back is done without"
-        " them.",
-        seen_in="torch/deberta_v2",
+@rule(
+    each=[(op("MatMul"),), (_ms("FusedMatMul"),)],
+    inexact=True,
+    target="onnxruntime",
+    seen_in="torch/deberta_v2",
+)
+def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
+    """MatMul between Reshapes that join batch and heads to one axis and back is done without
+    them.
+    """
+    left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
+    product = multiply(left, right)
+    biased = op.Add(product, bias)
+    part = op("Reshape")
+    after = any_of(op.Add(multiply(x, y), part(bias, apart)), multiply(x, y))
+    return part(any_of(biased, product), apart) >> after, where(
+        # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
+        x.rank == 4,
+        y.rank == 4,
+        left.rank == 3,
+        right.rank == 3,
+        x.shape[:2] == y.shape[:2],
+        left.shape[1:] == x.shape[2:],
+        right.shape[1:] == y.shape[2:],
+        # the result is their product with batch and heads apart
+        result.shape[:-1] == x.shape[:3],
+        result.shape[-1] == y.shape[-1 - product.attribute("transB", 0)],
+        product.is_single_use,
+        *(
+            product.attribute(name, 0) == 0
+            for name in ("transA", "transBatchA", "transBatchB")
+            if multiply.domain
+        ),
+        bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
     )
-    for multiply in (op.any_of("MatMul"), op.domain("com.microsoft").any_of("FusedMatMul"))
-    for joined in (multiply(_left, _right).named("product"),)
-]

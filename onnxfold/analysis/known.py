@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -146,42 +146,52 @@ class KnownValues:
             self._compute(node)
         return self._buffers[value]
 
-    def result_of(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.TensorProtocol | None:
-        """Compute the first result of a node that is in no graph.
+    def buffer(self, value: ir.Value) -> Buffer | None:
+        """Return the buffer of a constant that is stored or small; None for another one."""
+        tensor = self.tensor(value)
+        return self._small_buffer(value) if tensor is None else self._pool.wrap(tensor)
+
+    def adopt(self, array: Array, dtype: ir.DataType) -> Buffer:
+        """Return a buffer of the pool for an array."""
+        return self._pool.adopt(array, dtype)
+
+    def result_of(
+        self, node: ir.Node, operands: Sequence[Buffer | None], opsets: Mapping[str, int]
+    ) -> Buffer | None:
+        """Return the first result of a node that is in no graph; a large one is postponed.
 
         Args:
-            node: A deterministic op on small constants of the model.
+            node: A deterministic op.
+            operands: What it reads.
             opsets: Domain to version: those that the node is written for.
 
         Returns:
-            The result; None if it, or an operand, is not small or cannot be computed.
+            The result; None if it cannot be computed.
         """
-        for value in node.inputs:
-            if value is not None:
-                self._small_buffer(value)
-        self._compute(node, opsets)
-        buffer = self._buffers.pop(node.outputs[0])
-        if buffer is None:
-            return None
         try:
             with np.errstate(all="ignore"):
-                return ir.Tensor(np.array(buffer.array()), dtype=buffer.dtype)
-        except ComputationFailed:
+                return self._evaluator.apply(Operation(node, operands, opsets))[0]
+        except (Unfoldable, ComputationFailed):
             return None
-        finally:
-            self._pool.release(buffer)
 
-    def _compute(self, node: ir.Node, opsets: Mapping[str, int] | None = None) -> None:
+    def is_computable(self, buffer: Buffer) -> bool:
+        """Return whether a postponed buffer can be computed; what may fail is computed now."""
+        try:
+            self._evaluator.compute(self._evaluator.uncertain([buffer]))
+        except ComputationFailed:
+            return False
+        return True
+
+    def _compute(self, node: ir.Node) -> None:
         for output in node.outputs:
             self._buffers[output] = None
         operands = [None if v is None else self._buffers[v] for v in node.inputs]
         if any(v is not None and b is None for v, b in zip(node.inputs, operands, strict=True)):
             return
         scope = self._scopes.find(node.graph)
-        opsets = opsets if scope is None else scope.opsets
-        if opsets is None:
+        if scope is None:
             return
-        operation = Operation(node, operands, opsets)
+        operation = Operation(node, operands, scope.opsets)
         try:
             with np.errstate(all="ignore"):
                 results = self._evaluator.apply(operation)

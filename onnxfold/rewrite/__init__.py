@@ -1,35 +1,56 @@
-"""The rule language: ``rule(pattern >> replacement, where=..., doc=...)``."""
+"""The rule language: ``@rule`` functions return ``pattern >> replacement, where(...)``."""
 
-from onnxfold.rewrite.matched import Matched, axes_from_front, axis_from_front
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic import NotKnown
+from onnxfold.rewrite.conditions import computed, inexact_if, maximum, where
+from onnxfold.rewrite.matched import Matched, Value, axes_from_front, axis_from_front
 from onnxfold.rewrite.patterns import anything, result
 from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
 from onnxfold.rewrite.words import (
+    Attribute,
+    Constant,
+    Values,
     any_of,
-    attributes,
     constant,
-    constants,
     filled,
     near,
     op,
     optional,
     outputs,
     rule,
-    values,
 )
 
+FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
+FLOAT16, BFLOAT16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
+INT32, INT64, BOOL = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL
+
 __all__ = [
+    "BFLOAT16",
+    "BOOL",
+    "DOUBLE",
+    "FLOAT",
+    "FLOAT16",
+    "INT32",
+    "INT64",
+    "Attribute",
+    "Constant",
     "Matched",
+    "NotKnown",
     "Rule",
     "RuleError",
     "RuleSet",
+    "Value",
+    "Values",
     "any_of",
     "anything",
-    "attributes",
     "axes_from_front",
     "axis_from_front",
+    "computed",
     "constant",
-    "constants",
     "filled",
+    "inexact_if",
+    "maximum",
     "near",
     "op",
     "optional",
@@ -37,5 +58,5 @@ __all__ = [
     "result",
     "rule",
     "rule_set",
-    "values",
+    "where",
 ]

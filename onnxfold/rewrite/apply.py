@@ -65,6 +65,8 @@ def apply(match: Match, keeps: Keeps) -> Change:
     except Exception:
         builder.discard()
         raise
+    finally:
+        builder.close()
     return _connect(match, values, builder, dying, graph, keeps)
 
 

@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.editing import constant_node, insert_constant, new_node
+from onnxfold.editing import add_initializer, constant_node, new_node
 from onnxfold.kernels.inference import schema_of, takes
-from onnxfold.onnx_ir_private import read_nothing
+from onnxfold.pool import Buffer, BufferTensor
 from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
@@ -34,10 +34,16 @@ class Refused(Exception):
     """The match cannot, or should not, be rewritten: it would cost more than it saves."""
 
 
-class Builder:
-    """Builds one match's replacement; nobody reads the new values yet.
+Operand = ir.Value | Buffer
+"""A value of the graph, or a constant that is in the pool only."""
 
-    New nodes are in the graph at once, so that their types can be inferred.
+
+class Builder:
+    """Builds one match's replacement; nothing reads the new values yet.
+
+    Ops whose operands are all constants are computed in the pool; a result becomes a constant of
+    the model where a new node reads it. New nodes are in the graph at once, so that their types can
+    be inferred.
 
     Args:
         match: The match.
@@ -50,13 +56,17 @@ class Builder:
         self._match = match
         self._before = before
         self._facts = match.facts
+        self._known = match.facts.known
         self._graph = graph
         self._names = match.facts.names
         scope = match.facts.scopes.of(graph)
         self._opsets: Mapping[str, int] = scope.opsets
         self._in_function = scope.in_function
         self._stem = next((r.name for r in match.roots if r.name), None) or "value"
-        self._made: dict[Op, ir.Node] = {}
+        self._made: dict[Op, ir.Node | Buffer] = {}
+        self._omitted: dict[Expression, bool] = {}
+        self._stored: dict[Buffer, ir.Value] = {}
+        self._buffers: list[Buffer] = []
         self.nodes: list[ir.Node] = []
         """The new nodes, in order."""
         self.initializers: list[ir.Value] = []
@@ -64,15 +74,23 @@ class Builder:
 
     def value(self, expression: Expression) -> ir.Value | None:
         """Return the value of an expression; None for an omitted input."""
+        return self._in_graph(self._operand(expression))
+
+    def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
+        """Return all outputs of an op that has so many."""
+        return self._outputs(outputs.op, count - 1)
+
+    def _operand(self, expression: Expression) -> Operand | None:
         if self._is_omitted(expression):
             return None
         if isinstance(expression, AnyOf):
-            return next(filter(None, map(self.value, expression.operands)))
+            return next(each for each in map(self._operand, expression.operands) if each)
         if isinstance(expression, OutputOf):
-            index = int(self._match.value_of(expression.index))
-            return self._node(expression.op, index).outputs[index]
+            index = int(self._match.number_of(expression.index))
+            return self._outputs(expression.op, index)[index]
         if isinstance(expression, Op):
-            return self._node(expression, 0).outputs[0]
+            made = self._node(expression)
+            return made if isinstance(made, Buffer) else made.outputs[0]
         if isinstance(expression, Variable):
             found: ir.Value | None = self._match.bound(expression)
             return found
@@ -80,14 +98,16 @@ class Builder:
             return self._constant(expression)
         raise Refused(f"{expression!r} has no value here")
 
-    def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
-        """Return all outputs of an op that has so many."""
-        return self._node(outputs.op, count - 1).outputs
-
     def _is_omitted(self, expression: Expression) -> bool:
         """Return True for an input that is omitted, and for an op that cannot do without such a
         one.
         """
+        found = self._omitted.get(expression)
+        if found is None:
+            found = self._omitted[expression] = self._look_for_omitted(expression)
+        return found
+
+    def _look_for_omitted(self, expression: Expression) -> bool:
         if isinstance(expression, Variable):
             return self._match.bound(expression) is None
         if isinstance(expression, AnyOf):
@@ -95,9 +115,9 @@ class Builder:
         if isinstance(expression, OutputOf):
             expression = expression.op
         if isinstance(expression, Op) and self._match.bound(expression) is None:
-            schema = self._resolve(expression)[2]
-            required = 0 if schema is None else schema.min_input
-            return any(map(self._is_omitted, expression.operands[:required]))
+            omitted = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
+            schema = self._resolve(expression)[2] if omitted else None
+            return schema is not None and omitted[0] < schema.min_input
         return isinstance(expression, Omitted)
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
@@ -110,33 +130,40 @@ class Builder:
         version = opsets.get(op.domain)
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
-    def _node(self, op: Op, index: int) -> ir.Node:
-        made: ir.Node | None = self._match.bound(op) or self._made.get(op)
+    def _node(self, op: Op) -> ir.Node | Buffer:
+        made: ir.Node | Buffer | None = self._match.bound(op) or self._made.get(op)
         if made is None:
             made = self._made[op] = self._make(op)
+        return made
+
+    def _outputs(self, op: Op, index: int) -> Sequence[ir.Value]:
+        """Return the outputs of an op that has one of this index."""
+        made = self._node(op)
+        if isinstance(made, Buffer):
+            raise Refused(f"{op!r} is a constant")
         if index >= len(made.outputs):
             made.resize_outputs(index + 1)
             for value in made.outputs:
                 if value.name is None:
                     value.name = self._names.fresh(f"{self._stem}/{made.op_type}")
-        return made
+        return made.outputs
 
-    def _make(self, op: Op) -> ir.Node:
+    def _make(self, op: Op) -> ir.Node | Buffer:
         op_type, opsets, schema = self._resolve(op)
         matched = None if op.variable is None else self._match.bound(op.variable)
         swapped = op.variable is not None and self._match.bound(op.variable.swap)
-        inputs: list[ir.Value | None] = []
+        inputs: list[Operand | None] = []
         numbers: dict[int, Any] = {}
         for operand in reversed(op.operands) if swapped else op.operands:
             if isinstance(operand, Rest):
                 inputs.extend(self._match.bound(operand.variable))
                 continue
             if isinstance(operand, Literal):
-                numbers[len(inputs)] = operand.number
-            inputs.append(None if isinstance(operand, Literal) else self.value(operand))
+                numbers[len(inputs)] = operand.literal
+            inputs.append(None if isinstance(operand, Literal) else self._operand(operand))
         attributes = {} if matched is None else dict(matched.attributes.data)
         for name, thing in op.attributes.items():
-            content = self._match.value_of(thing)
+            content = self._match.number_of(thing)
             place = _place_of_input(name, schema)
             if place is not None:
                 inputs.extend([None] * (place + 1 - len(inputs)))
@@ -150,37 +177,28 @@ class Builder:
             inputs[place] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
+        if op.output_count is None and all(map(self._is_constant, inputs)):
+            computed = self._compute(op_type, op.domain, inputs, attributes, opsets)
+            if computed is not None:
+                return computed
+        if opsets is not self._opsets:
+            raise Refused(f"{op_type} is not of the model's opset")
         version = opsets.get(op.domain)
         for k, value in enumerate(inputs if version is not None else ()):
-            taken = None if value is None else self._facts.types.of(value).dtype
+            taken = None if value is None else self._dtype_of(value)
             if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
                 raise Refused(f"{op_type} takes no {taken.name}")
         node = new_node(
             self._names,
             self._stem,
             op_type,
-            inputs,
+            [self._in_graph(each) for each in inputs],
             attributes,
             domain=op.domain,
-            outputs=1 if op.output_count is None else self._match.value_of(op.output_count),
+            outputs=1 if op.output_count is None else self._match.number_of(op.output_count),
         )
-        if opsets is not self._opsets:
-            node = self._computed(node, opsets)
         self.insert(node)
         return node
-
-    def _computed(self, node: ir.Node, opsets: Mapping[str, int]) -> ir.Node:
-        """Return a Constant node in the place of an op on constants that the model's opset does
-        not have.
-
-        What is computed before the model runs is not limited by its opset.
-        """
-        tensor = self._facts.known.result_of(node, opsets)
-        read_nothing(node)
-        if tensor is None:
-            raise Refused(f"{node.op_type} is not of the model's opset, and its result not small")
-        tensor.name = node.outputs[0].name
-        return constant_node(tensor, node.name)
 
     def insert(self, node: ir.Node) -> None:
         """Put a node behind the new ones so far."""
@@ -189,11 +207,65 @@ class Builder:
 
     # ---------------------------------------------------------------- constants
 
+    def _is_constant(self, operand: Operand | None) -> bool:
+        return not isinstance(operand, ir.Value) or self._known.is_constant(operand)
+
+    def _compute(
+        self,
+        op_type: str,
+        domain: str,
+        inputs: Sequence[Operand | None],
+        attributes: Mapping[str, ir.Attr],
+        opsets: Mapping[str, int],
+    ) -> Buffer | None:
+        """Compute an op in the pool, or postpone that; None if an operand is not there yet."""
+        operands = []
+        for each in inputs:
+            buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
+            if buffer is None and each is not None:
+                return None
+            operands.append(buffer)
+            self._hold(buffer)
+        node = ir.Node(domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
+        node.outputs[0].name = self._stem
+        return self._hold(self._known.result_of(node, operands, opsets))
+
+    def _hold(self, buffer: Buffer | None) -> Buffer | None:
+        """Retain a buffer until the replacement is built."""
+        if buffer is not None:
+            buffer.pool.retain(buffer)
+            self._buffers.append(buffer)
+        return buffer
+
+    def _in_graph(self, operand: Operand | None) -> ir.Value | None:
+        """Return an operand as a value: a constant of the pool becomes one of the model."""
+        if not isinstance(operand, Buffer):
+            return operand
+        value = self._stored.get(operand)
+        if value is None:
+            if not self._known.is_computable(operand):
+                raise Refused("a constant cannot be computed")
+            tensor = BufferTensor(operand, self._names.fresh(f"{self._stem}/const"))
+            if self._in_function:
+                node = constant_node(tensor, self._before.name)
+                self.insert(node)
+                value = node.outputs[0]
+            else:
+                value = add_initializer(self._graph, tensor)
+                self.initializers.append(value)
+            self._stored[operand] = value
+        return value
+
+    def _dtype_of(self, operand: Operand) -> ir.DataType | None:
+        if isinstance(operand, Buffer):
+            return operand.dtype
+        return self._facts.types.of(operand).dtype
+
     def _dtype_for(
         self,
         op_type: str,
         schema: onnx.defs.OpSchema | None,
-        inputs: list[ir.Value | None],
+        inputs: Sequence[Operand | None],
         position: int,
     ) -> ir.DataType:
         """Return the dtype that a number takes as an input: that of one it must agree with."""
@@ -208,19 +280,19 @@ class Builder:
             return ir.DataType.INT64
         raise Refused(f"the dtype of a number in {op_type} is open")
 
-    def _known_dtype(self, value: ir.Value) -> ir.DataType:
-        dtype = self._facts.types.of(value).dtype
+    def _known_dtype(self, operand: Operand) -> ir.DataType:
+        dtype = self._dtype_of(operand)
         if dtype is None:
-            raise Refused(f"the dtype of {value.name} is not known")
+            raise Refused("the dtype of an operand is not known")
         return dtype
 
-    def _constant(self, made: MadeConstant) -> ir.Value:
-        content = self._match.value_of(made.content)
+    def _constant(self, made: MadeConstant) -> Buffer:
+        content = self._match.number_of(made.content)
         if made.like is not None:
-            like = self._match.roots[0] if made.like is result else self.value(made.like)
+            like = self._match.roots[0] if made.like is result else self._operand(made.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
-        dtype = self._match.value_of(made.dtype)
+        dtype = self._match.number_of(made.dtype)
         if dtype is None:
             array = np.asarray(content)
             if isinstance(content, np.ndarray) or array.dtype.kind == "b":
@@ -230,23 +302,23 @@ class Builder:
                 dtype = ir.DataType.INT64 if array.size == 0 else dtype
         return self._new_constant(content, ir.DataType(dtype))
 
-    def _new_constant(self, content: Any, dtype: ir.DataType) -> ir.Value:
+    def _new_constant(self, content: Any, dtype: ir.DataType) -> Buffer:
         exact = np.asarray(content)
         with np.errstate(all="ignore"):
             array = exact.astype(dtype.numpy())
         if not isinstance(content, np.ndarray) and not _are_same_numbers(exact, array):
             raise Refused(f"{content!r}: not of {dtype.name}")
-        value = insert_constant(
-            self._before, self._names, array, stem=self._stem, in_function=self._in_function
-        )
-        node = value.producer()
-        if node is None:
-            self.initializers.append(value)
-        else:
-            self.nodes.append(node)
-        return value
+        buffer = self._known.adopt(array, dtype)
+        self._hold(buffer)
+        return buffer
 
-    # ---------------------------------------------------------------- taking it back
+    # ---------------------------------------------------------------- the end
+
+    def close(self) -> None:
+        """Release the buffers: the new constants of the model retain those that they need."""
+        for buffer in self._buffers:
+            buffer.pool.release(buffer)
+        self._buffers.clear()
 
     def discard(self) -> None:
         """Take the new nodes and constants out again."""

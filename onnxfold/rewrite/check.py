@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import onnx
 
 from onnxfold.kernels.inference import schema_of
+from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -24,24 +25,33 @@ from onnxfold.rewrite.patterns import (
     Variable,
     anything,
     op_of,
+    result,
 )
-from onnxfold.rewrite.rule import REQUIRED, Rule, attribute_variables, parameters_of, walk
+from onnxfold.rewrite.rule import Rule, attribute_variables, walk
 
 
-def check_rule(rule: Rule) -> None:
-    """Raise ValueError or TypeError with the reason if the rule cannot be right."""
+def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
+    """Raise ValueError or TypeError with the reason if the rule cannot be right.
+
+    Args:
+        rule: The rule.
+        parameters: The symbols of its parameters; the pattern has all of them.
+    """
     _check_roots(rule)
-    bound: set[object] = {"result"}
+    bound: set[object] = {result}
     for pattern in rule.pair.patterns:
-        _check_pattern(pattern, rule)
+        _check_pattern(pattern)
         bound |= _bound_by(pattern)
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, bound)
-    for where, function in rule.functions():
-        for name, default in parameters_of(function).items():
-            if default is REQUIRED:
-                thing = name if name == "result" else rule.names.get(name, name)
-                _require_bound(thing, bound, where)
+    conditions = [*rule.conditions, *([] if isinstance(rule.inexact, bool) else [rule.inexact])]
+    for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
+        for symbol in symbols_of(*things):
+            if symbol not in rule.slots:
+                raise ValueError(f"{where} uses {symbol!r}, which the pattern does not have")
+    for parameter in parameters:
+        if parameter not in rule.slots:
+            raise ValueError(f"the pattern does not have {parameter!r}")
     for op in walk((*rule.pair.patterns, *rule.pair.replacements)):
         if isinstance(op, Op):
             _check_op(op, *rule.opset)
@@ -63,22 +73,19 @@ def _check_roots(rule: Rule) -> None:
         raise ValueError(f"no opset lies between {low} and {high}")
 
 
-def _check_pattern(pattern: Expression, rule: Rule) -> None:
+def _check_pattern(pattern: Expression) -> None:
     for expression in pattern.walk():
         if isinstance(expression, MadeConstant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
-        name = getattr(expression, "name", "")
-        if name and rule.names[name] is not expression:
-            raise TypeError(f"two things of the pattern are called {name}")
         if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
             raise TypeError(f"{expression!r} in a pattern: which output?")
         if isinstance(expression, RootResult):
             raise TypeError("result is for replacements; the pattern is what makes it")
         if isinstance(expression, Op):
             for attribute, wanted in expression.attributes.items():
-                if callable(wanted):
+                if isinstance(wanted, Term) and not isinstance(wanted, AttributeVariable):
                     raise TypeError(
-                        f"{attribute}=function in a pattern: bind a variable, use where="
+                        f"{attribute}={wanted!r} in a pattern: use an attribute variable and where"
                     )
 
 
@@ -87,13 +94,13 @@ def _bound_by(pattern: Expression) -> set[object]:
     bound: set[object] = {pattern}
     if isinstance(pattern, AnyOf):
         choices = [_bound_by(choice) for choice in pattern.operands]
-        # a variable is None where the choice is one without it; an op is not there
+        # a variable is omitted where the choice is one without it; an op is not there
         variables = {v for v in set.union(*choices) if isinstance(v, (Variable, AttributeVariable))}
         return set.intersection(*choices) | variables | bound
     if isinstance(pattern, Op):
         bound |= {pattern.variable, *attribute_variables(pattern)}
     if isinstance(pattern, Optional):
-        # its variables are None if the input is not there; ops below it may be missing
+        # its variables are omitted if the input is not there; ops below it may be missing
         return bound | {e for e in pattern.inner.walk() if isinstance(e, Variable)}
     for child in pattern.operands:
         bound |= _bound_by(child)
@@ -102,7 +109,7 @@ def _bound_by(pattern: Expression) -> set[object]:
 
 def _require_bound(thing: object, bound: set[object], where: str) -> None:
     if thing not in bound:
-        raise ValueError(f"{where} uses {thing}, which the pattern does not (always) bind")
+        raise ValueError(f"{where} uses {thing!r}, which the pattern does not (always) bind")
 
 
 def _check_replacement(replacement: Expression, bound: set[object]) -> None:

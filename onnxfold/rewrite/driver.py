@@ -32,6 +32,7 @@ from onnxfold.rewrite.patterns import (
     Optional,
     OutputOf,
     Rest,
+    is_on_constants,
     op_of,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, walk
@@ -383,9 +384,18 @@ def _holds_at(rule: Rule, imports: _Imports) -> bool:
     version = opsets.get("", 1)
     if version < low or (high is not None and version > high):
         return False
-    needed = [op for op in walk(rule.pair.patterns) if isinstance(op, Op)]
-    made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op) and not op.is_constant]
-    return all(is_available(op, opsets) for op in (*needed, *made))
+    made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
+    return all(_is_possible(pattern, opsets) for pattern in rule.pair.patterns) and all(
+        is_on_constants(op) or is_available(op, opsets) for op in made
+    )
+
+
+def _is_possible(pattern: Expression, opsets: Mapping[str, int]) -> bool:
+    """Return whether a pattern, or one of its alternatives, can match at some opsets."""
+    if isinstance(pattern, Op) and not is_available(pattern, opsets):
+        return False
+    found = [_is_possible(operand, opsets) for operand in pattern.operands]
+    return any(found) if isinstance(pattern, AnyOf) else all(found)
 
 
 def _depth(pattern: Expression) -> int:

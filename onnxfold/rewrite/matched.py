@@ -1,107 +1,149 @@
-"""What functions of rules see of what is matched."""
+"""Values: what a rule can ask of them when it is written, and the answers for a match."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
+from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.analysis.symbolic.fact import Shape
+from onnxfold.kernels.anywhere import is_misordered
 from onnxfold.onnx_ir_private import uses
+from onnxfold.ops import Trait, ops
+from onnxfold.rewrite.conditions import Recorded, Term
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
-class Matched:
-    """A value, and the node that makes it.
+class fact(Generic[_T]):
+    """A property of matched values; of a symbol, the term that stands for it."""
 
-    A function that asks for what is not known ends there, and the rule does not match.
+    def __init__(self, function: Callable[[Matched], _T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+        self._form = f"{{}}.{function.__name__}"
+
+    @overload
+    def __get__(self, thing: None, owner: object) -> fact[_T]: ...
+    @overload
+    def __get__(self, thing: Matched, owner: object) -> _T: ...
+    @overload
+    def __get__(self, thing: Value, owner: object) -> Term: ...
+
+    def __get__(self, thing: Any, owner: object) -> Any:
+        if type(thing) is Matched:
+            return self.function(thing)
+        return self if thing is None else Term(self.function, (thing,), self._form)
+
+
+class question(Generic[_P, _T]):
+    """A method of matched values; of a symbol, the term that stands for a call of it."""
+
+    def __init__(self, function: Callable[Concatenate[Matched, _P], _T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    @overload
+    def __get__(self, thing: None, owner: object) -> question[_P, _T]: ...
+    @overload
+    def __get__(self, thing: Matched, owner: object) -> Callable[_P, _T]: ...
+    @overload
+    def __get__(self, thing: Value, owner: object) -> Callable[..., Term]: ...
+
+    def __get__(self, thing: Any, owner: object) -> Any:
+        if thing is None:
+            return self
+        return functools.partial(self.function if type(thing) is Matched else self._ask, thing)
+
+    def _ask(self, thing: Value, *arguments: Any) -> Term:
+        places = ", ".join(["{}"] * len(arguments))
+        form = f"{{}}.{self.function.__name__}({places})"
+        return Term(self.function, (thing, *arguments), form)
+
+
+class Value(Recorded):
+    """A value of a model, and the node that makes it.
+
+    In a rule, a symbol: what is asked of it is recorded. An unknown fact ends the match.
     """
 
-    __slots__ = ("facts", "value")
+    __slots__ = ()
 
-    def __init__(self, value: ir.Value, facts: ModelFacts) -> None:
-        self.value = value
-        self.facts = facts
-        """What is known of the whole model."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Matched) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    # ---------------------------------------------------------------- the value
-
-    @property
-    def dtype(self) -> ir.DataType:
+    @fact
+    def dtype(self: Matched) -> ir.DataType:
         """The dtype (equal to its ONNX number)."""
         return _known(self.facts.types.of(self.value).dtype)
 
-    @property
-    def is_float(self) -> bool:
+    @fact
+    def is_float(self: Matched) -> bool:
         """Whether the dtype is a floating-point one."""
         return self.dtype.is_floating_point()
 
-    @property
-    def is_integer(self) -> bool:
+    @fact
+    def is_integer(self: Matched) -> bool:
         """Whether the dtype is an integer one, signed or not (bool is none)."""
         return self.dtype.is_integer()
 
-    @property
-    def shape(self) -> Shape:
+    @fact
+    def shape(self: Matched) -> Shape:
         """The shape: a tuple of int, with a symbol for a size that is not known.
 
         A symbol equals itself only; to compute with it or to ask which is larger ends the match.
         """
         return _known(self.facts.types.of(self.value).shape)
 
-    @property
-    def sizes(self) -> tuple[int, ...]:
+    @fact
+    def sizes(self: Matched) -> tuple[int, ...]:
         """The shape, if every size is a number."""
         return _known(self.facts.types.of(self.value).static_shape)
 
-    @property
-    def size(self) -> int:
+    @fact
+    def size(self: Matched) -> int:
         """The number of elements."""
         return math.prod(self.sizes)
 
-    @property
-    def rank(self) -> int:
+    @fact
+    def rank(self: Matched) -> int:
         """The number of axes."""
         return _known(self.facts.types.of(self.value).rank)
 
-    def extent(self, axis: int) -> int | None:
+    @question
+    def extent(self: Matched, axis: int) -> int | None:
         """Return the size of an axis, or None if it is not known."""
         shape = self.facts.types.of(self.value).shape
         size = None if shape is None else shape[axis]
         return size if isinstance(size, int) else None
 
-    def sizes_of(self, axes: Iterable[int]) -> tuple[int, ...]:
+    @question
+    def sizes_of(self: Matched, axes: Iterable[int]) -> tuple[int, ...]:
         """Return the sizes of some axes, if they are numbers."""
         return tuple(_known(self.extent(axis)) for axis in axes)
 
-    @property
-    def has_one_element(self) -> bool:
+    @fact
+    def has_one_element(self: Matched) -> bool:
         """Whether it has exactly one element, whatever its rank."""
         shape = self.shape
         if all(size == 1 for size in shape):
             return True
         return _known(False if any(type(d) is int and d != 1 for d in shape) else None)
 
-    @property
-    def has_elements(self) -> bool:
+    @fact
+    def has_elements(self: Matched) -> bool:
         """Whether it certainly has at least one element in every run."""
         shape = self.facts.types.of(self.value).shape
         return shape is not None and all(map(self.facts.types.algebra.is_positive, shape))
 
-    def same_shape(self, other: Matched) -> bool:
+    @question
+    def same_shape(self: Matched, other: Any) -> bool:
         """Return whether both have the same shape in every run.
 
         Not known where a symbolic size decides: the rule does not match then, while ``x.shape ==
@@ -112,7 +154,8 @@ class Matched:
         own, others = self.shape, other.shape
         return own == others or _known(False if differ(own, others) else None)
 
-    def broadcasts_to(self, other: Matched) -> bool:
+    @question
+    def broadcasts_to(self: Matched, other: Any) -> bool:
         """Return whether broadcasting both gives the other's shape: its rank and sizes stay.
 
         Not known where a symbolic size decides.
@@ -132,7 +175,8 @@ class Matched:
             return False
         return _known(None if open_sizes else True)
 
-    def is_broadcast_of(self, *others: Matched) -> bool:
+    @question
+    def is_broadcast_of(self: Matched, *others: Any) -> bool:
         """Return whether broadcasting the others certainly gives this shape."""
         shapes = [other.shape for other in others]
         return self.rank == max(map(len, shapes)) and all(
@@ -140,7 +184,8 @@ class Matched:
             for k, size in enumerate(reversed(self.shape), 1)
         )
 
-    def sizes_for_reshape(self, before: Shape) -> tuple[int, ...]:
+    @question
+    def sizes_for_reshape(self: Matched, before: Shape) -> tuple[int, ...]:
         """Return what tells a Reshape to make this shape of another one, if that can be said."""
         sizes = []
         for k, size in enumerate(self.shape):
@@ -154,7 +199,8 @@ class Matched:
         is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
         return _known(None if is_open else tuple(sizes))
 
-    def is_per_channel(self, other: Matched, axis: int) -> bool:
+    @question
+    def is_per_channel(self: Matched, other: Any, axis: int) -> bool:
         """Return whether it has one number for all channels of another value, or one for each.
 
         Args:
@@ -168,13 +214,25 @@ class Matched:
         is_vector = all(size == 1 for k, size in enumerate(sizes) if k != axis)
         return is_vector and sizes[axis] in (1, other.shape[axis])
 
-    @property
-    def is_constant(self) -> bool:
+    @fact
+    def last_two_swapped(self: Matched) -> tuple[int, ...]:
+        """The permutation that swaps the last two of at least two axes."""
+        rank = self.rank
+        return _known((*range(rank - 2), rank - 1, rank - 2) if rank > 1 else None)
+
+    @question
+    def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
+        """Return whether a permutation of the axes moves only axes of size 1."""
+        order = [axis for axis in permutation if self.shape[axis] != 1]
+        return order == sorted(order)
+
+    @fact
+    def is_constant(self: Matched) -> bool:
         """Whether it is a compile-time constant, large or small."""
         return self.facts.known.is_constant(self.value)
 
-    @property
-    def freed_bytes(self) -> int:
+    @fact
+    def freed_bytes(self: Matched) -> int:
         """Bytes of the stored constants that go with the node that reads it; 0 if others read it.
 
         Not known of what constant propagation does not fold: a weight that stays quantized.
@@ -186,110 +244,153 @@ class Matched:
         below = sum(operand.freed_bytes for operand in operands)
         return (below if tensor is None else int(tensor.nbytes)) if self.is_single_use else 0
 
-    @property
-    def is_runtime_constant(self) -> bool:
+    @fact
+    def is_runtime_constant(self: Matched) -> bool:
         """Whether it changes between settings of the model's runtime constants only."""
         return self.facts.constness.of(self.value) is Constness.RUNTIME
 
-    @property
-    def is_fixed(self) -> bool:
+    @fact
+    def is_fixed(self: Matched) -> bool:
         """Whether it is a compile-time or a runtime constant: the same over many runs."""
         return self.is_constant or self.is_runtime_constant
 
-    @property
-    def array(self) -> np.ndarray[Any, Any]:
+    @fact
+    def array(self: Matched) -> np.ndarray[Any, Any]:
         """The elements of a small constant, read-only."""
         return _known(self.facts.known.array(self.value))
 
-    @property
-    def has_no_negative_zero(self) -> bool:
+    @fact
+    def is_zeros(self: Matched) -> bool:
+        """Whether all elements of a small constant are zeros, of either sign."""
+        return not self.array.any()
+
+    @fact
+    def has_zeros(self: Matched) -> bool:
+        """Whether an element of a small constant is a zero, of either sign."""
+        return not self.array.all()
+
+    @fact
+    def is_finite(self: Matched) -> bool:
+        """Whether no element of a constant is infinite or a NaN."""
+        return _known(self.facts.known.is_finite(self.value))
+
+    @fact
+    def is_positive_zeros(self: Matched) -> bool:
+        """Whether all elements are 0.0 in every run, whatever the shape is then."""
+        pending = [self]
+        seen: set[Matched] = set()
+        while pending:
+            current = pending.pop()
+            if current in seen or current.facts.known.all_equal(current.value, 0.0):
+                continue
+            seen.add(current)
+            if current.is_made_by("ConstantOfShape"):
+                fill = current.node.attributes.get("value")
+                if fill is not None and (fill.is_ref() or not is_exactly(fill.value.numpy(), 0.0)):
+                    return False
+                continue
+            if not current.is_made_by(*_MOVING):
+                return False
+            moved = current.inputs if current.is_made_by("Concat") else current.inputs[:1]
+            pending.extend(each for each in moved if each is not None)
+        return True
+
+    @fact
+    def has_no_negative_zero(self: Matched) -> bool:
         """Whether it is, repeats or adds a constant without -0.0, and so certainly has none."""
         return self._has_no_negative_zero(_MOST_NODES)
 
-    def _has_no_negative_zero(self, nodes: int) -> bool:
-        array = self.facts.known.array(self.value)
-        if array is not None:
-            number = array.astype(np.float64)
-            return not bool((np.signbit(number) & (number == 0)).any())
-        if not nodes or not self.is_made_by(*_TERMS):
-            return False
-        terms = [v for k, v in enumerate(self.inputs) if k in _TERMS[self.op_type]]
-        return any(v is not None and v._has_no_negative_zero(nodes - 1) for v in terms)
-
-    @property
-    def ints(self) -> tuple[int, ...]:
+    @fact
+    def ints(self: Matched) -> tuple[int, ...]:
         """The elements of a small constant of integers: axes, sizes, bounds."""
         array = self.array
         if array.dtype.kind not in "iu":
             raise NotKnown
         return tuple(int(v) for v in array.ravel())
 
-    @property
-    def sizes_in(self) -> Shape:
+    @fact
+    def sizes_in(self: Matched) -> Shape:
         """The elements of a short list of integers, with a symbol for one that is not known."""
         return tuple(_known(self.facts.types.of(self.value).objects).ravel())
 
-    @property
-    def number(self) -> Any:
+    @fact
+    def number(self: Matched) -> Any:
         """The one element of a constant, a NumPy scalar of its dtype."""
         array = self.array
         if array.size != 1 or not (self.is_integer or self.is_float):
             raise NotKnown
         return array.reshape(())[()]
 
-    @property
-    def is_single_use(self) -> bool:
+    @fact
+    def is_single_use(self: Matched) -> bool:
         """Whether one node input reads it, and it is no output of the graph."""
         return len(uses(self.value)) == 1 and not self.value.is_graph_output()
 
-    @property
-    def is_graph_output(self) -> bool:
+    @fact
+    def is_graph_output(self: Matched) -> bool:
         """Whether it is an output of its graph."""
         return self.value.is_graph_output()
 
-    @property
-    def users(self) -> list[Matched]:
-        """The nodes that read it, each as its first output."""
-        nodes = dict.fromkeys(use.node for use in uses(self.value))
-        return [Matched(node.outputs[0], self.facts) for node in nodes]
+    @question
+    def is_read_by(self: Matched, *op_types: str) -> bool:
+        """Return whether a node of one of these types reads it."""
+        return any(user.op_type in op_types for user in self.users)
 
-    # ---------------------------------------------------------------- its node
+    @question
+    def is_only_read_by(self: Matched, op_type: str) -> bool:
+        """Return whether it is no output, and only first operand of nodes of a type whose other
+        operands are constants.
+        """
+        return not self.is_graph_output and all(
+            user.op_type == op_type
+            and user.inputs[0] == self
+            and all(each is None or each.is_constant for each in user.inputs[1:])
+            for user in self.users
+        )
 
-    @property
-    def node(self) -> ir.Node:
-        """The node that makes it."""
-        return _known(self.value.producer())
-
-    @property
-    def op_type(self) -> str:
+    @fact
+    def op_type(self: Matched) -> str:
         """The type of the node."""
         return self.node.op_type
 
-    def is_made_by(self, *op_types: str) -> bool:
+    @question
+    def is_made_by(self: Matched, *op_types: str) -> bool:
         """Return whether a node of one of these types of ONNX's own ops makes the value."""
         node = self.value.producer()
         return node is not None and not node.domain and node.op_type in op_types
 
-    @property
-    def inputs(self) -> list[Matched | None]:
-        """The inputs of the node; None for one that is omitted."""
-        return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
-
-    @property
-    def has_one_output(self) -> bool:
+    @fact
+    def has_one_output(self: Matched) -> bool:
         """Whether the node gives this result and no other."""
         return sum(bool(v.name) for v in self.node.outputs) == 1
 
-    def attribute(self, name: str) -> Any:
+    @question
+    def attribute(self: Matched, name: str, default: Any = None) -> Any:
         """Return an attribute of the node, or its default: int, float, str or tuple of them.
 
-        None if there is neither, or it is a tensor, a graph, or what the caller of a function says.
         A float is the decimal that was written: 0.1, not the float32 next to it.
-        """
-        return plain_number(self.facts.attribute(self.node, name))
 
-    @property
-    def written_axes(self) -> tuple[int, ...]:
+        Args:
+            name: The name of the attribute.
+            default: What to return if there is neither the attribute nor a default in the schema,
+                or it is a tensor, a graph, or what the caller of a function says.
+        """
+        found = plain_number(self.facts.attribute(self.node, name))
+        return default if found is None else found
+
+    @fact
+    def is_unpadded(self: Matched) -> bool:
+        """Whether every element of a convolution sees a whole window of its input."""
+        automatic, pads = self.attribute("auto_pad"), self.attribute("pads")
+        return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
+
+    @fact
+    def is_misordered(self: Matched) -> bool:
+        """Whether onnxruntime's kernel of the op computes some elements otherwise than others."""
+        return is_misordered(self.op_type, self.dtype)
+
+    @fact
+    def written_axes(self: Matched) -> tuple[int, ...]:
         """The axes that the node names, in an attribute or input called ``axes`` or ``axis``.
 
         They are as they are written. To name none is not known: what it means depends on the op and
@@ -306,8 +407,8 @@ class Matched:
                 return _known(given.ints or None)
         raise NotKnown
 
-    @property
-    def axes(self) -> tuple[int, ...]:
+    @fact
+    def axes(self: Matched) -> tuple[int, ...]:
         """The axes that the node names, whatever the opset: counted from the front, in order.
 
         Those of Unsqueeze are axes of its result, all others those of the first operand.
@@ -317,6 +418,54 @@ class Matched:
         rank = None if counted is None else self.facts.types.of(counted).rank
         return axes_from_front(self.written_axes, rank)
 
+
+class Matched(Value):
+    """A value that a symbol stands for in a match: what `computed` functions get.
+
+    A function that asks for an unknown fact ends there, and the rule does not match.
+    """
+
+    __slots__ = ("facts", "value")
+
+    def __init__(self, value: ir.Value, facts: ModelFacts) -> None:
+        self.value = value
+        self.facts = facts
+        """What is known of the whole model."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matched) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def _has_no_negative_zero(self, nodes: int) -> bool:
+        array = self.facts.known.array(self.value)
+        if array is not None:
+            number = array.astype(np.float64)
+            return not bool((np.signbit(number) & (number == 0)).any())
+        if not nodes or not self.is_made_by(*_TERMS):
+            return False
+        terms = [v for k, v in enumerate(self.inputs) if k in _TERMS[self.op_type]]
+        return any(v is not None and v._has_no_negative_zero(nodes - 1) for v in terms)
+
+    @property
+    def users(self) -> list[Matched]:
+        """The nodes that read it, each as its first output."""
+        nodes = dict.fromkeys(use.node for use in uses(self.value))
+        return [Matched(node.outputs[0], self.facts) for node in nodes]
+
+    @property
+    def node(self) -> ir.Node:
+        """The node that makes it."""
+        return _known(self.value.producer())
+
+    @property
+    def inputs(self) -> list[Matched | None]:
+        """The inputs of the node; None for one that is omitted."""
+        return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
+
+
+_MOVING = ops(Trait.MOVES)
 
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 

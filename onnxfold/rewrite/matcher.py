@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops
+from onnxfold.rewrite.conditions import NotGiven, Spread, Term, symbols_of
+from onnxfold.rewrite.matched import Matched
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -34,30 +37,32 @@ from onnxfold.rewrite.patterns import (
     Optional,
     OutputOf,
     Rest,
+    Symbol,
     ValueVariable,
     VariadicVariable,
     anything,
     op_of,
+    result,
 )
-from onnxfold.rewrite.rule import REQUIRED, Function, Rule, walk
+from onnxfold.rewrite.rule import Rule, attribute_variables, walk
 
 COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
 """ONNX's own ops that give the same for two operands in either order."""
 
 
 class Match:
-    """A rule that matches, and what the things of its pattern stand for.
+    """What the symbols of a rule's pattern stand for.
 
     Args:
         rule: The rule.
         facts: What is known of the model.
-        slots: What is bound: values, nodes, Python values of attributes; None for what the matched
-            alternative does not have.
-        roots: The values that are replaced, in the order of the pattern's outputs.
+        slots: What is bound: values, nodes, Python values of attributes.
+        roots: The values that are replaced, in the order of the pattern's outputs; none while the
+            pattern is being matched.
     """
 
     def __init__(
-        self, rule: Rule, facts: ModelFacts, slots: Sequence[Any], roots: Sequence[ir.Value]
+        self, rule: Rule, facts: ModelFacts, slots: Sequence[Any], roots: Sequence[ir.Value] = ()
     ) -> None:
         self.rule = rule
         self.facts = facts
@@ -65,54 +70,59 @@ class Match:
         self._slots = slots
 
     def bound(self, thing: object) -> Any:
-        """Return what a thing of the pattern stands for; None if it is omitted or not of the
-        pattern.
-        """
+        """Return what a symbol stands for; None if it is omitted or not of the pattern."""
         slot = self.rule.slots.get(thing)
-        return None if slot is None else self._slots[slot]
-
-    def call(self, function: Function) -> Any:
-        """Return the value of a function of the rule.
-
-        Raises:
-            NotKnown: it asks for what the model does not determine, or for an omitted input.
-        """
-        slots, facts = self._slots, self.facts
-        arguments = []
-        for slot, view, default in self.rule.parameters[function]:
-            content = None if slot is None else slots[slot]
-            if content is not None:
-                arguments.append(view(content, facts))
-            elif default is REQUIRED:
-                raise NotKnown
-            else:
-                arguments.append(default)
-        return function(*arguments)
+        content = None if slot is None else self._slots[slot]
+        return None if content is _UNBOUND else content
 
     def value_of(self, thing: Any) -> Any:
-        """Return the value of a function or an attribute variable; anything else as it is.
+        """Return the value of a term or symbol, of a tuple element by element; anything else as it
+        is.
 
         Raises:
-            NotKnown: a function cannot tell, or a size in what it returns is not a number.
+            NotKnown: it depends on what the model does not determine, or on an omitted input.
         """
-        if callable(thing):
-            found = self.call(thing)
-            if found is None:
-                raise NotKnown
-        elif isinstance(thing, AttributeVariable):
+        if isinstance(thing, Term):
+            return thing.evaluate(self)
+        if isinstance(thing, Symbol):
+            content = self.bound(thing)
+            if content is None:
+                raise NotGiven
+            if isinstance(content, tuple):
+                return tuple(v and Matched(v, self.facts) for v in content)
+            return Matched(content.outputs[0] if isinstance(thing, Op) else content, self.facts)
+        if isinstance(thing, (tuple, list)):
+            found: list[Any] = []
+            for each in thing:
+                if isinstance(each, Spread):
+                    found.extend(self.value_of(each.term))
+                else:
+                    found.append(self.value_of(each))
+            return tuple(found)
+        if isinstance(thing, slice):
+            return slice(*map(self.value_of, (thing.start, thing.stop, thing.step)))
+        return thing
+
+    def number_of(self, thing: Any) -> Any:
+        """Return the value of what a replacement computes.
+
+        Raises:
+            NotKnown: as for `value_of`, or a size in it is not a number.
+        """
+        if isinstance(thing, AttributeVariable):
             return self.bound(thing)
-        else:
-            found = thing
-        if isinstance(found, (list, tuple)):
-            return tuple(self.value_of(each) for each in found)
-        if isinstance(found, Expr):
+        found = self.value_of(thing)
+        if isinstance(thing, Term) and found is None:
             raise NotKnown
+        for each in found if isinstance(found, tuple) else (found,):
+            if isinstance(each, Expr):
+                raise NotKnown
         return found
 
-    def holds(self) -> bool:
-        """Return whether all conditions are true."""
+    def holds(self, condition: Term) -> bool:
+        """Return whether a condition is certainly true."""
         try:
-            return all(self.call(condition) for condition in self.rule.where)
+            return bool(condition.evaluate(self))
         except NotKnown:
             return False
 
@@ -120,12 +130,7 @@ class Match:
     def is_exact(self) -> bool:
         """Whether the rule certainly keeps every bit of the results."""
         inexact = self.rule.inexact
-        if isinstance(inexact, bool):
-            return not inexact
-        try:
-            return not self.call(inexact)
-        except NotKnown:
-            return False
+        return not inexact if isinstance(inexact, bool) else self.holds(~inexact)
 
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
@@ -157,6 +162,7 @@ class _Matcher:
         """By op type: which output is the root, its place, and what matches it."""
         for root in rule.roots:
             (place,) = self._places(1)
+            self._schedule(root)
             start = _index_of(root), place, self._op(root, place, self._accept(place))
             for op_type in op_of(root).op_types:
                 self._starts.setdefault(op_type, []).append(start)
@@ -166,15 +172,15 @@ class _Matcher:
         for output, place, match_root in self._starts.get(node.op_type, ()):
             if output < len(node.outputs):
                 slots = self._blank.copy()
-                slots[place] = node.outputs[output]
+                slots[0] = slots[place] = node.outputs[output]
                 found = match_root(facts, slots)
                 if found is not None:
                     return found
         return None
 
     def _accept(self, root: int) -> _Step:
-        """Return the end of an attempt: everything is bound, the condition decides."""
-        rule = self._rule
+        """Return the end of an attempt: everything is bound."""
+        rule, conditions = self._rule, self._conditions.get(None, ())
         count = len(rule.slots)
         others = [(self._slots[op_of(p)], _index_of(p)) for p in rule.pair.patterns[1:]]
         all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
@@ -184,7 +190,7 @@ class _Matcher:
 
         def accept(facts: ModelFacts, slots: _Slots) -> Match | None:
             bound = slots[:count]
-            bound[0] = first = slots[root]
+            first = slots[root]
             if may_be_open:
                 for k in range(count):
                     if bound[k] is _UNBOUND:
@@ -193,9 +199,49 @@ class _Matcher:
             if all_outputs:
                 roots = first.producer().outputs
             match = Match(rule, facts, bound, roots)
-            return match if match.holds() else None
+            return match if all(map(match.holds, conditions)) else None
 
         return accept
+
+    def _schedule(self, root: Expression) -> None:
+        """Find out which conditions can be evaluated when a symbol has been bound, and before."""
+        optional = [e for e in root.walk() if isinstance(e, (AnyOf, Optional))]
+        skipped = {e for each in optional for e in each.walk()}
+        bound: dict[object, tuple[int, Expression]] = {}
+        pending = [root]
+        while pending:
+            expression = pending.pop()
+            if isinstance(expression, (OutputOf, AllOutputs)):
+                expression = expression.op
+            if expression not in skipped:
+                place = bound.setdefault(expression, (len(bound), expression))
+                if isinstance(expression, Op):
+                    for variable in attribute_variables(expression):
+                        bound.setdefault(variable, place)
+                    pending.extend(sorted(expression.operands, key=lambda o: o.weight)[::-1])
+        self._conditions: dict[object, list[Term]] = {}
+        """The conditions by the last symbol they need; None for what depends on alternatives."""
+        for condition in self._rule.conditions:
+            needed = set(symbols_of(condition)) - {result}
+            places = [bound[symbol] for symbol in needed if symbol in bound]
+            last = (
+                max(places, key=operator.itemgetter(0))[1]
+                if len(places) == len(needed) > 0
+                else None
+            )
+            self._conditions.setdefault(last, []).append(condition)
+
+    def _checked(self, symbol: object, then: _Step) -> _Step:
+        """Evaluate the conditions that need nothing but what is bound with a symbol, and go on."""
+        conditions, rule = self._conditions.get(symbol), self._rule
+        if conditions is None:
+            return then
+
+        def check(facts: ModelFacts, slots: _Slots) -> Match | None:
+            match = Match(rule, facts, slots)
+            return then(facts, slots) if all(map(match.holds, conditions)) else None
+
+        return check
 
     def _places(self, count: int) -> range:
         """Slots for values that are to be matched."""
@@ -212,8 +258,9 @@ class _Matcher:
     def _leaf(self, leaf: Expression, place: int, then: _Step) -> _Step:
         """Match a variable or a number."""
         slot = self._slots.get(leaf)
-        number = getattr(leaf, "number", 0.0)
+        number = getattr(leaf, "literal", 0.0)
         accepts = _ACCEPTS.get(type(leaf))
+        then = self._checked(leaf, then)
 
         def match_leaf(facts: ModelFacts, slots: _Slots) -> Match | None:
             value = slots[place]
@@ -258,8 +305,10 @@ class _Matcher:
 
     def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
         steps = [self._step(choice, place, then) for choice in any_of.operands]
+        slot = self._slots[any_of]
 
         def match_first(facts: ModelFacts, slots: _Slots) -> Match | None:
+            slots[slot] = slots[place]
             found = (step(facts, slots.copy()) for step in steps)
             return next((match for match in found if match is not None), None)
 
@@ -292,7 +341,8 @@ class _Matcher:
         slot = self._slots[op]
         has_rest = any(isinstance(operand, Rest) for operand in op.operands)
         match_inputs = self._spread if has_rest else self._inputs
-        return self._attributes(op, slot, match_inputs(op, slot, then))
+        match_operands = match_inputs(op, slot, then)
+        return self._attributes(op, slot, self._checked(op, match_operands))
 
     def _inputs(self, op: Op, slot: int, then: _Step) -> _Step:
         """Match a node's inputs one by one; the two of a commutative op in either order."""

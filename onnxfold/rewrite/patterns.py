@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import ast
-import functools
-import linecache
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Union
+import difflib
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, Union
+
+from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
+from onnxfold.rewrite.matched import Value, plain_number
 
 Operand = Union["Expression", float, None]
 """What may be written in the place of an expression."""
@@ -21,14 +23,7 @@ class Expression:
     """The expressions that it is made of."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
-        return Pair([self], [replacement])
-
-    @property
-    def is_constant(self) -> bool:
-        """Whether it stands for a compile-time constant in every model."""
-        if isinstance(self, (ConstantVariable, Literal, Filled, MadeConstant, Omitted)):
-            return True
-        return bool(self.operands) and all(operand.is_constant for operand in self.operands)
+        return Pair([self], [replacement], sys._getframe(1).f_locals)
 
     def walk(self) -> Iterator[Expression]:
         """Yield the expression and all below it, each object once."""
@@ -43,11 +38,23 @@ class Expression:
 
 
 class Pair:
-    """``pattern >> replacement``, before it becomes a rule."""
+    """``pattern >> replacement``, before it becomes a rule.
 
-    def __init__(self, patterns: Sequence[Expression], replacements: Sequence[Operand]) -> None:
+    Args:
+        patterns: The patterns of the values that are replaced.
+        replacements: What replaces each.
+        names: The local variables of the rule: what it calls its ops.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[Expression],
+        replacements: Sequence[Operand],
+        names: Mapping[str, Any],
+    ) -> None:
         self.patterns = patterns
         self.replacements = [as_expression(replacement) for replacement in replacements]
+        self.names = names
 
 
 class Outputs:
@@ -59,7 +66,7 @@ class Outputs:
     def __rshift__(self, replacement: Outputs) -> Pair:
         if not isinstance(replacement, Outputs):
             raise TypeError("several outputs are replaced by several: outputs(...) >> outputs(...)")
-        return Pair(self.expressions, replacement.expressions)
+        return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
 def as_expression(operand: Any) -> Expression:
@@ -72,15 +79,35 @@ def as_expression(operand: Any) -> Expression:
         return Omitted()
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
-    if callable(operand) or isinstance(operand, AttributeVariable):
-        raise TypeError(f"{operand!r} is not a value: write constant(..., dtype)")
+    if isinstance(operand, Term):
+        raise TypeError(f"{operand!r} is not a value: write constant(...)")
     raise TypeError(f"{operand!r} cannot stand for a value")
+
+
+def is_on_constants(expression: Expression) -> bool:
+    """Return whether an expression stands for a compile-time constant in every model."""
+    if isinstance(expression, (ConstantVariable, Literal, Filled, MadeConstant, Omitted)):
+        return True
+    return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
 # -------------------------------------------------------------------- variables
 
 
-class Variable(Expression):
+class Symbol(Value):
+    """What conditions can be about: a value that is matched."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        words = [word for word in dir(Value) if not word.startswith("_")]
+        near = difflib.get_close_matches(name, words, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise AttributeError(f"a value has no {name!r}{hint}")
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(f"{self!r} stands for a value: write {self!r}.is_omitted or a comparison")
+
+
+class Variable(Symbol, Expression):
     """Stands for a value; in several places for the same one."""
 
     weight = 5
@@ -104,6 +131,11 @@ class ConstantVariable(ValueVariable):
 
 class VariadicVariable(Variable):
     """Any number of inputs, none included: ``op.Concat(*xs, axis=a)``."""
+
+    @property
+    def length(self) -> Term:
+        """The number of inputs."""
+        return Term(len, (self,), "{}.length")
 
     def __iter__(self) -> Iterator[Rest]:
         yield Rest(self)
@@ -144,7 +176,7 @@ class Omitted(Expression):
         return "None"
 
 
-class RootResult(Expression):
+class RootResult(Symbol, Expression):
     """The first value that is replaced: ``constant(0, like=result)``."""
 
     def __repr__(self) -> str:
@@ -154,14 +186,21 @@ class RootResult(Expression):
 result = RootResult()
 
 
-class AttributeVariable:
+class AttributeVariable(Term):
     """Stands for the value of an attribute: int, float, str, or a tuple of them."""
 
+    __slots__ = ("name",)
+
     def __init__(self, name: str) -> None:
+        super().__init__(plain_number, (), name)
         self.name = name
 
-    def __repr__(self) -> str:
-        return self.name
+    def evaluate(self, bindings: Bindings) -> Any:
+        """Return the value that the attribute has in a match."""
+        content = bindings.bound(self)
+        if content is None:
+            raise NotGiven
+        return plain_number(content)
 
 
 class Anything:
@@ -180,17 +219,17 @@ class Literal(Expression):
     """A number. A pattern matches a constant of one element with exactly that value."""
 
     def __init__(self, number: float) -> None:
-        self.number = number
+        self.literal = number
 
     def __repr__(self) -> str:
-        return repr(self.number)
+        return repr(self.literal)
 
 
 class Near(Literal):
     """A constant of one element that is the number, as precisely as a float16 has it."""
 
     def __repr__(self) -> str:
-        return f"near({self.number:.6g})"
+        return f"near({self.literal:.6g})"
 
 
 class Filled(Variable):
@@ -200,19 +239,15 @@ class Filled(Variable):
 
     def __init__(self, number: float) -> None:
         super().__init__("")
-        self.number = number
-
-    def named(self, name: str) -> Filled:
-        """Give the constant the name under which functions ask for it."""
-        self.name = name
-        return self
+        self.literal = number
 
     def __repr__(self) -> str:
-        return self.name or f"filled({self.number!r})"
+        text = f"filled({self.literal!r})"
+        return f"{self.name} := {text}" if self.name else text
 
 
 class MadeConstant(Expression):
-    """A small constant that a replacement makes of numbers, or of what a function returns."""
+    """A small constant that a replacement makes of numbers and terms."""
 
     def __init__(self, content: object, dtype: object, like: Expression | None) -> None:
         self.content = content
@@ -227,16 +262,18 @@ class MadeConstant(Expression):
 # -------------------------------------------------------------------- ops
 
 
-class AnyOf(Expression):
-    """One of several patterns, the first that leads to a match."""
+class AnyOf(Symbol, Expression):
+    """One of several patterns, the first that leads to a match; the value that it matches."""
 
     weight = 4
 
     def __init__(self, choices: Sequence[Expression]) -> None:
         self.operands = choices
+        self.name = ""
 
     def __repr__(self) -> str:
-        return f"any_of({', '.join(map(repr, self.operands))})"
+        text = f"any_of({', '.join(map(repr, self.operands))})"
+        return f"{self.name} := {text}" if self.name else text
 
 
 class Swap:
@@ -270,7 +307,7 @@ class OpVariable:
         return "|".join(self.op_types)
 
 
-class Op(Expression):
+class Op(Symbol, Expression):
     """An op: as an operand it stands for its first output, ``[k]`` for another one."""
 
     weight = 2
@@ -285,23 +322,18 @@ class Op(Expression):
     ) -> None:
         self.domain = domain
         self.op_types = tuple(op_types)
-        self.operands = tuple(as_expression(operand) for operand in operands)
+        self.operands = tuple(map(as_expression, operands))
         self.output_count = attributes.pop("_outputs", None)
-        """How many outputs a new node has: a number or function; None for as many as are used."""
-        self.attributes = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in attributes.items()
-        }
+        """How many outputs a new node has: a number or term; None for as many as are used."""
+        for name, value in attributes.items():
+            if type(value) is list:
+                attributes[name] = tuple(value)
+        self.attributes = attributes
         self.variable = variable
         self.name = ""
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
-
-    def named(self, name: str) -> Op:
-        """Give the op the name under which functions ask for its first output."""
-        self.name = name
-        return self
 
     @property
     def outputs(self) -> AllOutputs:
@@ -312,7 +344,7 @@ class Op(Expression):
         raise TypeError("name the outputs that you mean: split[0], split[1]")
 
     def __repr__(self) -> str:
-        arguments = [repr(o) for o in self.operands]
+        arguments = list(map(repr, self.operands))
         arguments += [f"{name}={text_of(value)}" for name, value in self.attributes.items()]
         text = f"{'|'.join(self.op_types)}({', '.join(arguments)})"
         return f"{self.name} := {text}" if self.name else text
@@ -334,7 +366,7 @@ class OutputOf(Expression):
 
     Args:
         op: The op.
-        index: Which one; in a replacement a function, too.
+        index: Which one; in a replacement a term, too.
     """
 
     weight = 2
@@ -354,32 +386,3 @@ def op_of(root: Expression) -> Op:
     if not isinstance(op, Op):
         raise TypeError(f"the pattern must be an op, not {root!r}")
     return op
-
-
-def text_of(thing: object) -> str:
-    """Return a condition or computed value as text: the body of a lambda, the call of a
-    function.
-    """
-    code = getattr(thing, "__code__", None)
-    if code is None:
-        return repr(thing)
-    names = code.co_varnames[: code.co_argcount]
-    if code.co_name != "<lambda>":
-        return f"{code.co_name}({', '.join(names)})"
-    here = [
-        node
-        for node in ast.walk(_tree_of(code.co_filename))
-        if isinstance(node, ast.Lambda)
-        and node.lineno == code.co_firstlineno
-        and tuple(argument.arg for argument in node.args.args) == names
-    ]
-    for node in here:
-        made = compile(ast.Expression(node), code.co_filename, "eval").co_consts[0]
-        if len(here) == 1 or (made.co_code, made.co_consts) == (code.co_code, code.co_consts):
-            return ast.unparse(node.body)
-    return f"lambda {', '.join(names)}: ..."
-
-
-@functools.lru_cache(maxsize=8)
-def _tree_of(file: str) -> ast.Module:
-    return ast.parse("".join(linecache.getlines(file)))

@@ -7,36 +7,26 @@ import importlib
 import importlib.util
 import os
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
 from typing import Any
 
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.rewrite.matched import Matched, plain_number
+from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
     Expression,
+    Filled,
     MadeConstant,
     Op,
     OutputOf,
     Pair,
     Variable,
-    VariadicVariable,
     result,
-    text_of,
 )
-
-Function = Callable[..., Any]
-"""A condition or computed value: its parameters have names of the rule's variables."""
-
-REQUIRED = object()
-"""The default of a parameter that has none."""
-
-Parameter = tuple[int | None, Function, object]
-"""The slot of a variable, what a function gets of its content, and the default."""
 
 
 class RuleError(OnnxFoldError):
@@ -45,25 +35,25 @@ class RuleError(OnnxFoldError):
 
 @dataclass(eq=False)
 class Rule:
-    """A declarative rewrite. Made by `rule`."""
+    """A declarative rewrite. Made by `onnxfold.rewrite.rule`."""
 
     pair: Pair
-    where: tuple[Function, ...]
-    inexact: bool | Function
+    conditions: tuple[Term, ...]
+    """The conjuncts: all must be true."""
+    inexact: bool | Term
     opset: tuple[int, int | None]
     doc: str
     file: str
     line: int
+    name: str
     benefit: int = 0
     target: str | None = None
     shared: bool = False
     on_constants: bool = False
     seen_in: str = ""
-    """A model in which it fires."""
+    """A model to which it applies."""
     ours: bool = False
     """Whether it comes with onnxfold."""
-    name: str = ""
-    """The module variable that holds the rule, once a rule set has collected it."""
 
     @functools.cached_property
     def roots(self) -> tuple[Expression, ...]:
@@ -76,7 +66,7 @@ class Rule:
         """A place for what each variable, op and attribute variable of the pattern stands for."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
-            if isinstance(expression, (Variable, Op)):
+            if isinstance(expression, (Variable, Op, AnyOf)):
                 things[expression] = None
             if isinstance(expression, Op):
                 if expression.variable is not None:
@@ -86,41 +76,15 @@ class Rule:
         things.pop(None, None)  # no op variable whose operands may be the other way round
         return {thing: k for k, thing in enumerate(things)}
 
-    @functools.cached_property
-    def names(self) -> dict[str, object]:
-        """The things of the pattern by the names that the parameters of functions have."""
-        found: dict[str, object] = {"result": result}
-        for thing in self.slots:
-            name = getattr(thing, "name", "")
-            if name:
-                found.setdefault(name, thing)
-        return found
-
-    def functions(self) -> Iterator[tuple[str, Function]]:
-        """Yield the functions of the rule, each with what it is for."""
-        conditions = (*self.where, *([] if isinstance(self.inexact, bool) else [self.inexact]))
-        yield from (("a condition", function) for function in conditions)
+    def computed(self) -> Iterator[object]:
+        """Yield what the replacement computes: attributes, elements of constants, outputs."""
         for expression in walk(self.pair.replacements):
-            computed: list[Any] = []
             if isinstance(expression, Op):
-                computed = [expression.output_count, *expression.attributes.values()]
+                yield from (expression.output_count, *expression.attributes.values())
             elif isinstance(expression, OutputOf):
-                computed = [expression.index]
+                yield expression.index
             elif isinstance(expression, MadeConstant):
-                computed = [expression.content, expression.dtype]
-            yield from (("the replacement", each) for each in computed if callable(each))
-
-    @functools.cached_property
-    def parameters(self) -> dict[Function, tuple[Parameter, ...]]:
-        """How the functions of the rule are called, found out once."""
-        names, slots = self.names, self.slots
-        return {
-            function: tuple(
-                (slots.get(names.get(name)), _VIEWS.get(type(names.get(name)), Matched), default)
-                for name, default in parameters_of(function).items()
-            )
-            for _, function in self.functions()
-        }
+                yield from (expression.content, expression.dtype)
 
     @property
     def place(self) -> str:
@@ -130,14 +94,24 @@ class Rule:
     @property
     def label(self) -> str:
         """Name and place, for messages."""
-        return f"rule {self.name} ({self.place})" if self.name else f"rule at {self.place}"
+        return f"rule {self.name} ({self.place})"
+
+    @functools.cached_property
+    def texts(self) -> tuple[str, str, tuple[str, ...]]:
+        """The pattern, the replacement and the conditions, in which ops have the names of the local
+        variables that hold them.
+        """
+        used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
+        for name, thing in self.pair.names.items():
+            if isinstance(thing, (Op, AnyOf, Filled)) and thing in used:
+                thing.name = name
+        sides = (self.pair.patterns, self.pair.replacements)
+        before, after = (" , ".join(map(repr, side)) for side in sides)
+        return before, after, tuple(map(repr, self.conditions))
 
     def __str__(self) -> str:
-        left, right = (
-            " , ".join(map(repr, side)) for side in (self.pair.patterns, self.pair.replacements)
-        )
-        where = "".join(f"  where {text_of(condition)}" for condition in self.where)
-        return f"{left} >> {right}{where}"
+        before, after, conditions = self.texts
+        return f"{before} >> {after}{''.join(f'  where {each}' for each in conditions)}"
 
     def __repr__(self) -> str:
         return self.label
@@ -152,29 +126,6 @@ def walk(expressions: Any) -> Iterator[Expression]:
 def attribute_variables(op: Op) -> list[AttributeVariable]:
     """Return the variables that an op of a pattern binds to attributes."""
     return [each for each in op.attributes.values() if isinstance(each, AttributeVariable)]
-
-
-def parameters_of(function: Function) -> dict[str, object]:
-    """Return the names of a function's parameters, with their defaults.
-
-    Raises:
-        TypeError: it is no function written in Python.
-    """
-    code = getattr(function, "__code__", None)
-    if code is None:
-        raise TypeError(f"{function!r} is no function of the rule's variables")
-    names = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
-    required = [REQUIRED] * (len(names) - len(defaults))
-    return dict(zip(names, (*required, *defaults), strict=True))
-
-
-_VIEWS: dict[type, Function] = {
-    AttributeVariable: lambda value, facts: plain_number(value),
-    VariadicVariable: lambda values, facts: tuple(v and Matched(v, facts) for v in values),
-    Op: lambda node, facts: Matched(node.outputs[0], facts),
-}
-"""What functions get of the content of a slot, for things that stand for no single value."""
 
 
 # -------------------------------------------------------------------- rule sets
@@ -205,7 +156,11 @@ class RuleSet:
 def _description(rule: Rule) -> str:
     """Return what a rule does, whether it is inexact, and a model to which it applies."""
     inexact = "(inexact)" if rule.inexact is True else "(inexact for some matches)"
-    parts = (rule.doc or str(rule), inexact if rule.inexact else "", f"[{rule.seen_in}]")
+    parts = (
+        rule.doc or str(rule),
+        inexact if rule.inexact is not False else "",
+        f"[{rule.seen_in}]",
+    )
     return " ".join(part for part in parts if part not in ("", "[]"))
 
 
@@ -214,17 +169,14 @@ def rule_set(
 ) -> RuleSet:
     """Collect the rules of a namespace: ``rule_set("identities", globals())``.
 
-    A rule (or one in a list or tuple) gets the variable's name, unless another module named it.
+    A variable may also hold several rules in a list or tuple.
     """
     found: dict[Rule, None] = {}
     for variable, thing in namespace.items():
         if variable.startswith("_"):
             continue
-        several = thing if isinstance(thing, (list, tuple)) else None
-        for k, rule in enumerate([thing] if several is None else several, 1):
-            if isinstance(rule, Rule):
-                rule.name = rule.name or (variable if several is None else f"{variable}_{k}")
-                found[rule] = None
+        several = thing if isinstance(thing, (list, tuple)) else (thing,)
+        found.update((each, None) for each in several if isinstance(each, Rule))
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)
 

@@ -1,13 +1,16 @@
-"""The words that make expressions: variables, constants, alternatives, and the ops by name."""
+"""The words of rules: ``@rule``, constants, alternatives, and the ops by name."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any, overload
 
 from onnxfold.rewrite.check import check_rule
+from onnxfold.rewrite.conditions import Inexact, Term, Where
 from onnxfold.rewrite.patterns import (
     AnyOf,
     AttributeVariable,
@@ -25,37 +28,17 @@ from onnxfold.rewrite.patterns import (
     ValueVariable,
     VariadicVariable,
     as_expression,
+    result,
 )
-from onnxfold.rewrite.rule import Function, Rule, RuleError
+from onnxfold.rewrite.rule import Rule, RuleError
 
-
-def values(names: str) -> Any:
-    """Make variables for values from their names, as in ``values("x y *xs")``.
-
-    A starred name is a variable for any number of inputs.
-    """
-    return _named(
-        names, lambda name: VariadicVariable(name[1:]) if name[0] == "*" else ValueVariable(name)
-    )
-
-
-def constants(names: str) -> Any:
-    """Make variables for compile-time constants from their names."""
-    return _named(names, ConstantVariable)
-
-
-def attributes(names: str) -> Any:
-    """Make variables for attributes from their names."""
-    return _named(names, AttributeVariable)
-
-
-def _named(names: str, make: Callable[[str], Any]) -> Any:
-    made = tuple(map(make, names.split()))
-    return made[0] if len(made) == 1 else made
+Constant = ConstantVariable
+Values = VariadicVariable
+Attribute = AttributeVariable
 
 
 def optional(operand: Operand) -> Expression:
-    """Return an input that may be missing; the variable is None then.
+    """Return an input that may be missing: its variable ``is_omitted`` then.
 
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
@@ -66,14 +49,14 @@ def optional(operand: Operand) -> Expression:
 def any_of(*choices: Operand) -> Expression:
     """Return one of several patterns: the first that leads to a match.
 
-    A variable that the chosen pattern does not have is None, as that of an omitted input. In a
+    A variable that the chosen pattern does not have is omitted, as that of an omitted input. In a
     replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
     may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
     """
     return AnyOf([as_expression(choice) for choice in choices])
 
 
-def filled(number: float) -> Expression:
+def filled(number: float) -> Filled:
     """In a pattern: a constant of any shape all of whose elements are the number.
 
     -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
@@ -87,11 +70,11 @@ def near(number: float) -> Expression:
 
 
 def constant(content: Any, dtype: Any = None, *, like: Expression | None = None) -> Expression:
-    """In a replacement: a small constant made from a number, a list, or a function for them.
+    """In a replacement: a small constant made from a number, a list, or a term for them.
 
     Args:
-        content: The elements: ``constant([0, -1])``, ``constant(lambda x: x.shape)``.
-        dtype: An ``ir.DataType`` or a function for one; int64 for whole numbers if not given.
+        content: The elements: ``constant([0, -1])``, ``constant(x.shape)``.
+        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
         like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
     """
     return MadeConstant(content, dtype, like)
@@ -123,7 +106,9 @@ class Ops:
     def __getattr__(self, op_type: str) -> Callable[..., Op]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
-        return lambda *operands, **attributes: Op(self._domain, (op_type,), operands, attributes)
+        made = functools.partial(_op, self._domain, (op_type,))
+        setattr(self, op_type, made)  # found at once when it is used again
+        return made
 
     def __call__(self, op_type: str) -> OpVariable:
         """Return an op with whatever attributes."""
@@ -148,73 +133,160 @@ class Ops:
 op = Ops()
 
 
+def _op(domain: str, op_types: tuple[str, ...], *operands: Operand, **attributes: Any) -> Op:
+    return Op(domain, op_types, operands, attributes)
+
+
+# -------------------------------------------------------------------- rules
+
+Rows = Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]]
+
+
+@overload
+def rule(function: Callable[..., Any], /) -> Rule: ...
+@overload
+def rule(*, each: Rows, **options: Any) -> Callable[[Callable[..., Any]], tuple[Rule, ...]]: ...
+@overload
 def rule(
-    pair: Pair,
     *,
-    where: Function | Sequence[Function] | None = None,
-    inexact: bool | Function = False,
+    inexact: bool | Callable[..., Any] = False,
     benefit: int = 0,
-    opset: tuple[int, int | None] = (1, None),
+    opset: int | tuple[int, int] = 1,
     target: str | None = None,
     shared: bool = False,
     on_constants: bool = False,
-    doc: str = "",
     seen_in: str = "",
-) -> Rule:
-    """Make a rule of ``pattern >> replacement``.
+) -> Callable[[Callable[..., Any]], Rule]: ...
+
+
+def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -> Any:
+    """Make a rule of a function, which runs once, with symbols: its parameters are the variables.
+
+    A parameter is any value, ``c: Constant`` a compile-time constant, ``xs: Values`` (or ``*xs``)
+    any number of inputs, ``p: Attribute`` an attribute. The function returns
+    ``pattern >> replacement``, and after it what `where` and `inexact_if` return. Its docstring
+    says in one sentence what the rule does. An op in a local variable is the handle to its node.
 
     Args:
-        pair: The pattern and what replaces it.
-        where: A function that must be true for the rule to fire, or several in a list. It is called
-            with what the variables stand for whose names its parameters have.
+        function: The function.
+        each: Make several rules of the function: by name, or in a list, the values of its last
+            parameters. Those that are called like an option, or ``doc``, are these.
         inexact: Whether results can differ in their last bits (a NaN may also become a number, an
-            infinity finite). Such a rule fires at level 2 only. A function is called for each
-            match; unless it is certainly false the match counts as inexact.
+            infinity finite). Such a rule applies at level 2 only. A `computed` function, whose
+            parameters have names of the rule, is called for each match.
         benefit: Of several rules that match, those with a higher benefit go first.
-        opset: First and last version of ONNX's own ops for which the rule holds. Ops, attributes
-            and input counts that a version does not have are found without it.
-        target: The rule fires only if this target was asked for (``"onnxruntime"``).
-        shared: Fire although nodes inside the pattern have other users, even if there are more
+        opset: First version of ONNX's own ops for which the rule holds, or first and last. Ops,
+            attributes and input counts that a version does not have are found without it.
+        target: The rule applies only if this target was asked for (``"onnxruntime"``).
+        shared: Apply although nodes inside the pattern have other users, even if there are more
             nodes afterwards.
-        on_constants: Fire also where the result is constant. Most of that is computed by constant
+        on_constants: Apply also where the result is constant. Most of that is computed by constant
             propagation and needs no rule; this is for what it leaves because it would be larger.
-        doc: What the rule does, in one line.
-        seen_in: A model in which the rule fires: a package and a file in it, or an exporter and
+        seen_in: A model to which the rule applies: a package and a file in it, or an exporter and
             what it exports.
+        options: All but the first two.
 
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
-    frame = sys._getframe(1)
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    where = [] if where is None else where
-    try:
-        if not isinstance(pair, Pair):
-            raise TypeError("a rule is made of pattern >> replacement")
-        made = Rule(
-            pair,
-            where=tuple(map(_as_condition, where if isinstance(where, (list, tuple)) else [where])),
-            inexact=inexact if isinstance(inexact, bool) else _as_condition(inexact),
-            opset=opset,
-            doc=doc,
-            file=file,
-            line=line,
-            benefit=benefit,
-            target=target,
-            shared=shared,
-            on_constants=on_constants,
-            seen_in=seen_in,
-            # ours are checked by a test: that takes as long as making them
-            ours=frame.f_globals.get("__name__", "").startswith("onnxfold.rules."),
+    if function is None:
+        return functools.partial(_rules_of, each, options)
+    return _rules_of(each, options, function)
+
+
+def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
+    stem, names = function.__name__, function.__code__.co_varnames
+    if each is None:
+        return _rule_of(function, stem, {}, options)
+    rows = each if isinstance(each, Mapping) else {f"{stem}_{k}": r for k, r in enumerate(each, 1)}
+    last = function.__code__.co_argcount
+    return tuple(
+        _rule_of(
+            function, name, dict(zip(names[last - len(row) : last], row, strict=True)), options
         )
+        for name, row in rows.items()
+    )
+
+
+def _rule_of(
+    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
+) -> Rule:
+    code = function.__code__
+    try:
+        names = code.co_varnames[: code.co_argcount]
+        symbols = {n: _symbol(function, n) for n in names if n not in given}
+        arguments = [given[n] if n in given else symbols[n] for n in names]
+        if code.co_flags & inspect.CO_VARARGS:
+            rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+            arguments.extend(VariadicVariable(rest))
+        made = _made(function, name, function(*arguments), symbols, {**options, **given})
+        # ours are checked by a test: that takes as long as making them
         if not made.ours:
-            check_rule(made)
-    except (TypeError, ValueError) as error:
-        raise RuleError(f"rule at {os.path.basename(file)}:{line}: {error}") from error
+            check_rule(made, symbols.values())
+    except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
+        line = code.co_firstlineno
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename == code.co_filename:
+                line = trace.tb_lineno
+            trace = trace.tb_next
+        place = f"{os.path.basename(code.co_filename)}:{line}"
+        raise RuleError(f"rule {name} ({place}): {error}") from error
     return made
 
 
-def _as_condition(function: object) -> Function:
-    if not callable(function):
-        raise TypeError(f"{function!r} is no condition: write a function of the rule's variables")
-    return function
+def _made(
+    function: FunctionType,
+    name: str,
+    body: Any,
+    symbols: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> Rule:
+    """Return the rule that a function has returned the parts of."""
+    pair, *others = body if isinstance(body, tuple) else (body,)
+    if not isinstance(pair, Pair):
+        raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
+    inexact, conditions = options.get("inexact", False), list[Term]()
+    for each in others:
+        if isinstance(each, Where):
+            conditions.extend(each.conjuncts)
+        elif isinstance(each, Inexact):
+            inexact = each.condition
+        else:
+            raise TypeError(f"{each!r} is neither where(...) nor inexact_if(...)")
+    if callable(inexact):
+        things = {"result": result, **symbols, **pair.names}
+        inexact = inexact(*[things[each] for each in inspect.signature(inexact).parameters])
+    opset = options.get("opset", 1)
+    return Rule(
+        pair,
+        conditions=tuple(conditions),
+        inexact=inexact,
+        opset=opset if isinstance(opset, tuple) else (opset, None),
+        doc=options.get("doc") or " ".join((function.__doc__ or "").split()),
+        file=function.__code__.co_filename,
+        line=function.__code__.co_firstlineno,
+        name=name,
+        ours=function.__module__.startswith("onnxfold.rules."),
+        **{key: options[key] for key in _OPTIONS if key in options},
+    )
+
+
+_OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
+
+
+def _symbol(function: FunctionType, name: str) -> Any:
+    """Return the symbol of a parameter, by its annotation."""
+    annotation = function.__annotations__.get(name, "Value")
+    kind = getattr(annotation, "__name__", str(annotation).rpartition(".")[2])
+    if kind not in _KINDS:
+        raise TypeError(f"{name}: {kind} is no kind of variable; there are {', '.join(_KINDS)}")
+    return _KINDS[kind](name)
+
+
+_KINDS: dict[str, Callable[[str], Any]] = {
+    "Value": ValueVariable,
+    "Constant": ConstantVariable,
+    "Values": VariadicVariable,
+    "Attribute": AttributeVariable,
+}

@@ -1,0 +1,387 @@
+"""Terms: what a rule asks and computes, recorded when it is made and evaluated for each match."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NoReturn, Protocol
+
+import onnx_ir as ir
+
+from onnxfold.analysis.symbolic import Expr, NotKnown
+
+
+class NotGiven(NotKnown):
+    """A term needs an omitted input, or a variable of an alternative that did not match."""
+
+
+class Bindings(Protocol):
+    """What the symbols of a rule stand for in a match."""
+
+    def value_of(self, thing: Any) -> Any:
+        """Return the value of a symbol or term; tuples and lists element by element."""
+
+    def bound(self, thing: object) -> Any:
+        """Return what a symbol stands for; None if it is omitted."""
+
+
+class Recorded:
+    """A symbol of a rule or a term: what can be recorded of both."""
+
+    __slots__ = ()
+
+    def or_else(self, value: object) -> Term:
+        """Return the term, or a value where it needs an omitted input."""
+        return _OrElse(_first, (self, value), "{}.or_else({})")
+
+    @property
+    def is_omitted(self) -> Term:
+        """Whether the input is omitted, or the variable belongs to another alternative."""
+        return _IsOmitted(_first, (self,), "{}.is_omitted")
+
+
+class Term(Recorded):
+    """A function of what a rule matches.
+
+    Operators on terms make terms: ``x.rank == 2``, ``p[0] + 1``, ``~x.is_constant``. Conditions
+    are joined by ``&`` and ``|``. Evaluating one that needs an unknown fact raises NotKnown; of
+    ``a | b`` and ``a & b`` the other operand may decide alone.
+
+    Args:
+        function: Computes the value from the values of the operands.
+        operands: Terms, symbols, and plain values.
+        form: The text, with ``{}`` for each operand.
+        level: The precedence of the outermost operator in the text.
+    """
+
+    __slots__ = ("form", "function", "level", "operands")
+
+    def __init__(
+        self, function: Callable[..., Any], operands: tuple[Any, ...], form: str, level: int = 9
+    ) -> None:
+        self.function = function
+        self.operands = operands
+        self.form = form
+        self.level = level
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        """Return the value for a match.
+
+        Raises:
+            NotKnown: it depends on what is not known.
+        """
+        value_of = bindings.value_of
+        return self.function(*[value_of(operand) for operand in self.operands])
+
+    def __repr__(self) -> str:
+        texts = []
+        for k, operand in enumerate(self.operands):
+            own = operand.level if isinstance(operand, Term) else 9
+            is_tight = own > self.level or (own == self.level and k == 0)
+            needs_none = self.level == _CALL or own == 9 or (self.level == 9 and k)
+            texts.append(text_of(operand) if needs_none or is_tight else f"({text_of(operand)})")
+        return self.form.format(*texts)
+
+    __hash__ = object.__hash__
+
+    def is_in(self, *choices: object) -> Term:
+        """Return whether the value is one of several."""
+        places = ", ".join(["{}"] * len(choices))
+        return Term(_is_one_of, (self, *choices), f"{{}}.is_in({places})")
+
+    @property
+    def length(self) -> Term:
+        """The number of elements of a tuple."""
+        return Term(len, (self,), "{}.length")
+
+    @property
+    def product(self) -> Term:
+        """The product of the elements of a tuple."""
+        return Term(math.prod, (self,), "{}.product")
+
+    @property
+    def smallest(self) -> Term:
+        """The smallest element of a tuple."""
+        return Term(min, (self,), "{}.smallest")
+
+    @property
+    def is_increasing(self) -> Term:
+        """Whether the elements of a tuple are in order."""
+        return Term(lambda t: list(t) == sorted(t), (self,), "{}.is_increasing")
+
+    def permuted_by(self, permutation: object) -> Term:
+        """Return the elements of a tuple at the places that another one names."""
+        return Term(_permuted, (self, permutation), "{}.permuted_by({})")
+
+    def __eq__(self, other: object) -> Term:  # type: ignore[override]
+        return Term(_are_equal, (self, other), "{} == {}", 2)
+
+    def __ne__(self, other: object) -> Term:  # type: ignore[override]
+        return Term(_differ, (self, other), "{} != {}", 2)
+
+    def __lt__(self, other: object) -> Term:
+        return Term(operator.lt, (self, other), "{} < {}", 2)
+
+    def __le__(self, other: object) -> Term:
+        return Term(operator.le, (self, other), "{} <= {}", 2)
+
+    def __gt__(self, other: object) -> Term:
+        return Term(operator.gt, (self, other), "{} > {}", 2)
+
+    def __ge__(self, other: object) -> Term:
+        return Term(operator.ge, (self, other), "{} >= {}", 2)
+
+    def __or__(self, other: object) -> Term:
+        return _Joined(any, (self, _as_condition(other)), "{} | {}", 3)
+
+    def __and__(self, other: object) -> Term:
+        return _Joined(all, (self, _as_condition(other)), "{} & {}", 4)
+
+    def __invert__(self) -> Term:
+        return Term(operator.not_, (self,), "~{}", 8)
+
+    def __neg__(self) -> Term:
+        return Term(operator.neg, (self,), "-{}", 8)
+
+    def __add__(self, other: object) -> Term:
+        return Term(operator.add, (self, other), "{} + {}", 6)
+
+    def __radd__(self, other: object) -> Term:
+        return Term(operator.add, (other, self), "{} + {}", 6)
+
+    def __sub__(self, other: object) -> Term:
+        return Term(operator.sub, (self, other), "{} - {}", 6)
+
+    def __rsub__(self, other: object) -> Term:
+        return Term(operator.sub, (other, self), "{} - {}", 6)
+
+    def __mul__(self, other: object) -> Term:
+        return Term(operator.mul, (self, other), "{} * {}", 7)
+
+    def __rmul__(self, other: object) -> Term:
+        return Term(operator.mul, (other, self), "{} * {}", 7)
+
+    def __truediv__(self, other: object) -> Term:
+        return Term(operator.truediv, (self, other), "{} / {}", 7)
+
+    def __rtruediv__(self, other: object) -> Term:
+        return Term(operator.truediv, (other, self), "{} / {}", 7)
+
+    def __floordiv__(self, other: object) -> Term:
+        return Term(operator.floordiv, (self, other), "{} // {}", 7)
+
+    def __mod__(self, other: object) -> Term:
+        return Term(operator.mod, (self, other), "{} % {}", 7)
+
+    def __getitem__(self, place: object) -> Term:
+        return Term(operator.getitem, (self, place), "{}[{}]")
+
+    def __abs__(self) -> Term:
+        return Term(abs, (self,), "abs({})", _CALL)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
+            " negate by ~, write x.is_in(...) for in, and two comparisons instead of a chain;"
+            " what cannot be said so is a @computed function"
+        )
+
+    def __iter__(self) -> Iterator[Spread]:
+        yield Spread(self)
+
+
+class Spread:
+    """The elements of a term in a tuple: ``(1, *x.shape[2:])``."""
+
+    def __init__(self, term: Term) -> None:
+        self.term = term
+
+    def __repr__(self) -> str:
+        return f"*{self.term!r}"
+
+
+_CALL = 10
+"""The level of a call: its operands need no parentheses."""
+
+
+class _Joined(Term):
+    """Conditions joined by & or |: unknown operands do not matter where another one decides."""
+
+    __slots__ = ()
+
+    def evaluate(self, bindings: Bindings) -> bool:
+        decides, unknown = self.function is any, None
+        for operand in self.operands:
+            try:
+                if bool(bindings.value_of(operand)) is decides:
+                    return decides
+            except NotKnown as reason:
+                unknown = reason
+        if unknown is not None:
+            raise unknown
+        return not decides
+
+
+class _Computed(Term):
+    __slots__ = ()
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        found = super().evaluate(bindings)
+        if found is None:
+            raise NotKnown
+        return found
+
+
+class _OrElse(Term):
+    __slots__ = ()
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        try:
+            return bindings.value_of(self.operands[0])
+        except NotGiven:
+            return bindings.value_of(self.operands[1])
+
+
+class _IsOmitted(Term):
+    __slots__ = ()
+
+    def evaluate(self, bindings: Bindings) -> bool:
+        try:
+            bindings.value_of(self.operands[0])
+        except NotGiven:
+            return True
+        return False
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    """Compare what may hold symbolic sizes, which are equal, different, or not known to be."""
+    if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
+        if len(left) != len(right):
+            return False
+        answers: list[bool | None] = []
+        for one, other in zip(left, right, strict=True):
+            try:
+                answers.append(_are_equal(one, other))
+            except NotKnown:
+                answers.append(None)
+        if None in answers and False not in answers:
+            raise NotKnown
+        return all(answers)
+    if left is not right and left != right and (isinstance(left, Expr) or isinstance(right, Expr)):
+        raise NotKnown
+    return bool(left == right)
+
+
+def _differ(left: Any, right: Any) -> bool:
+    return not _are_equal(left, right)
+
+
+def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    return tuple(elements[k] for k in places)
+
+
+def _is_one_of(value: Any, *choices: Any) -> bool:
+    return value in choices
+
+
+# -------------------------------------------------------------------- words
+
+
+def computed(function: Callable[..., Any]) -> Callable[..., Term]:
+    """Make a function of matched values one that rules can call: ``@computed``.
+
+    It is called for each match. Its arguments are a `Matched` for each value, a tuple of them for
+    several inputs, and numbers or tuples for attributes and terms. A function that returns None
+    ends the match.
+    """
+
+    @functools.wraps(function)
+    def record(*operands: Any) -> Term:
+        places = ", ".join(["{}"] * len(operands))
+        return _Computed(function, operands, f"{function.__name__}({places})", _CALL)
+
+    return record
+
+
+def maximum(*terms: object) -> Term:
+    """Return the largest of several terms."""
+    return Term(max, terms, f"maximum({', '.join(['{}'] * len(terms))})", _CALL)
+
+
+class Where:
+    """The conditions of a rule, as conjuncts."""
+
+    def __init__(self, conjuncts: Iterable[Term]) -> None:
+        self.conjuncts = tuple(conjuncts)
+
+
+class Inexact:
+    """The condition under which a match of a rule is inexact."""
+
+    def __init__(self, condition: Term) -> None:
+        self.condition = condition
+
+
+def where(*conditions: object) -> Where:
+    """Return the conditions of a rule: all must be true for it to apply."""
+    return Where(conjunct for each in conditions for conjunct in _conjuncts(_as_condition(each)))
+
+
+def inexact_if(condition: object) -> Inexact:
+    """Return the condition under which results may differ in their last bits.
+
+    Unless it is certainly false, a match counts as inexact and applies at level 2 only.
+    """
+    return Inexact(_as_condition(condition))
+
+
+def _conjuncts(term: Term) -> Iterator[Term]:
+    if isinstance(term, _Joined) and term.function is all:
+        for operand in term.operands:
+            yield from _conjuncts(operand)
+    else:
+        yield term
+
+
+def _as_condition(condition: object) -> Term:
+    if isinstance(condition, Term):
+        return condition
+    hint = ": compare what is known of values, as in x.rank == 2"
+    raise TypeError(f"{text_of(condition)} is no condition{hint}")
+
+
+def symbols_of(*things: Any) -> Iterator[Recorded]:
+    """Yield the symbols that terms need."""
+    pending = [*things]
+    while pending:
+        thing = pending.pop()
+        if isinstance(thing, Term) and thing.operands:
+            pending.extend(thing.operands)
+        elif isinstance(thing, Recorded):
+            yield thing
+        elif isinstance(thing, (tuple, list)):
+            pending.extend(thing)
+        elif isinstance(thing, slice):
+            pending.extend((thing.start, thing.stop, thing.step))
+        elif isinstance(thing, Spread):
+            pending.append(thing.term)
+
+
+def text_of(thing: Any) -> str:
+    """Return a term, symbol or plain value as it is written in a rule."""
+    if isinstance(thing, ir.DataType):
+        return thing.name
+    if isinstance(thing, slice):
+        parts = ["" if part is None else text_of(part) for part in (thing.start, thing.stop)]
+        return ":".join(parts if thing.step is None else [*parts, text_of(thing.step)])
+    if isinstance(thing, (tuple, list)):
+        inner = ", ".join(map(text_of, thing))
+        return f"({inner},)" if len(thing) == 1 else f"({inner})"
+    name = getattr(thing, "name", None)
+    return name if name and isinstance(thing, Recorded) else repr(thing)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mkdocs.structure.files import File, Files
 
 from onnxfold.rewrite import Rule, RuleSet
-from onnxfold.rewrite.patterns import text_of
 from onnxfold.rewrite.rule import builtin_rule_sets
 
 if TYPE_CHECKING:
@@ -92,18 +91,16 @@ def _exactness(rule: Rule) -> str:
     """Return whether a rule keeps every bit, and for which matches."""
     if isinstance(rule.inexact, bool):
         return "no" if rule.inexact else "yes"
-    return f"unless `{text_of(rule.inexact)}`"
+    return f"unless `{rule.inexact!r}`"
 
 
 def _pattern(rule: Rule) -> str:
     """Return the pattern, replacement and conditions of a rule as text."""
     first, last = rule.opset
     opset = f"opset {first} to {last}" if last else f"opset {first} and later"
-    pair = rule.pair
-    before, after = (", ".join(map(repr, side)) for side in (pair.patterns, pair.replacements))
-    lines = [f"{rule.name}  ({rule.place}, {opset})", f"  {before}"]
-    lines.append(f"  >> {after}")
-    lines += [f"  where {text_of(condition)}" for condition in rule.where]
+    before, after, conditions = rule.texts
+    lines = [f"{rule.name}  ({rule.place}, {opset})", f"  {before}", f"  >> {after}"]
+    lines += [f"  where {condition}" for condition in conditions]
     return "\n".join(
         textwrap.fill(line, 84, subsequent_indent="     ", break_long_words=False) for line in lines
     )

@@ -3,18 +3,26 @@
 import onnx
 
 import onnxfold
-from onnxfold.rewrite import constants, op, rule, rule_set, values
+from onnxfold.rewrite import Constant, computed, op, rule, rule_set, where
 
-x = values("x")
-low = constants("low")
 
-relu_of_exp = rule(op.Relu(op.Exp(x)) >> op.Exp(x), doc="Exp is never negative.")
+@rule
+def relu_of_exp(x):
+    """Exp is never negative."""
+    return op.Relu(op.Exp(x)) >> op.Exp(x)
 
-max_of_relu = rule(
-    op.Max(op.Relu(x), low) >> op.Max(x, low),
-    where=lambda low: (low.array > 0).all(),
-    doc="Relu is redundant before Max with positive numbers.",
-)
+
+@computed
+def is_positive(c):
+    """Return whether all elements are positive."""
+    return (c.array > 0).all()
+
+
+@rule
+def max_of_relu(x, c: Constant):
+    """Relu is redundant before Max with positive numbers."""
+    return op.Max(op.Relu(x), c) >> op.Max(x, c), where(is_positive(c))
+
 
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
     own (float[n] x) => (float[n] y, float[n] z)

@@ -1,11 +1,13 @@
 """The rule sets: declarative rewrites as plain data, filed by subject.
 
-A module here is a rule set; each rule is a module variable, and its name is the variable's::
+A module here is a rule set; each rule is a function, which runs once, when the rule is made::
 
-    from onnxfold.rewrite import op, rule, values
+    from onnxfold.rewrite import op, rule
 
-    x = values("x")
-    relu_of_relu = rule(op.Relu(op.Relu(x)) >> op.Relu(x), doc="Relu twice is Relu once.")
+    @rule
+    def relu_of_relu(x):
+        \"\"\"Relu twice is Relu once.\"\"\"
+        return op.Relu(op.Relu(x)) >> op.Relu(x)
 
 Its tests, in the table ``tests/rules/<module>.txt``, are models before and after::
 

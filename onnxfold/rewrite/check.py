@@ -12,7 +12,7 @@ from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
-    AttributeVariable,
+    Attribute,
     Expression,
     Literal,
     MadeConstant,
@@ -83,7 +83,7 @@ def _check_pattern(pattern: Expression) -> None:
             raise TypeError("result is for replacements; the pattern is what makes it")
         if isinstance(expression, Op):
             for attribute, wanted in expression.attributes.items():
-                if isinstance(wanted, Term) and not isinstance(wanted, AttributeVariable):
+                if isinstance(wanted, Term) and not isinstance(wanted, Attribute):
                     raise TypeError(
                         f"{attribute}={wanted!r} in a pattern: use an attribute variable and where"
                     )
@@ -95,7 +95,7 @@ def _bound_by(pattern: Expression) -> set[object]:
     if isinstance(pattern, AnyOf):
         choices = [_bound_by(choice) for choice in pattern.operands]
         # a variable is omitted where the choice is one without it; an op is not there
-        variables = {v for v in set.union(*choices) if isinstance(v, (Variable, AttributeVariable))}
+        variables = {v for v in set.union(*choices) if isinstance(v, (Variable, Attribute))}
         return set.intersection(*choices) | variables | bound
     if isinstance(pattern, Op):
         bound |= {pattern.variable, *attribute_variables(pattern)}
@@ -137,7 +137,7 @@ def _check_new_op(op: Op, bound: set[object]) -> None:
     elif len(op.op_types) > 1:
         raise ValueError(f"{op!r}: which op? use the op variable of the pattern")
     for name, value in op.attributes.items():
-        if isinstance(value, AttributeVariable):
+        if isinstance(value, Attribute):
             _require_bound(value, bound, "the replacement")
         if value is anything:
             raise TypeError(f"{name}={value!r} is for patterns only")

@@ -22,7 +22,7 @@ from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    ConstantVariable,
+    Constant,
     Expression,
     Filled,
     Literal,
@@ -434,7 +434,7 @@ def _could_be(pattern: Expression, origin: _Origin) -> bool:
     if origin is None:
         return False
     op_type, domain, is_constant = origin
-    if isinstance(pattern, (ConstantVariable, Literal, Near, Filled)):
+    if isinstance(pattern, (Constant, Literal, Near, Filled)):
         return is_constant
     if isinstance(pattern, (Op, OutputOf)):
         op = op_of(pattern)

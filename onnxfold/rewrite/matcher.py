@@ -26,8 +26,8 @@ from onnxfold.rewrite.matched import Matched
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
-    AttributeVariable,
-    ConstantVariable,
+    Attribute,
+    Constant,
     Expression,
     Filled,
     Literal,
@@ -38,8 +38,8 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Rest,
     Symbol,
+    Values,
     ValueVariable,
-    VariadicVariable,
     anything,
     op_of,
     result,
@@ -109,7 +109,7 @@ class Match:
         Raises:
             NotKnown: as for `value_of`, or a size in it is not a number.
         """
-        if isinstance(thing, AttributeVariable):
+        if isinstance(thing, Attribute):
             return self.bound(thing)
         found = self.value_of(thing)
         if isinstance(thing, Term) and found is None:
@@ -185,7 +185,7 @@ class _Matcher:
         others = [(self._slots[op_of(p)], _index_of(p)) for p in rule.pair.patterns[1:]]
         all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
         # of the alternatives that were not taken
-        variadic = {k for thing, k in rule.slots.items() if isinstance(thing, VariadicVariable)}
+        variadic = {k for thing, k in rule.slots.items() if isinstance(thing, Values)}
         may_be_open = any(isinstance(e, (AnyOf, Optional)) for e in walk(rule.pair.patterns))
 
         def accept(facts: ModelFacts, slots: _Slots) -> Match | None:
@@ -424,7 +424,7 @@ class _Matcher:
         return match_attributes
 
     def _attribute(self, name: str, wanted: Any, slot: int, then: _Step) -> _Step:
-        own = self._slots[wanted] if isinstance(wanted, AttributeVariable) else None
+        own = self._slots[wanted] if isinstance(wanted, Attribute) else None
         literal = _rounded(wanted)
 
         def match_attribute(facts: ModelFacts, slots: _Slots) -> Match | None:
@@ -444,7 +444,7 @@ class _Matcher:
 
 
 _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
-    **dict.fromkeys((ValueVariable, ConstantVariable, Literal, Near, Filled), _Matcher._leaf),
+    **dict.fromkeys((ValueVariable, Constant, Literal, Near, Filled), _Matcher._leaf),
     Omitted: _Matcher._omitted,
     Optional: _Matcher._optional,
     Rest: _Matcher._rest,
@@ -463,7 +463,7 @@ def _is_near(facts: ModelFacts, value: ir.Value, number: float) -> bool:
 
 
 _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, float], bool | None]] = {
-    ConstantVariable: lambda facts, value, _: facts.known.is_constant(value),
+    Constant: lambda facts, value, _: facts.known.is_constant(value),
     Literal: lambda facts, value, number: facts.is_number(value, number),
     Near: _is_near,
     Filled: lambda facts, value, number: facts.known.all_equal(value, number),

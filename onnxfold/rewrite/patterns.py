@@ -71,7 +71,7 @@ class Outputs:
 
 def as_expression(operand: Any) -> Expression:
     """Return an expression of an operand: a number becomes a literal, None an omitted input."""
-    if isinstance(operand, VariadicVariable):
+    if isinstance(operand, Values):
         raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Expression):
         return operand
@@ -86,7 +86,7 @@ def as_expression(operand: Any) -> Expression:
 
 def is_on_constants(expression: Expression) -> bool:
     """Return whether an expression stands for a compile-time constant in every model."""
-    if isinstance(expression, (ConstantVariable, Literal, Filled, MadeConstant, Omitted)):
+    if isinstance(expression, (Constant, Literal, Filled, MadeConstant, Omitted)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
@@ -123,13 +123,13 @@ class ValueVariable(Variable):
     """Any value."""
 
 
-class ConstantVariable(ValueVariable):
+class Constant(ValueVariable):
     """Any compile-time constant."""
 
     weight = 1
 
 
-class VariadicVariable(Variable):
+class Values(Variable):
     """Any number of inputs, none included: ``op.Concat(*xs, axis=a)``."""
 
     @property
@@ -146,7 +146,7 @@ class Rest(Expression):
 
     weight = 6
 
-    def __init__(self, variable: VariadicVariable) -> None:
+    def __init__(self, variable: Values) -> None:
         self.variable = variable
         self.operands = (variable,)
 
@@ -186,7 +186,7 @@ class RootResult(Symbol, Expression):
 result = RootResult()
 
 
-class AttributeVariable(Term):
+class Attribute(Term):
     """Stands for the value of an attribute: int, float, str, or a tuple of them."""
 
     __slots__ = ("name",)

@@ -17,7 +17,7 @@ from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    AttributeVariable,
+    Attribute,
     Expression,
     Filled,
     MadeConstant,
@@ -123,9 +123,27 @@ def walk(expressions: Any) -> Iterator[Expression]:
         yield from expression.walk()
 
 
-def attribute_variables(op: Op) -> list[AttributeVariable]:
+def attribute_variables(op: Op) -> list[Attribute]:
     """Return the variables that an op of a pattern binds to attributes."""
-    return [each for each in op.attributes.values() if isinstance(each, AttributeVariable)]
+    return [each for each in op.attributes.values() if isinstance(each, Attribute)]
+
+
+def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
+    """Return the last line of a file that led to an error.
+
+    Args:
+        error: The error.
+        path: The file.
+        line: The line to name if the error has none.
+    """
+    if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
+        line = error.lineno or line
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == os.fspath(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
 
 
 # -------------------------------------------------------------------- rule sets
@@ -202,8 +220,13 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
         spec.loader.exec_module(module)
     except FileNotFoundError:
         raise UsageError("cannot load the rules: no such file", file=path) from None
-    except (OSError, SyntaxError, ImportError, NameError) as error:
-        raise UsageError(f"cannot load the rules: {error}", file=path) from error
+    except RuleError:
+        raise
+    except Exception as error:  # whatever a user's file does when it is loaded
+        kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
+        reason = error.msg if isinstance(error, SyntaxError) else error
+        place = f"line {line_of(error, path, 1)}: {kind}"
+        raise UsageError(f"cannot load the rules: {place}{reason}", file=path) from error
     found = rule_set_of(module)
     if not found.rules:
         raise UsageError("there is no rule in it", file=path)

@@ -13,8 +13,8 @@ from onnxfold.rewrite.check import check_rule
 from onnxfold.rewrite.conditions import Inexact, Term, Where
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    AttributeVariable,
-    ConstantVariable,
+    Attribute,
+    Constant,
     Expression,
     Filled,
     MadeConstant,
@@ -25,16 +25,12 @@ from onnxfold.rewrite.patterns import (
     OpVariable,
     Outputs,
     Pair,
+    Values,
     ValueVariable,
-    VariadicVariable,
     as_expression,
     result,
 )
-from onnxfold.rewrite.rule import Rule, RuleError
-
-Constant = ConstantVariable
-Values = VariadicVariable
-Attribute = AttributeVariable
+from onnxfold.rewrite.rule import Rule, RuleError, line_of
 
 
 def optional(operand: Operand) -> Expression:
@@ -213,23 +209,21 @@ def _rule_of(
 ) -> Rule:
     code = function.__code__
     try:
-        names = code.co_varnames[: code.co_argcount]
+        count, several = code.co_argcount, code.co_flags & inspect.CO_VARARGS
+        last = count + code.co_kwonlyargcount
+        names = code.co_varnames[:last]
         symbols = {n: _symbol(function, n) for n in names if n not in given}
-        arguments = [given[n] if n in given else symbols[n] for n in names]
-        if code.co_flags & inspect.CO_VARARGS:
-            rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
-            arguments.extend(VariadicVariable(rest))
-        made = _made(function, name, function(*arguments), symbols, {**options, **given})
+        arguments = {n: given[n] if n in given else symbols[n] for n in names}
+        positional = [arguments.pop(n) for n in names[:count]]
+        rest = Values(code.co_varnames[last]) if several else ()
+        made = _made(
+            function, name, function(*positional, *rest, **arguments), symbols, {**options, **given}
+        )
         # ours are checked by a test: that takes as long as making them
         if not made.ours:
             check_rule(made, symbols.values())
     except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
-        line = code.co_firstlineno
-        trace = error.__traceback__
-        while trace is not None:
-            if trace.tb_frame.f_code.co_filename == code.co_filename:
-                line = trace.tb_lineno
-            trace = trace.tb_next
+        line = line_of(error, code.co_filename, code.co_firstlineno)
         place = f"{os.path.basename(code.co_filename)}:{line}"
         raise RuleError(f"rule {name} ({place}): {error}") from error
     return made
@@ -263,7 +257,7 @@ def _made(
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
-        doc=options.get("doc") or " ".join((function.__doc__ or "").split()),
+        doc=" ".join((options.get("doc") or function.__doc__ or "").split()),
         file=function.__code__.co_filename,
         line=function.__code__.co_firstlineno,
         name=name,
@@ -278,7 +272,7 @@ _OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
 def _symbol(function: FunctionType, name: str) -> Any:
     """Return the symbol of a parameter, by its annotation."""
     annotation = function.__annotations__.get(name, "Value")
-    kind = getattr(annotation, "__name__", str(annotation).rpartition(".")[2])
+    kind = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
     if kind not in _KINDS:
         raise TypeError(f"{name}: {kind} is no kind of variable; there are {', '.join(_KINDS)}")
     return _KINDS[kind](name)
@@ -286,7 +280,7 @@ def _symbol(function: FunctionType, name: str) -> Any:
 
 _KINDS: dict[str, Callable[[str], Any]] = {
     "Value": ValueVariable,
-    "Constant": ConstantVariable,
-    "Values": VariadicVariable,
-    "Attribute": AttributeVariable,
+    "Constant": Constant,
+    "Values": Values,
+    "Attribute": Attribute,
 }

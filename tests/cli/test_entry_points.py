@@ -16,10 +16,13 @@ import pytest
 MODULE = '''
 import onnx_ir as ir
 
-from onnxfold.rewrite import op, rule, values
+from onnxfold.rewrite import op, rule
 
-x = values("x")
-hardmax_twice = rule(op.Hardmax(op.Hardmax(x)) >> op.Hardmax(x), doc="Once is enough.")
+
+@rule
+def hardmax_twice(x):
+    """Once is enough."""
+    return op.Hardmax(op.Hardmax(x)) >> op.Hardmax(x)
 
 
 class Rename(ir.passes.InPlacePass):

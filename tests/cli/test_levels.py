@@ -75,9 +75,8 @@ def test_a_disabled_rule_does_not_fire(run, model, tmp_path):
 def test_rules_of_a_file(run, model, tmp_path):
     rules = tmp_path / "mine.py"
     rules.write_text(
-        "from onnxfold.rewrite import op, rule, values\n"
-        "x = values('x')\n"
-        "relu_to_neg = rule(op.Relu(x) >> op.Neg(x), doc='Wrong on purpose.')\n"
+        "from onnxfold.rewrite import op, rule\n\n@rule\ndef relu_to_neg(x):\n"
+        "    'Wrong on purpose.'\n    return op.Relu(x) >> op.Neg(x)\n"
     )
     assert run("optimize", model, "--rules", rules, "-o", tmp_path / "o.onnx").code == 0
     assert "Neg" in ops(tmp_path / "o.onnx")

@@ -42,7 +42,7 @@ INSIDE = {
         *("adapters", "sessions"),
     ),
     "rewrite": (
-        *("matched", "patterns", "rule", "check", "words"),
+        *("conditions", "matched", "patterns", "rule", "check", "words"),
         *("matcher", "build", "apply", "driver"),
     ),
 }

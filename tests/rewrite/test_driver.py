@@ -12,14 +12,16 @@ from onnxfold.rules import transposes
 import onnxfold
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
-from onnxfold.rewrite import RuleSet, attributes, constants, op, rule, values
+from onnxfold.rewrite import Attribute, RuleSet, op, rule, where
 
-x, y, z = values("x y z")
-c1, c2 = constants("c1 c2")
-p = attributes("p")
 F32 = np.float32
 
-double_negation = rule(op.Neg(op.Neg(x)) >> x)
+
+@rule
+def double_negation(x):
+    return op.Neg(op.Neg(x)) >> x
+
+
 RULES = RuleSet("test", (double_negation,))
 
 
@@ -60,12 +62,18 @@ def test_an_intermediate_output_stays():
 
 
 def test_intermediates_with_other_users():
-    pushed = rule(op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x)))
+    @rule
+    def pushed(x):
+        return op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x))
+
+    @rule(shared=True)
+    def shared(x):
+        return op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x))
+
     text = """g (float[N,2] x) => (float[2,N] y, float[N,2] z) {
         t = Relu(x) y = Transpose(t) z = Neg(t) }"""
     _, report = simplified(parsed(text), RuleSet("test", (pushed,)))
     assert not report.total, "it would add a node"
-    shared = rule(op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x)), shared=True)
     model, report = simplified(parsed(text), RuleSet("test", (shared,)))
     assert report.total == 1 and len(ops(model)) == 4
     single = parsed("g (float[N,2] x) => (float[2,N] y) { t = Relu(x) y = Transpose(t) }")
@@ -87,7 +95,10 @@ def test_outer_values_are_matched_inside_a_subgraph():
 
 
 def test_work_is_not_moved_into_a_subgraph():
-    grow = rule(op.Relu(op.Neg(x)) >> op.Neg(op.Min(x, 0)))
+    @rule
+    def grow(x):
+        return op.Relu(op.Neg(x)) >> op.Neg(op.Min(x, 0))
+
     text = """g (float[N] x, bool b) => (float[N] y) {
         s = Neg(x)
         y = If (b) <
@@ -103,7 +114,11 @@ def test_functions_get_constant_nodes_instead_of_initializers():
     text = "g (float[N] x) => (float[N] y) { y = f.F(x) }"
     function = """<domain: "f", opset_import: ["": 17]> F (v) => (w) {
         a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }"""
-    made = rule(op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0))
+
+    @rule
+    def made(x):
+        return op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0)
+
     model, report = simplified(
         parsed(text, functions=function), RuleSet("test", (double_negation, made))
     )
@@ -145,9 +160,14 @@ def test_a_value_with_many_users_is_no_trouble():
 
 
 def test_rules_that_undo_each_other_are_reported(caplog):
-    there = rule(op.Neg(op.Relu(x)) >> op.Mul(op.Relu(x), -1))
-    back = rule(op.Mul(op.Relu(x), -1) >> op.Neg(op.Relu(x)))
-    there.name, back.name = "there", "back"
+    @rule
+    def there(x):
+        return op.Neg(op.Relu(x)) >> op.Mul(op.Relu(x), -1)
+
+    @rule
+    def back(x):
+        return op.Mul(op.Relu(x), -1) >> op.Neg(op.Relu(x))
+
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }")
     with caplog.at_level(logging.WARNING, logger="onnxfold"):
         model, report = simplified(proto, RuleSet("test", (there, back)))
@@ -157,7 +177,10 @@ def test_rules_that_undo_each_other_are_reported(caplog):
 
 
 def test_a_rule_that_grows_for_ever_ends():
-    grows = rule(op.Neg(x) >> op.Neg(op.Neg(op.Neg(x))))
+    @rule
+    def grows(x):
+        return op.Neg(x) >> op.Neg(op.Neg(op.Neg(x)))
+
     proto = parsed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     _, report = simplified(proto, RuleSet("test", (grows,)))
     assert report.loops and report.total == 500
@@ -182,7 +205,10 @@ def test_provenance():
 
 
 def test_new_names_are_fresh_and_readable():
-    made = rule(op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x)), inexact=True)
+    @rule(inexact=True)
+    def made(x):
+        return op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x))
+
     text = "g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }"
     model, _ = simplified(parsed(text), RuleSet("test", (made,)), level=2)
     assert [o.name for n in model.graph for o in n.outputs] == ["y/Neg", "y/Abs", "y"]
@@ -192,7 +218,6 @@ def test_keep_and_disable():
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
     _, report = simplified(proto, keep=("s",))
     assert not report.total
-    double_negation.name = "double_negation"
     for name in ("test", "double_negation"):
         assert not simplified(proto, disable=[name])[1].total
     with pytest.raises(Exception, match="neither a rule nor a rule set"):
@@ -207,16 +232,24 @@ def test_optional_sets_and_targets():
 
 
 def test_benefit_orders_rules():
-    late = rule(op.Neg(op.Neg(x)) >> op.Identity(x))
-    soon = rule(op.Neg(op.Neg(x)) >> x, benefit=1)
-    soon.name, late.name = "soon", "late"
+    @rule
+    def late(x):
+        return op.Neg(op.Neg(x)) >> op.Identity(x)
+
+    @rule(benefit=1)
+    def soon(x):
+        return op.Neg(op.Neg(x)) >> x
+
     proto = parsed("g (float[N] x) => (float[N] y) { t = Relu(x) s = Neg(t) y = Neg(s) }")
     _, report = simplified(proto, RuleSet("test", (late, soon)))
     assert report.counts == {"soon": 1}
 
 
 def test_stale_value_info_is_not_believed():
-    half = rule(op.Cast(op.Neg(x), to=p) >> op.Neg(x), where=lambda x, p: x.dtype == p)
+    @rule
+    def half(x, p: Attribute):
+        return op.Cast(op.Neg(x), to=p) >> op.Neg(x), where(x.dtype == p)
+
     instance = graph("float[N] x", "t = Neg(x)", "y = Cast<to=10>(t)")
     instance.model.graph.value_info.append(
         onnx.helper.make_tensor_value_info("t", onnx.TensorProto.FLOAT16, ["N"])
@@ -236,7 +269,11 @@ def test_removing_a_node_with_a_subgraph_frees_what_it_read():
         y = Sub(z, z)
         unused = Neg(t)
     }"""
-    made = rule(op.Concat(x, axis=0) >> x)
+
+    @rule
+    def made(x):
+        return op.Concat(x, axis=0) >> x
+
     model, _ = simplified(parsed(text), RuleSet("test", (made,)))
     assert "Concat" not in ops(model)
 

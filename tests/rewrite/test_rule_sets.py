@@ -7,11 +7,9 @@ from onnx_ir.passes import common
 
 from onnxfold.errors import UsageError
 from onnxfold.passes.simplify import Simplify
-from onnxfold.rewrite import op, rule, rule_set, values
+from onnxfold.rewrite import RuleError, op, rule, rule_set
 from onnxfold.rewrite.check import check_rule
 from onnxfold.rewrite.rule import builtin_rule_sets, load_rules
-
-x = values("x")
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_doc():
@@ -27,27 +25,45 @@ def test_every_rule_is_right():
             check_rule(each)
 
 
-def test_rules_are_named_after_their_variables():
-    found = rule_set("mine", {"twice": rule(op.Neg(op.Neg(x)) >> x, doc="Twice."), "_n": 1})
+def test_rules_are_named_after_their_functions():
+    @rule
+    def twice(x):
+        """Twice."""
+        return op.Neg(op.Neg(x)) >> x
+
+    found = rule_set("mine", {"twice": twice, "several": (twice,), "_n": 1})
     assert [each.name for each in found] == ["twice"]
     assert "twice  Twice." in str(found)
 
 
+MINE = """from onnxfold.rewrite import *
+
+@rule
+def abs_twice(x):
+    \"\"\"Once is enough.\"\"\"
+    return op.Abs(op.Abs(x)) >> op.Abs(x)
+"""
+
+
 def test_rules_from_a_file(tmp_path):
     path = tmp_path / "mine.py"
-    path.write_text(
-        "from onnxfold.rewrite import *\n"
-        "x = values('x')\n"
-        "abs_twice = rule(op.Abs(op.Abs(x)) >> op.Abs(x), doc='Once is enough.')\n"
-    )
+    path.write_text(MINE)
     found = load_rules(path)
     assert found.name == "mine" and [each.name for each in found] == ["abs_twice"]
-    for text, message in (("x = 1", "no rule"), ("def", "cannot load"), ("import no_such", "load")):
+    for text, message in (
+        ("x = 1", "no rule"),
+        ("x = 1\ndef", r"line 2: invalid syntax"),
+        ("import no_such", r"line 1: No module"),
+        ("\n\nx = 1 / 0", r"line 3: ZeroDivisionError"),
+    ):
         path.write_text(text)
         with pytest.raises(UsageError, match=message):
             load_rules(path)
     with pytest.raises(UsageError):
         load_rules(tmp_path / "missing.py")
+    path.write_text(MINE.replace("op.Abs(x)) >>", "op.Abs(x), x) >>"))
+    with pytest.raises(RuleError, match=r"mine\.py:3"):
+        load_rules(path)
 
 
 def test_between_passes_of_onnx_ir():

@@ -15,7 +15,21 @@ from onnxfold.bench.models import Benchmark, bench_models
 from onnxfold.comparison import Comparison
 from onnxfold.passes import all_passes, create
 from onnxfold.report.summary import Report
-from onnxfold.rewrite import Rule, RuleSet, constants, op, rule, rule_set, values
+from onnxfold.rewrite import (
+    Attribute,
+    Constant,
+    Matched,
+    Rule,
+    RuleSet,
+    Value,
+    Values,
+    computed,
+    inexact_if,
+    op,
+    rule,
+    rule_set,
+    where,
+)
 
 path = Path("in.onnx")
 proto = onnx.load("in.onnx")
@@ -47,10 +61,29 @@ onnxfold.save(
     progress=written,
 )
 
+
 # rules and passes
-x, c = values("x"), constants("c")
-mine: Rule = rule(op.Relu(op.Exp(x)) >> op.Exp(x), doc="Exp is never negative.")
-rules: RuleSet = rule_set("own", {"mine": mine}, doc="My own rules.")
+@rule(inexact=True, opset=(7, 20), seen_in="package/model")
+def plain(x: Value, c: Constant) -> object:
+    """Exp is never negative."""
+    return op.Relu(op.Exp(x)) >> op.Exp(x), where(x.rank == 2, c.array.shape == x.shape)
+
+
+@rule(each={"one": (1,), "two": (2,)})
+def several(x: Value, xs: Values, a: Attribute, number: int) -> object:
+    """Conditions are recorded."""
+    pair = op.Concat(x, *xs, axis=a) >> op.Concat(x, *xs, axis=a + number)
+    return pair, where((x.rank + a > number) & ~x.is_float, is_small(x)), inexact_if(x.is_float)
+
+
+@computed
+def is_small(x: Matched) -> bool:
+    """Return whether there are few elements."""
+    return x.size < 10
+
+
+mine: Rule = plain
+rules: RuleSet = rule_set("own", {"mine": mine, "several": several}, doc="My own rules.")
 create("dead-code")(model)
 names: list[str] = list(all_passes())
 

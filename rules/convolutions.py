@@ -83,7 +83,7 @@ def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
 
 
 def _has_vector_bias(b: Constant) -> Term:
-    """The bias, if there is one, has one number a channel or column, or one for all."""
+    """Return whether the bias, if any, has one number for each channel or column, or for all."""
     return b.is_omitted | (b.rank < 2) | (b.shape[0] == 1)
 
 

@@ -61,12 +61,12 @@ def factor_of_product(x, a, c):
     return op.Mul(product, c) >> op.MatMul(x, op.Mul(a, c)), _is_factor(x, a, c, product)
 
 
-@rule(inexact=rounds, seen_in="torch/lora_half")
+@rule(inexact=True, seen_in="torch/lora_half")
 def product_in_another_type(x, a, s: Attribute, t: Attribute):
     """A product computed in another dtype is computed in the dtype of x: the constant is cast."""
     product = op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t)
     return product >> op.MatMul(x, op.Cast(a, to=t)), where(
-        ~x.is_fixed, a.is_runtime_constant, x.dtype == t
+        ~x.is_fixed, a.is_runtime_constant, x.dtype == t, x.is_float, a.is_float
     )
 
 

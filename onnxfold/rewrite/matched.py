@@ -223,8 +223,11 @@ class Value(Recorded):
     @question
     def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
         """Return whether a permutation of the axes moves only axes of size 1."""
-        order = [axis for axis in permutation if self.shape[axis] != 1]
-        return order == sorted(order)
+        axes = tuple(permutation)
+        if sorted(axes) != list(range(self.rank)):
+            raise NotKnown  # it is none
+        moved = [axis for axis in axes if self.shape[axis] != 1]
+        return moved == sorted(moved)
 
     @fact
     def is_constant(self: Matched) -> bool:

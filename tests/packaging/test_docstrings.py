@@ -8,7 +8,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NOT_IMPERATIVE = {"The", "A", "An", "What", "Whether", "Why", "How", "Everybody", "Somebody"}
-DESCRIBED_BY = {"property", "cached_property", "setter", "contextmanager", "command", "group"}
+DESCRIBED_BY = {
+    "property",
+    "fact",
+    "cached_property",
+    "setter",
+    "contextmanager",
+    "command",
+    "group",
+}
 
 
 def functions() -> Iterator[tuple[str, ast.FunctionDef]]:

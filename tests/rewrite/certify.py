@@ -33,7 +33,7 @@ from onnx import helper
 from onnx.printer import to_text
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 from reference_session import reference_session
-from rule_mutants import changes, mutant
+from rule_mutants import changes, mutant, pairs
 
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.options import Options
@@ -45,6 +45,9 @@ SIZES = (1, 2, 5, 0)
 
 _ROUNDS = 3
 _MUTANTS = int(os.environ.get("MUTANTS", "4"))
+_SEED = int(os.environ.get("MUTANTS_SEED", "0"))
+_LOOSE = 0.05
+"""Error of an inexact rule on a mutant relative to the largest value: dtypes are narrow there."""
 
 
 @dataclass
@@ -172,14 +175,23 @@ def _rule_set(rules: Rule | tuple[Rule, ...]) -> RuleSet:
 def _certify_mutants(found: RuleSet, instance: Instance) -> None:
     """Wherever a rule fires on a mutant that runs, the bits are the same."""
     ours = all(rule.ours for rule in found)
-    every = list(changes(instance.model)) if ours and _refuses_nonsense() else []
-    for what, change in random_choice.Random(0).sample(every, min(_MUTANTS, len(every))):
-        model = mutant(instance.model, change)
+    single = changes(instance.model) if ours and _refuses_nonsense() else []
+    rng = random_choice.Random(_SEED)
+    several = rng.sample(single, min(_MUTANTS, len(single)))
+    for what, change in itertools.chain(several, pairs(single, _MUTANTS, rng)):
+        try:
+            model = mutant(instance.model, change)
+        except Exception:  # the second change needs what the first has removed
+            continue
         rewritten = ir.from_proto(model)
         target = found.rules[0].target
-        simplify = Simplify([found], options=Options(target=target))
-        simplify(rewritten)
-        if not simplify.report.total:
+        # where a rule is inexact, tame numbers still give nearly the same
+        for level, tolerance in ((1, 0.0), (2, _LOOSE)):
+            simplify = Simplify([found], options=Options(level=level, target=target))
+            simplify(rewritten)
+            if simplify.report.total:
+                break
+        else:
             continue
         feeds = {
             i.name: instance.feeds[i.name].astype(ir.DataType(i.type.tensor_type.elem_type).numpy())
@@ -187,12 +199,15 @@ def _certify_mutants(found: RuleSet, instance: Instance) -> None:
             if i.name in instance.feeds
             and instance.feeds[i.name].ndim == len(i.type.tensor_type.shape.dim)
         }
+        compared = Instance(model, instance.sizes, feeds)
         try:
             reference_session(model)
         except Exception:  # it is no valid model
             continue
         try:
-            _compare(Instance(model, instance.sizes, feeds), ir.to_proto(rewritten), 0.0)
+            _compare(
+                compared, ir.to_proto(rewritten), tolerance, rounds=1 if tolerance else _ROUNDS
+            )
         except Exception as error:
             text = f"{found.name} {what}\n{to_text(instance.model)}"
             raise AssertionError(f"{text}\n{error}") from error
@@ -304,19 +319,26 @@ def _rename(body: onnx.GraphProto, names: dict[str, str]) -> None:
 # -------------------------------------------------------------------- running
 
 
-def _compare(instance: Instance, rewritten: onnx.ModelProto, tolerance: float) -> int:
+def _compare(
+    instance: Instance, rewritten: onnx.ModelProto, tolerance: float, rounds: int = _ROUNDS
+) -> int:
     """Run both at every choice of sizes; the number of runs that could be compared."""
     before, after = reference_session(instance.model), None
     compared = 0
     for sizes in _size_choices(instance):
-        for seed in range(_ROUNDS):
+        for seed in range(rounds):
             feeds = _feeds(instance, sizes, seed)
             try:
                 expected = before.run(None, feeds)
             except Exception:  # these sizes do not fit together
                 break
             after = after or reference_session(rewritten)
-            got = after.run(None, feeds)
+            try:
+                got = after.run(None, feeds)
+            except Fail:
+                if 0 not in sizes.values():
+                    raise
+                break  # onnxruntime's MatMul of unsigned integers fails over no elements
             for wanted, found in zip(expected, got, strict=True):
                 _assert_same(wanted, found, tolerance, f"sizes {sizes}, seed {seed}")
             compared += 1

@@ -1,4 +1,5 @@
-"""Models that differ from a given one in a dtype, a constant, an attribute, a shape or the opset.
+"""Models that differ from a given one in a dtype, a constant, an attribute, a shape or the opset,
+or in two of these at once.
 
 A rule need not match them, and onnxruntime need not take them; but where both do, the bits must
 stay, and whatever they hold no rule may raise.
@@ -7,6 +8,7 @@ stay, and whatever they hold no rule may raise.
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -28,10 +30,20 @@ _WHOLE = (0, 1, -1, 2, 2**31 - 1, 2**53 + 1, _INT64.max, _INT64.min, _INT64.min 
 _REAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 1e-40, 3e38, np.inf, -np.inf, np.nan)
 
 
-def changes(model: onnx.ModelProto) -> Iterator[tuple[str, Change]]:
+def changes(model: onnx.ModelProto) -> list[tuple[str, Change]]:
     """Each with what it changes."""
-    for found in (_of_dtypes, _of_constants, _of_attributes, _of_shapes, _of_opsets):
-        yield from found(model)
+    kinds = (_of_shapes, _of_opsets, _of_attributes, _of_constants, _of_dtypes)
+    return [change for found in kinds for change in found(model)]
+
+
+def pairs(
+    single: Sequence[tuple[str, Change]], count: int, rng: random.Random
+) -> Iterator[tuple[str, Change]]:
+    """Two changes at once, one after the other; those of dtypes come last."""
+    for _ in range(count if len(single) > 1 else 0):
+        one, other = sorted(rng.sample(range(len(single)), 2))
+        (what, first), (then, second) = single[one], single[other]
+        yield f"{what} and {then}", lambda model, a=first, b=second: (a(model), b(model))
 
 
 def mutant(model: onnx.ModelProto, change: Change) -> onnx.ModelProto:
@@ -140,6 +152,8 @@ def _write(node: int, place: int, value: Any) -> Change:
 def _other_values(attribute: AttributeProto) -> list[Any]:
     if attribute.type == AttributeProto.FLOAT:
         return [*_REAL]
+    if attribute.name in ("to", "dtype"):
+        return [getattr(TensorProto, name) for name in _DTYPES]
     if attribute.type == AttributeProto.INT:
         return [*_WHOLE]
     if attribute.type == AttributeProto.STRING:

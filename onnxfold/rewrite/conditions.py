@@ -107,9 +107,9 @@ class Term(Recorded):
         return Term(min, (self,), "{}.smallest")
 
     @property
-    def is_increasing(self) -> Term:
-        """Whether the elements of a tuple are in order."""
-        return Term(lambda t: list(t) == sorted(t), (self,), "{}.is_increasing")
+    def is_identity(self) -> Term:
+        """Whether a permutation leaves everything in its place: (0, 1, 2, ...)."""
+        return Term(lambda t: list(t) == list(range(len(t))), (self,), "{}.is_identity")
 
     def permuted_by(self, permutation: object) -> Term:
         """Return the elements of a tuple at the places that another one names."""
@@ -283,6 +283,8 @@ def _differ(left: Any, right: Any) -> bool:
 
 
 def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    if sorted(places) != list(range(len(elements))):
+        raise NotKnown  # it is no permutation of them
     return tuple(elements[k] for k in places)
 
 

@@ -186,7 +186,7 @@ def _certify_mutants(found: RuleSet, instance: Instance) -> None:
         rewritten = ir.from_proto(model)
         target = found.rules[0].target
         # where a rule is inexact, tame numbers still give nearly the same
-        for level, tolerance in ((1, 0.0), (2, _LOOSE)):
+        for level in (1, 2):
             simplify = Simplify([found], options=Options(level=level, target=target))
             simplify(rewritten)
             if simplify.report.total:
@@ -204,10 +204,9 @@ def _certify_mutants(found: RuleSet, instance: Instance) -> None:
             reference_session(model)
         except Exception:  # it is no valid model
             continue
+        tolerance, rounds = (0.0, _ROUNDS) if level == 1 else (_LOOSE, 1)
         try:
-            _compare(
-                compared, ir.to_proto(rewritten), tolerance, rounds=1 if tolerance else _ROUNDS
-            )
+            _compare(compared, ir.to_proto(rewritten), tolerance, rounds)
         except Exception as error:
             text = f"{found.name} {what}\n{to_text(instance.model)}"
             raise AssertionError(f"{text}\n{error}") from error

@@ -213,7 +213,7 @@ class Rewriter:
             place = self._place.get(node) or node.outputs[0].name or node.name or ""
             try:
                 match = find_match(rule, node, self._facts)
-                if match is None or (self._level < 2 and not match.is_exact):
+                if match is None or not (match.is_exact or self._level == 2):
                     continue
                 change = apply(match, self._keeps)
             except (Refused, NotKnown):

@@ -17,7 +17,7 @@ from onnxfold.onnx_ir_private import uses
 from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
-"""Operands up to this many elements are shown to shape inference as data (they may be sizes)."""
+"""Operands up to this many elements are shown to shape inference if they may be sizes."""
 # Sizes that no op but one that works element by element keeps: they differ, and one is 1.
 _ANY_SIZES = [2, 3, 1, 5]
 # What onnx raises for nodes that are not valid.
@@ -207,9 +207,12 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
 
 
 def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
+    """Return integers that may be sizes. Of floats (bounds of a Range, scales of a Resize) onnx and
+    onnxruntime do not always make the same sizes.
+    """
     if not buffer.is_known or buffer.size > MOST_SIZES:
         return None
-    if buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8:
+    if not buffer.dtype.is_integer() or buffer.dtype.bitwidth < 8:
         return None
     return tensor_proto(buffer.dtype, buffer.array())
 

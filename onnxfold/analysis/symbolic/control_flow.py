@@ -79,7 +79,11 @@ def _repeat(
     condition, the values to be carried on, and others. Returned is what is known of the carried
     values after the last turn, and of the others in each turn.
     """
-    turn = [of_type(dtype, (), algebra) for dtype in (ir.DataType.INT64, ir.DataType.BOOL)]
+    # onnxruntime makes the number of as many axes as are declared; the condition is that of the
+    # first turn, as declared, or what the body makes
+    declared = body.inputs[0].shape
+    shape = (1,) * (0 if declared is None else len(declared))
+    turn = (of_type(ir.DataType.INT64, shape, algebra), Fact(ir.DataType.BOOL))
     facts = given
     for _ in range(_ATTEMPTS if depth < _DEEPEST_TRIAL else 0):
         made = visit(body, (*turn, *facts))[1:]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -228,7 +230,10 @@ class Builder:
             self._hold(buffer)
         node = ir.Node(domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
         node.outputs[0].name = self._stem
-        return self._hold(self._known.result_of(node, operands, opsets))
+        computed = self._hold(self._known.result_of(node, operands, opsets))
+        if op_type in ("Add", "Sub") and computed is not None:
+            _check_sum(*operands, computed)
+        return computed
 
     def _hold(self, buffer: Buffer | None) -> Buffer | None:
         """Retain a buffer until the replacement is built."""
@@ -358,6 +363,27 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
 
 
 _FLOATS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
+
+
+_FEW = 4096
+"""Elements of constants that are looked at."""
+
+
+def _check_sum(*buffers: Buffer | None) -> None:
+    """Refuse a sum of two constants if each element of it, or of one of them, is lost in rounding.
+
+    ``x + 12582912 - 12582912`` is written for its rounding: such constants do not meet.
+    """
+    arrays = [b.array() for b in buffers if b is not None and b.is_known and b.size <= _FEW]
+    if len(arrays) < 3 or arrays[0].dtype.kind not in "fV":
+        return
+    finfo: Any = ml_dtypes.finfo
+    with np.errstate(all="ignore"):
+        one, other, total = (np.abs(array.astype(np.float64)) for array in arrays)
+        smallest = np.minimum(np.minimum(one, other), total)
+        lost = smallest < np.maximum(one, other) * math.sqrt(finfo(arrays[0].dtype).eps)
+    if total.size and (lost & (one != 0) & (other != 0)).all():
+        raise Refused("a constant is lost in the rounding of another one, which may be meant")
 
 
 def _are_same_numbers(exact: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:

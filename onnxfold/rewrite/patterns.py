@@ -226,7 +226,7 @@ class Literal(Expression):
 
 
 class Near(Literal):
-    """A constant of one element that is the number, as precisely as a float16 has it."""
+    """A constant of one element that is the number as it is rounded to a dtype or written."""
 
     def __repr__(self) -> str:
         return f"near({self.literal:.6g})"

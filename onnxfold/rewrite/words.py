@@ -61,7 +61,10 @@ def filled(number: float) -> Filled:
 
 
 def near(number: float) -> Expression:
-    """In a pattern: a constant of one element that is the number, but for rounding to float16."""
+    """In a pattern: a constant of one element that is the number, but for rounding.
+
+    It may be rounded to the dtype, to float16, or to six or more digits.
+    """
     return Near(number)
 
 

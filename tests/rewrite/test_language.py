@@ -88,6 +88,26 @@ def test_constants_of_a_replacement_are_computed_and_become_no_nodes():
     assert model.graph[0].inputs[1].const_value.numpy() == 3
 
 
+@pytest.mark.parametrize(
+    ("text", "constants", "fires"),
+    [
+        (("t = Add(x, c)", "y = Sub(t, d)"), (12582912, 12582912), False),
+        (("t = Sub(x, c)", "y = Add(t, d)"), (12582912, 12582911), False),
+        (("t = Add(x, c)", "y = Add(d, t)"), (0.3, 12582912), False),
+        (("t = Add(x, c)", "y = Add(t, d)"), ([1e7, -1e7], [-1e7, 1e7]), False),
+        (("t = Add(x, c)", "y = Add(t, d)"), ([1.5, -2], [-1.5, 1]), True),
+        (("t = Add(x, c)", "y = Sub(t, d)"), (1, 0.25), True),
+        (("t = Add(x, c)", "y = Add(t, d)"), (0, 12582912), True),
+    ],
+)
+def test_constants_that_round_what_they_are_added_to_do_not_meet(text, constants, fires):
+    c, d = (np.array(each, F32) for each in constants)
+    before = graph("float[2] x", *text, c=c, d=d)
+    model = ir.from_proto(before.model)
+    Simplify(options=Options(level=2))(model)
+    assert (len(ops(model)) == 1) == fires
+
+
 @pytest.mark.parametrize("one", [F32(1), np.ones(1, F32), np.ones((1, 1), F32)])
 def test_a_number_matches_constants_of_one_element(one):
     @rule
@@ -496,7 +516,22 @@ def test_numbers():
     def close(x):
         return op.Mul(x, near(0.1)) >> op.Neg(x)
 
-    for found, fires in ((F32(0.10001), 1), (np.float16(0.1), 1), (F32(0.11), 0)):
+    @rule
+    def sixth(x):
+        return op.Mul(x, near(1 / 6)) >> op.Neg(x)
+
+    for found, fires in (
+        *((F32(1 / 6), 1), (F32(np.float16(1 / 6)), 1), (np.float16(1 / 6), 1), (F32(0.166667), 1)),
+        *(
+            (F32(0.16675), 0),
+            (F32(0.16667), 0),
+            (np.nextafter(np.float16(1 / 6), np.float16(1)), 0),
+        ),
+    ):
+        dtype = "float16" if found.dtype == np.float16 else "float"
+        _, report = rewritten(sixth, graph(f"{dtype}[N] x", "y = Mul(x, c)", c=found))
+        assert report.total == fires, found
+    for found, fires in ((F32(0.1), 1), (np.float16(0.1), 1), (F32(0.10001), 0)):
         dtype = "float16" if found.dtype == np.float16 else "float"
         _, report = rewritten(close, graph(f"{dtype}[N] x", "y = Mul(x, c)", c=found))
         assert report.total == fires

@@ -1,9 +1,4 @@
-"""How far two arrays are apart, and what half precision costs.
-
-ONNX rounds to float16 or bfloat16 after every op. onnxruntime's CPU provider has few kernels for
-them, runs the others in float32, and leaves out roundings between. Which ones depends on the
-graph around, so a folded model may differ in last bits although every folded value is right.
-"""
+"""How far two arrays are apart."""
 
 from __future__ import annotations
 
@@ -13,21 +8,11 @@ from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
-import onnx_ir as ir
 from numpy.typing import NDArray
-
-from onnxfold.graphs import nodes_within
 
 Array = NDArray[Any]
 _FLOATS = ("float", "bfloat")
 _TILE = 1 << 20  # elements that are widened at once
-
-HALF_NOTE = (
-    "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
-    "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it)"
-)
-_EPSILON: dict[int, float] = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
-_ROUNDINGS = 16
 
 
 @dataclass(frozen=True)
@@ -64,11 +49,10 @@ class Tolerance(NamedTuple):
 
     rtol: float = 0.0
     """Times the size of the first one."""
-    atol: float = 0.0
+    atol: float | Array = 0.0
+    """A number, or one for each element."""
     ulp: int = 0
     """Units in the last place, of floats."""
-    half: float | None = None
-    """The spacing of a half format of which a few roundings are allowed, see `allowance`."""
 
 
 def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
@@ -97,8 +81,11 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
         mismatch = int(where.size - a_wide.size)
         relative = np.where(absolute == 0, 0.0, absolute / np.abs(a_wide))
         close = np.zeros(absolute.shape, dtype=bool)
-        if tolerance.rtol or tolerance.atol:
-            close = absolute <= tolerance.atol + tolerance.rtol * np.abs(a_wide)
+        atol = tolerance.atol
+        if isinstance(atol, np.ndarray):
+            atol = atol.reshape(-1)[where][finite]
+        if tolerance.rtol or np.any(atol):
+            close = absolute <= atol + tolerance.rtol * np.abs(a_wide)
         of_floats: dict[str, Any] = {}
         if has_ulps:
             x, y = _ordered(a_apart[finite]), _ordered(b_apart[finite])
@@ -173,37 +160,3 @@ def _ordered(array: Array) -> Array:
     sign = (bits >> np.uint64(width - 1)).astype(bool)
     magnitude = (bits & np.uint64((1 << (width - 1)) - 1)).astype(np.int64)
     return np.asarray(np.where(sign, -magnitude, magnitude))
-
-
-def half_precision_outputs(model: ir.Model) -> dict[str, float]:
-    """Return the spacing of the half format behind each graph output that depends on half
-    precision.
-    """
-    reached: dict[ir.Value, float] = {}
-
-    def epsilon_of(value: ir.Value) -> float:
-        own = _EPSILON.get(value.dtype, 0.0) if value.dtype is not None else 0.0
-        return max(own, reached.get(value, 0.0))
-
-    for node in model.graph:
-        function = model.functions.get(node.op_identifier())
-        nodes = list(nodes_within([node]))
-        made = [value for inner in nodes[1:] for value in inner.outputs]
-        read = [value for each in nodes for value in each.inputs if value is not None]
-        casts = (*nodes, *(function.all_nodes() if function is not None else ()))
-        epsilon = max([*map(epsilon_of, [*read, *made]), *map(_cast_epsilon, casts)], default=0.0)
-        for output in node.outputs:
-            reached[output] = max(epsilon, epsilon_of(output))
-    outputs = {value.name or "": epsilon_of(value) for value in model.graph.outputs}
-    return {name: epsilon for name, epsilon in outputs.items() if epsilon}
-
-
-def allowance(output: Array, epsilon: float) -> float:
-    """Absolute error that a few roundings at the output's largest finite magnitude may cost."""
-    magnitude = np.abs(output.astype(np.float64))
-    return _ROUNDINGS * epsilon * float(magnitude[np.isfinite(magnitude)].max(initial=0.0))
-
-
-def _cast_epsilon(node: ir.Node) -> float:
-    to = node.attributes.get_int("to", 0) if node.op_type == "Cast" else 0
-    return _EPSILON.get(to, 0.0)

@@ -11,14 +11,8 @@ import numpy as np
 
 from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.metrics import (
-    HALF_NOTE,
-    Tolerance,
-    allowance,
-    distance,
-    half_precision_outputs,
-    is_float,
-)
+from onnxfold.comparison.half import HALF_NOTE, ROUNDINGS, half_precision_outputs, moves
+from onnxfold.comparison.metrics import Tolerance, distance
 from onnxfold.comparison.result import Comparison, OutputResult
 from onnxfold.comparison.runners import (
     CannotLoad,
@@ -174,15 +168,24 @@ class _Pair:
         """Compare outputs that both models have; leave out those that are random."""
         found = {
             (run, name): compare_values(
-                *(a[run][name], of_b[name], self.tolerance._replace(half=self.allowed.get(name))),
-                run=run,
-                name=name,
+                *(a[run][name], of_b[name], self._tolerance(name)), run=run, name=name
             )
             for run, of_b in b.items()
             for name in self.first.outputs
             if name in of_b
         }
         apart = [key for key, results in found.items() if not all(r.within for r in results)]
+        moved: dict[str, Mapping[str, Array]] = {}
+        for run, name in [key for key in apart if key[1] in self.allowed]:
+            if run not in moved:
+                feeds, epsilon = self.first.accepted(self.feeds[run]), max(self.allowed.values())
+                moved[run] = moves(self.first, self.reopen, feeds, a[run], epsilon)
+            if name in moved[run]:
+                allowed = self._tolerance(name)._replace(atol=ROUNDINGS * moved[run][name])
+                found[run, name] = compare_values(
+                    a[run][name], b[run][name], allowed, run=run, name=name
+                )
+        apart = [key for key in apart if not all(r.within for r in found[key])]
         if apart:
             random = self._random(apart[0][0], list(dict.fromkeys(name for _, name in apart)))
             found = {key: results for key, results in found.items() if key[1] not in random}
@@ -192,6 +195,11 @@ class _Pair:
         self.result.outputs = [result for results in found.values() for result in results]
         if any(r.within and not r.bit_equal for r in self.result.outputs) and self.allowed:
             self.result.notes.append(HALF_NOTE)
+
+    def _tolerance(self, name: str) -> Tolerance:
+        """Return the tolerance of an output: relative, where it depends on half precision."""
+        rtol = ROUNDINGS * self.allowed.get(name, 0.0)
+        return self.tolerance._replace(rtol=max(self.tolerance.rtol, rtol))
 
     def _random(self, run: str, names: list[str]) -> list[str]:
         """Return those of the outputs of which the first model gives other values every time."""
@@ -214,7 +222,7 @@ class _Pair:
 
     def _bisect(self, run: str) -> None:
         """Look for the first value that differs in a run in which an output does."""
-        tolerance = self.tolerance._replace(half=max(self.allowed.values(), default=None))
+        tolerance = self._tolerance(max(self.allowed, key=lambda k: self.allowed[k], default=""))
         try:
             with contextlib.ExitStack() as stack:
                 copies = (Subject(s.model, s.name) for s in (self.first, self.second))
@@ -258,8 +266,6 @@ def compare_values(
         return [
             made(within=False, note=f"{shaped(dtype, x.shape)} became {shaped(other, y.shape)}")
         ]
-    if tolerance.half is not None and is_float(x.dtype):
-        tolerance = tolerance._replace(atol=max(tolerance.atol, allowance(x, tolerance.half)))
     return [made(**vars(distance(x, y, tolerance)))]
 
 

@@ -100,7 +100,9 @@ def optimize(
         stack.enter_context(paused_garbage_collection())
         given = storage.model_in(model)
         stack.enter_context(storage.explained(given))
-        original = given.clone() if check.seeds and isinstance(given, ir.Model) else given
+        original = given
+        if isinstance(given, ir.Model) and (check.seeds or fold.max_growth is not None):
+            original = storage.opened(given)  # it may be needed again
         with clock.stage("load"):
             opened = given if isinstance(given, ir.Model) else _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
@@ -110,7 +112,13 @@ def optimize(
             if isinstance(given, ir.Model):
                 bytes_before = storage.planned(opened).size
                 put_in_order(opened)
-                result = run_passes(opened, fold, bytes_before=bytes_before)
+                if fold.max_growth is None:
+                    result = run_passes(opened, fold, bytes_before=bytes_before)
+                else:
+                    kept, result = run_bounded(
+                        opened, lambda: _opened(original, fold), fold, bytes_before=bytes_before
+                    )
+                    _become(opened, kept)
             else:
                 bytes_before = storage.model_bytes(opened)
                 opened, result = run_bounded(
@@ -266,7 +274,21 @@ def _opened(given: ModelLike, fold: Options) -> ir.Model:
     of a level make of them, unless options name them.
     """
     has_names = fold.passes is not None or fold.keep or fold.fold
-    return storage.opened(given, lift_constants=not has_names)
+    opened = storage.opened(given, lift_constants=not has_names)
+    if isinstance(given, ir.Model):
+        put_in_order(opened)
+    return opened
+
+
+def _become(model: ir.Model, other: ir.Model) -> None:
+    """Give a model what another one holds."""
+    if model is other:
+        return
+    model.graph, model.ir_version = other.graph, other.ir_version
+    model.functions.clear()
+    model.functions.update(other.functions)
+    model.metadata_props.clear()
+    model.metadata_props.update(other.metadata_props)
 
 
 def _nodes_of(model: ir.Model) -> dict[str, int]:

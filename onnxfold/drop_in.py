@@ -184,7 +184,7 @@ def _optimized(model: ModelLike, options: Mapping[str, Any]) -> onnx.ModelProto:
     """Return the optimized model; what was given is left alone."""
     given = storage.model_in(model)
     if isinstance(given, ir.Model):
-        given = given.clone()
+        given = storage.opened(given)
     result: ir.Model | onnx.ModelProto = optimize(given, **options)
     if isinstance(result, onnx.ModelProto):
         return result

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -163,6 +164,35 @@ def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[obj
         return name
     dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
     return f"{name}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
+_EXPRESSION = re.compile(r"(?!.*\*\*)[\w +\-*/%(),.]{1,200}")
+
+
+def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
+    """Return the names in a dimension; any text may name one, and is its own name if it is no
+    expression.
+    """
+    if dim.value is None:
+        return frozenset()
+    try:
+        symbols = dim.free_symbols() if _EXPRESSION.fullmatch(dim.value) else frozenset()
+    except (ValueError, ArithmeticError):
+        symbols = frozenset()
+    return symbols or frozenset([dim.value])
+
+
+def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
+    """Return a dimension with sizes for some names in it."""
+    if dim.value is None or dim.value in sizes:
+        return dim if dim.value is None else sizes[dim.value]
+    if sizes.keys().isdisjoint(symbols_in(dim)):
+        return dim
+    try:
+        made = dim.evaluate(sizes)
+    except (ValueError, ArithmeticError):
+        return dim
+    return made if not isinstance(made, int) or made >= 0 else dim
 
 
 def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.errors import UsageError, suggestion
+from onnxfold.graphs import dim_with, symbols_in
 from onnxfold.ops import Trait, ops
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
@@ -96,22 +97,15 @@ def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "")
         return dim
     if isinstance(dim, int) or dim.value is None:
         return sizes.get(name, _UNKNOWN)
-    if dim.value in sizes:
-        return sizes[dim.value]
-    size = dim.evaluate(sizes)
-    return size if isinstance(size, int) and size >= 0 else _UNKNOWN
+    size = dim_with(dim, sizes)
+    return size if isinstance(size, int) else _UNKNOWN
 
 
 def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
-    """Return the symbols of a dimension; a name such as "batch size" is its own symbol."""
+    """Return the symbols of a dimension, which is called so if it has no name of its own."""
     if isinstance(dim, int) and dim >= 0:
         return []
-    if isinstance(dim, int) or dim.value is None:
-        return [name]
-    try:
-        return sorted(dim.free_symbols())
-    except ValueError:
-        return [dim.value]
+    return [name] if isinstance(dim, int) or dim.value is None else sorted(symbols_in(dim))
 
 
 @dataclass

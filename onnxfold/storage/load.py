@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
@@ -20,7 +21,7 @@ from onnxfold.errors import (
     UsageError,
     about,
 )
-from onnxfold.graphs import shaped
+from onnxfold.graphs import all_graphs, is_constant_node, shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in
@@ -198,9 +199,39 @@ def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
     """
     model = model_in(given)
     if isinstance(model, ir.Model):
-        return model.clone()
+        return _cloned(model)
     convert: Callable[..., ir.Model] = from_proto if isinstance(model, onnx.ModelProto) else load
     return convert(model, lift_constants=lift_constants)
+
+
+def _cloned(model: ir.Model) -> ir.Model:
+    """Return a copy that shares the elements of tensors and nothing else.
+
+    A clone of onnx-ir shares its tensors, which are renamed with the values that hold them.
+    """
+    made = model.clone()
+    for graph in all_graphs(made):
+        for value in graph.initializers.values():
+            if value.const_value is not None:
+                value.const_value = _under_own_name(value.const_value)
+        for node in graph:
+            held = node.attributes.get("value")
+            if is_constant_node(node) and held is not None and not held.is_ref():
+                tensor = _under_own_name(held.as_tensor())
+                node.attributes["value"] = ir.AttrTensor("value", tensor, held.doc_string)
+    return made
+
+
+def _under_own_name(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a tensor with the same elements."""
+    if type(tensor) in (ir.Tensor, ir.StringTensor, ir.ExternalTensor, SharedExternalTensor):
+        return copy.copy(tensor)
+    if isinstance(tensor, ir.TensorProtoTensor) and tensor.nbytes < LARGE:
+        proto = onnx.TensorProto()
+        proto.CopyFrom(tensor.raw)
+        return ir.TensorProtoTensor(proto)
+    kept = {"name": tensor.name, "doc_string": tensor.doc_string}
+    return ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape, **kept)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

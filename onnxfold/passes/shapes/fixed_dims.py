@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError, suggestion
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import all_graphs, dim_with, symbols_in
 
 KEY = "onnxfold.fixed_dims"
-"""Where the model remembers what was fixed: JSON of names to sizes."""
+"""Where the model remembers what was fixed: JSON of the sizes of dims and the shapes of inputs."""
 
 
 def fix_dims(
@@ -56,20 +58,30 @@ def fix_dims(
         inputs[name].shape = ir.Shape(fixed)
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
-            if not sizes.keys().isdisjoint(_names(value)):
-                value.shape = ir.Shape(
-                    [
-                        d if isinstance(d, int) else sizes.get(d.value or "", d)
-                        for d in value.shape or ()
-                    ]
-                )
+            old = list(value.shape or ())
+            new = [d if isinstance(d, int) else _sized(d, sizes, declared) for d in old]
+            if new != old:
+                value.shape = ir.Shape(new)
     if not sizes and not shapes:
         return False
-    record = json.loads(model.metadata_props.get(KEY, "{}")) | sizes
+    record: dict[str, dict[str, Any]] = {"dims": {}, "input_shapes": {}}
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # not what we have written
+        earlier = json.loads(model.metadata_props.get(KEY, "{}"))
+        record = {key: {**earlier.get(key, {})} for key in record}
+    record["dims"].update(sizes)
     for name, fixed in shapes.items():
-        record[name] = [size if isinstance(size, int) else size.value for size in fixed]
+        given = [size if isinstance(size, int) else size.value for size in fixed]
+        record["input_shapes"][name] = given
     model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
     return True
+
+
+def _sized(
+    dim: ir.SymbolicDim, sizes: Mapping[str, int], declared: Collection[str]
+) -> int | ir.SymbolicDim:
+    """Return a dim with the sizes, if it is a declared name or an expression of such."""
+    is_known = dim.value in sizes or symbols_in(dim) <= {*declared}
+    return dim_with(dim, sizes) if is_known else dim
 
 
 def _collect(

@@ -42,22 +42,17 @@ def for_each(
             work(item)
             done()
         return
-    spent: list[float] = []
 
-    def timed(item: Item) -> None:
+    def timed(item: Item) -> float:
         began = cpu_time()
-        try:
-            work(item)
-        finally:
-            spent.append(cpu_time() - began)
+        work(item)
+        return cpu_time() - began
 
     with ThreadPoolExecutor(threads, "onnxfold-block") as executor:
         try:
             for future in as_completed([executor.submit(timed, item) for item in items]):
-                future.result()
+                add_helpers(future.result())
                 done()
         except BaseException:
             executor.shutdown(cancel_futures=True)
             raise
-        finally:
-            add_helpers(sum(spent))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -90,11 +90,6 @@ class Scopes:
             found = [] if scope is None else [scope.graph, *self.path(holder)]
             self._paths[graph] = found
         return found
-
-    def common(self, graphs: Iterable[ir.Graph | None]) -> ir.Graph:
-        """Return the innermost graph whose values all of these graphs see; their root is one."""
-        first, *others = map(self.path, graphs)
-        return next(graph for graph in first if all(graph in path for path in others))
 
     def graphs(self) -> list[ir.Graph]:
         """Return all graphs, outer ones before what they hold."""

@@ -64,10 +64,7 @@ def data_bytes(tensor: ir.TensorProtocol | None) -> int:
 
 
 def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
-    """Return the same for values that one constant can stand for: equal views of the same bytes.
-
-    Their graphs are in the same main graph or function, and none of them is an output.
-    """
+    """Return the same for equal views in one main graph or function: one constant can be both."""
     scope = scopes.find(value.graph)
     return value if scope is None or value.is_graph_output() else (scope.root, buffer.key())
 
@@ -100,8 +97,9 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
     """Return a new constant that replaces values, which are results of nodes or initializers: an
     initializer or the result of a Constant node, in the innermost graph that holds all of them.
     """
-    graph = facts.scopes.common(value.graph for value in values)
     first, node = values[0], values[0].producer()
+    paths = [facts.scopes.path(value.graph) for value in values]
+    graph = next(each for each in paths[0] if all(each in path for path in paths))
     if first.graph is not graph:
         facts.names.make_unique(first)
     name = first.name

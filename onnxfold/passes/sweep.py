@@ -7,12 +7,11 @@ operation that could be folded, what its results would cost to store, and why th
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
-from onnxfold.analysis.content import content_of_attributes
+from onnxfold.analysis.content import content_of_node
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
@@ -88,6 +87,7 @@ class Sweep:
             ComputationFailed: a postponed operation whose value was needed cannot be computed.
         """
         for graph in root_graphs(self._model):
+            self._computed.clear()
             self._graph(graph, self.scopes.of(graph).opsets)
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -174,18 +174,14 @@ class Sweep:
     def _twin(self, operation: Operation) -> ir.Node | None:
         """Return a node, in any graph of the same root, whose results are bound and the same."""
         node = operation.node
-        attributes = content_of_attributes(node.attributes.data.values())
-        if attributes is None:
-            return None
-        root = self.scopes.path(node.graph)[-1]
-        outputs = tuple(bool(uses(v) or v.is_graph_output()) for v in node.outputs)
-        operands = tuple(map(_content, operation.operands))
-        key = (root, node.op_identifier(), outputs, operands, attributes)
-        twin = self._computed.get(key)
-        if twin and all(map(self._pool.is_bound, itertools.compress(twin.outputs, outputs))):
-            return twin
-        self._computed[key] = node
-        return None
+        key = content_of_node(node, map(_content, operation.operands))
+        twin = None if key is None else self._computed.get(key)
+        made = zip(node.outputs, twin.outputs, strict=True) if twin else ()
+        if not all(self._pool.is_bound(o) or not (uses(v) or v.is_graph_output()) for v, o in made):
+            twin = None
+        if twin is None:
+            self._computed[key] = node
+        return twin
 
     def _read_in_bodies(self, node: ir.Node) -> list[ir.Value]:
         found: dict[ir.Value, None] = {}
@@ -262,12 +258,11 @@ class Sweep:
 
 
 def _content(buffer: Buffer | None) -> Hashable:
-    """Return the same for small buffers with the same dtype, shape and bytes."""
+    """Return the same for small buffers with the same dtype, shape and bytes, but no strings."""
     if buffer is None or not buffer.is_known or buffer.nbytes > MOST_SIZES:
         return buffer
-    if buffer.dtype == ir.DataType.STRING:
-        return buffer
-    return buffer.dtype, buffer.shape, buffer.array().tobytes()
+    kind = buffer.dtype, buffer.shape
+    return buffer if buffer.dtype == ir.DataType.STRING else (*kind, buffer.array().tobytes())
 
 
 def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> None:

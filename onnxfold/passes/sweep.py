@@ -163,7 +163,7 @@ class Sweep:
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
                 taken += cost
-            else:
+            elif not buffer.references:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation

@@ -130,6 +130,7 @@ NESTED = """p = If (c) <
 MADE = {
     "view": "t = Transpose (w)",
     "elements": "t = Mul (w, w)",
+    "elements twice, once for nothing": "t = Mul (w, w) e = Mul (w, w)",
     "fewer bits": "h = Cast <to = 3> (w) n = Neg (h) t = Cast <to = 1> (n)",
     "sizes of its own": "s = Constant <value_ints = [-1]> () f = Reshape (w, s) "
     "m = Neg (f) z = Shape (w) t = Reshape (m, z)",

@@ -19,6 +19,7 @@ from onnxfold.parallel import THREADS
 from onnxfold.passes.cut import Cut, Decision
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import LARGE, SLAB
+from onnxfold.pool.pool import STORING_BYTES
 from onnxfold.shown import Shown
 from onnxfold.storage.layout import EXTERNAL_FROM
 
@@ -110,14 +111,16 @@ def predict(
 
 
 def _needed(stored: Sequence[Buffer]) -> int:
-    """Return the bytes of all that is computed as a whole, and of what it is computed from."""
+    """Return the bytes of all that is computed as a whole, of what it is computed from, and of the
+    threads that compute it.
+    """
     needed: set[Buffer] = set()
     for operation in postponed(stored):
         if is_streamable(operation):
             needed.update(b for b in operation.results if b is not None and b.references > 1)
         else:
             needed.update(b for b in (*operation.operands, *operation.results) if b is not None)
-    return sum(buffer.nbytes for buffer in needed)
+    return sum(buffer.nbytes for buffer in needed) + STORING_BYTES * bool(needed)
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:

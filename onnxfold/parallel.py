@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
@@ -11,6 +13,18 @@ Item = TypeVar("Item")
 
 # More threads than this only wait for memory.
 THREADS = min(4, os.cpu_count() or 1)
+
+_helpers = threading.local()
+
+
+def cpu_time() -> float:
+    """Return the CPU seconds of this thread and of those that have worked for it."""
+    return time.thread_time() + getattr(_helpers, "seconds", 0.0)
+
+
+def add_helpers(seconds: float) -> None:
+    """Count CPU seconds that other threads have worked for this one."""
+    _helpers.seconds = getattr(_helpers, "seconds", 0.0) + seconds
 
 
 def for_each(
@@ -28,10 +42,16 @@ def for_each(
             work(item)
             done()
         return
+
+    def timed(item: Item) -> float:
+        began = cpu_time()
+        work(item)
+        return cpu_time() - began
+
     with ThreadPoolExecutor(threads, "onnxfold-block") as executor:
         try:
-            for future in as_completed([executor.submit(work, item) for item in items]):
-                future.result()
+            for future in as_completed([executor.submit(timed, item) for item in items]):
+                add_helpers(future.result())
                 done()
         except BaseException:
             executor.shutdown(cancel_futures=True)

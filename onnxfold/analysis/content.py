@@ -37,6 +37,17 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     return None
 
 
+def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | None:
+    """Return the same for nodes that compute the same if they are deterministic; None for no
+    others. ``operands`` tell inputs from others.
+    """
+    attributes = content_of_attributes(node.attributes.data.values())
+    # what a kernel does may depend on which of its outputs are asked for
+    outputs = tuple(bool(value.name) for value in node.outputs)
+    key = (node.op_identifier(), tuple(operands), outputs, attributes)
+    return None if attributes is None else key
+
+
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
     """Return the same for the same names, types and bits: 0.0 is not -0.0, and a NaN is itself.
 

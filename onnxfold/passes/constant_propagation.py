@@ -82,7 +82,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
             except ComputationFailed as failure:
                 run.learn(failure)
         run.room -= math.ceil(folding.cut.spent)
-        materialize(folding.cut.stored, pool, folding.sweep.scopes)
+        materialize(folding.cut.stored, pool, folding.sweep.facts)
         remove_nodes(folding.cut.removed)
         pool.settle(None)  # the tensors hold the buffers they need
         folded = len(folding.cut.removed) + inlined

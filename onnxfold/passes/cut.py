@@ -13,7 +13,7 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
-from onnxfold.passes.stored import AROUND, data_bytes
+from onnxfold.passes.stored import AROUND, data_bytes, same_view
 from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Pool
 
@@ -121,23 +121,11 @@ class Cut:
         return cost
 
     def _first_view(self, value: ir.Value) -> ir.Value:
-        """Return the first value that is the same view of the same bytes: they are stored once.
-
-        An initializer of an outer graph is seen by the graphs in it. What is made in a function is
-        in a Constant node there, which other graphs of the function do not read.
-        """
-        if self._cost[value] in (0, FORBIDDEN) or value.is_graph_output():
+        """Return the first value that is the same view of the same bytes: they are stored once."""
+        if self._cost[value] in (0, FORBIDDEN):
             return value
-        buffer = self._pool.buffer_of(value)
-        if not buffer.is_known:
-            return value
-        key, path = buffer.key(), self._sweep.scopes.path(value.graph)
-        if path and self._sweep.scopes.of(path[0]).in_function:
-            path = path[:1]
-        for graph in path:
-            if (graph, key) in self._views:
-                return self._views[graph, key]
-        return self._views.setdefault((value.graph, key), value)
+        key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
+        return self._views.setdefault(key, value)
 
     def _demanded(self) -> list[ir.Value]:
         """Return the constants that something reads that is no operation, nor inside one."""

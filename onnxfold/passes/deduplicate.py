@@ -10,12 +10,12 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.content import content_of_tensor
-from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.editing import replace
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, uses
 from onnxfold.passes.context import Run
+from onnxfold.passes.stored import store
 from onnxfold.pool import BufferTensor
 
 # So many elements of large tensors tell candidates apart.
@@ -29,9 +29,10 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     """Make initializers with the same dtype, shape and bytes one initializer.
 
     Bytes, not values: 0.0 and -0.0 differ. An initializer gives way to an equal one of its graph or
-    of an outer graph. Large tensors are compared only if dtype, shape and a few sampled elements
-    agree, so one without a twin is never read. Initializers that are graph inputs can be overridden
-    and are left alone; those that are graph outputs keep their place.
+    of an outer graph; equal ones of two branches move to the graph in which both are. Large tensors
+    are compared only if dtype, shape and a few sampled elements agree, so one without a twin is
+    never read. Initializers that are graph inputs can be overridden and are left alone; those that
+    are graph outputs keep their place.
 
     Args:
         run: The run that this is part of: then it looks at each tensor once.
@@ -47,9 +48,9 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         if self._run is None:  # another model's tensors would stay in memory
             self._contents.clear()
             self._samples.clear()
-        scopes = facts_of(model).scopes
+        facts = facts_of(model)
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
-        for graph in scopes.graphs():  # outer graphs come first
+        for graph in facts.scopes.graphs():  # outer graphs come first
             # a graph output must stay: let it be the one that others give way to
             values = graph.initializers.data.values()
             for value in sorted(values, key=ir.Value.is_graph_output, reverse=True):
@@ -62,10 +63,10 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         removed = 0
         for (content, _), group in alike.items():
             if len(group) > 1:
-                removed += self._share(group, content, scopes)
+                removed += self._share(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
 
-    def _share(self, values: Sequence[ir.Value], content: Hashable, scopes: Scopes) -> int:
+    def _share(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
         """Share small tensors of this content or large ones of equal shape; return how many go."""
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
@@ -74,17 +75,22 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             assert graph is not None and tensor is not None and value.name is not None
             if any(is_overwritten(use.node, use.idx) for use in uses(value)):
                 continue
-            key = content or _remembered(tensor, self._samples, _sample)
+            path = facts.scopes.path(graph)
+            key = path[-1], content or _remembered(tensor, self._samples, _sample)
             twin = None
             if not value.is_graph_output():
-                seen = (other for each in scopes.path(graph) for other in kept.get((each, key), ()))
+                seen = (v for v in kept.get(key, ()) if v.graph in path or not v.is_graph_output())
                 twin = next((v for v in seen if content or _equal(v.const_value, tensor)), None)
             if twin is None:
-                kept.setdefault((graph, key), []).append(value)
-            else:
+                kept.setdefault(key, []).append(value)
+                continue
+            removed += 1
+            if twin.graph in path:
                 replace(value, twin)
                 del graph.initializers[value.name]
-                removed += 1
+            else:
+                kept[key].remove(twin)
+                kept[key].append(store((twin, value), tensor, facts))
         return removed
 
 

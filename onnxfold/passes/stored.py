@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.facts import ModelFacts
+from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.editing import add_initializer, constant_node, inherit, replace
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import Buffer, BufferTensor, Pool
@@ -19,12 +20,11 @@ AROUND = 16
 _CONSTANT_NODE = 40
 
 
-def needs_node(value: ir.Value, scopes: Scopes) -> bool:
-    """Return whether a node's result cannot be an initializer once it is stored.
+def needs_node(value: ir.Value, scope: Scope | None) -> bool:
+    """Return whether a value cannot be an initializer once it is stored in a graph.
 
     A function has no initializers, and a subgraph's output must be made by a node.
     """
-    scope = scopes.find(value.graph)
     if scope is None:
         return False
     return scope.in_function if scope.parent is None else value.is_graph_output()
@@ -48,7 +48,7 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
     if buffer.dtype == ir.DataType.STRING:
         once = distinct(buffer.array())
         data = sum(map(len, once.flat)) * buffer.size // max(1, once.size) + 2 * buffer.size
-    around = AROUND + (_CONSTANT_NODE if needs_node(value, scopes) else 0)
+    around = AROUND + _CONSTANT_NODE * needs_node(value, scopes.find(value.graph))
     return data + around + len(value.name or "")
 
 
@@ -63,33 +63,58 @@ def data_bytes(tensor: ir.TensorProtocol | None) -> int:
     return storage.data_bytes(tensor.dtype, storage.sizes_of(tensor))
 
 
-def materialize(values: Iterable[ir.Value], pool: Pool, scopes: Scopes) -> None:
-    """Store each value: as an initializer of the graph its node is in, or in a Constant node.
+def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
+    """Return the same for equal views in one main graph or function: one constant can be both."""
+    scope = scopes.find(value.graph)
+    return value if scope is None or value.is_graph_output() else (scope.root, buffer.key())
 
-    The nodes that made the values have no users afterwards.
+
+def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> None:
+    """Store values, equal views once. The nodes that made them have no users afterwards.
 
     Args:
         values: Results of nodes, with buffers in the pool.
         pool: The pool.
-        scopes: Those of the model.
+        facts: What is known of the model.
     """
+    groups: dict[Hashable, list[ir.Value]] = {}
     for value in values:
-        node = value.producer()
-        assert node is not None and node.graph is not None
-        graph = node.graph
+        key = same_view(value, pool.buffer_of(value), facts.scopes)
+        groups.setdefault(key, []).append(value)
+    for value, *others in groups.values():
         buffer = pool.buffer_of(value)
         tensor: ir.TensorProtocol = BufferTensor(buffer, value.name)
         if buffer.dtype == ir.DataType.STRING:
             texts = buffer.array().reshape(-1)
             encoded = [s if isinstance(s, bytes) else str(s).encode() for s in texts]
             tensor = ir.StringTensor(encoded, shape=ir.Shape(buffer.shape), name=value.name)
-        if needs_node(value, scopes):
-            constant = constant_node(tensor, node.name)
-            node.prepend(constant)
-            stored = constant.outputs[0]
-        else:
-            stored = add_initializer(graph, tensor)
+        store((value, *others), tensor, facts)
+        for each in (value, *others):
+            pool.hold(pool.buffer_of(each), None)  # it is rounded now
+
+
+def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFacts) -> ir.Value:
+    """Return a new constant that replaces values, which are results of nodes or initializers: an
+    initializer or the result of a Constant node, in the innermost graph that holds all of them.
+    """
+    first, node = values[0], values[0].producer()
+    paths = [facts.scopes.path(value.graph) for value in values]
+    graph = next(each for each in paths[0] if all(each in path for path in paths))
+    if first.graph is not graph:
+        facts.names.make_unique(first)
+    name = first.name
+    for value in values:
+        if value.is_initializer() and value.graph is not None:
+            value.graph.initializers.pop(value.name or "")
         value.name = None  # what is stored has it now
+    tensor.name = name
+    if needs_node(first, facts.scopes.of(graph)):
+        before = node if node and len(values) == 1 else graph[0]
+        before.prepend(constant := constant_node(tensor, before.name))
+        stored = constant.outputs[0]
+    else:
+        stored = add_initializer(graph, tensor)
+    for value in values:
         inherit(value, stored, declared=value.is_graph_output())
         replace(value, stored)
-        pool.hold(buffer, None)  # it is rounded now
+    return stored

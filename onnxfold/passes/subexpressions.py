@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.content import content_of_attributes
+from onnxfold.analysis.content import content_of_node
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import root_graphs, subgraphs_of
@@ -84,23 +84,10 @@ def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
     for seen in levels:
         first = seen.get(rough)
         if first is not None:
-            key = key or _key(node)
-            seen.setdefault(_key(first), first)
+            key = key or content_of_node(node, map(id, node.inputs))
+            seen.setdefault(content_of_node(first, map(id, first.inputs)), first)
             if key is None or key in seen:
                 return None if key is None else seen[key]
     own = levels[0]
     own[key if rough in own else rough] = node
     return None
-
-
-def _key(node: ir.Node) -> Hashable | None:
-    """Return the same for nodes that compute the same if they are deterministic; None for no
-    others.
-    """
-    attributes = content_of_attributes(node.attributes.data.values())
-    if attributes is None:
-        return None
-    inputs = tuple(map(id, node.inputs))
-    # what a kernel does may depend on which of its outputs are asked for
-    outputs = tuple(bool(value.name) for value in node.outputs)
-    return node.op_identifier(), inputs, outputs, attributes

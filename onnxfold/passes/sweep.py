@@ -7,10 +7,11 @@ operation that could be folded, what its results would cost to store, and why th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
+from onnxfold.analysis.content import content_of_node
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
@@ -56,13 +57,14 @@ class Sweep:
         uncomputable: Mapping[ir.Node, str],
     ) -> None:
         self._model = model
+        self.facts = facts
         self.scopes = facts.scopes
         self._pool = pool
         self._evaluator = evaluator
         self._options = options
         self._uncomputable = uncomputable
-        self._facts = facts
         self._remaining: dict[ir.Value, int] = {}
+        self._computed: dict[Hashable, ir.Node] = {}
         self.operations: dict[ir.Node, Operation] = {}
         """Every node that could be folded, in topological order."""
         self.undecided: dict[ir.Node, Operation] = {}
@@ -85,6 +87,7 @@ class Sweep:
             ComputationFailed: a postponed operation whose value was needed cannot be computed.
         """
         for graph in root_graphs(self._model):
+            self._computed.clear()
             self._graph(graph, self.scopes.of(graph).opsets)
 
     def is_constant(self, value: ir.Value) -> bool:
@@ -133,7 +136,7 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
-        return self._facts.determinism.objection(node, opsets)
+        return self.facts.determinism.objection(node, opsets)
 
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
@@ -145,7 +148,12 @@ class Sweep:
             opsets,
             {value: self._pool.buffer_of(value) for value in captures},
         )
-        results = self._evaluator.apply(operation)
+        twin = self._twin(operation) if self.scopes.parents else None
+        if twin is None:
+            results = self._evaluator.apply(operation)
+        else:
+            bound = self._pool.is_bound
+            results = [self._pool.buffer_of(v) if bound(v) else None for v in twin.outputs]
         taken: float = 0
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
@@ -155,13 +163,25 @@ class Sweep:
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
                 taken += cost
-            else:
+            elif not buffer.references:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation
         self.bytes_of_node[node] = node_bytes(node)
         if taken <= self.bytes_of_node[node]:
             self._settle(node)
+
+    def _twin(self, operation: Operation) -> ir.Node | None:
+        """Return a node, in any graph of the same root, whose results are bound and the same."""
+        node = operation.node
+        key = content_of_node(node, map(_content, operation.operands))
+        twin = None if key is None else self._computed.get(key)
+        made = zip(node.outputs, twin.outputs, strict=True) if twin else ()
+        if not all(self._pool.is_bound(o) or not (uses(v) or v.is_graph_output()) for v, o in made):
+            twin = None
+        if twin is None:
+            self._computed[key] = node
+        return twin
 
     def _read_in_bodies(self, node: ir.Node) -> list[ir.Value]:
         found: dict[ir.Value, None] = {}
@@ -232,9 +252,17 @@ class Sweep:
         assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
-        _inline(node, taken, self._facts.names, self.scopes.of(graph))
+        _inline(node, taken, self.facts.names, self.scopes.of(graph))
         self.inlined += 1
         return True
+
+
+def _content(buffer: Buffer | None) -> Hashable:
+    """Return the same for small buffers with the same dtype, shape and bytes, but no strings."""
+    if buffer is None or not buffer.is_known or buffer.nbytes > MOST_SIZES:
+        return buffer
+    kind = buffer.dtype, buffer.shape
+    return buffer if buffer.dtype == ir.DataType.STRING else (*kind, buffer.array().tobytes())
 
 
 def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> None:

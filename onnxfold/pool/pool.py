@@ -26,6 +26,8 @@ _LEAST_SPILLED = 1 << 20
 # Length of the blocks in which a postponed result is computed, bytes.
 _BLOCK = 1 << 20
 _SLAB = 1 << 22
+STORING_BYTES = (WORKING_BYTES + _SLAB) * THREADS
+"""What the threads need that store a postponed result, besides its place."""
 
 
 @dataclass
@@ -285,12 +287,11 @@ class Pool:
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
-        working = (WORKING_BYTES + _SLAB) * THREADS
         in_memory = nbytes < _LEAST_SPILLED
         if 2 * nbytes <= self.memory_limit:
-            self.make_room(nbytes + working)
+            self.make_room(nbytes + STORING_BYTES)
             in_memory |= self.statistics.live_bytes + nbytes <= self.memory_limit
-        with self.working(working + nbytes * in_memory):
+        with self.working(STORING_BYTES + nbytes * in_memory):
             if in_memory:
                 array = np.empty(source.shape, dtype)
                 blocks = boxes(source.shape, _BLOCK // dtype.itemsize)

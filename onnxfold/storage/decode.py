@@ -51,7 +51,7 @@ _NUMBERS = {
     _A.FLOATS: ("floats", ir.AttributeType.FLOATS),
 }
 _TYPES = {kind.value: kind for kind in ir.AttributeType}
-_MOST_DENSE = 1 << 16  # bytes of a sparse tensor: the model becomes larger by not more
+_MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
 _FIRST_WITH_OPSETS = 3  # IR version
 
 
@@ -186,6 +186,7 @@ class _Reader:
         self.external = external
         self.lift_constants = lift_constants
         self.lifted = 0
+        self.grown = 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
@@ -260,7 +261,7 @@ class _Reader:
 
     def initializers(self, proto: onnx.GraphProto, scope: _Scope) -> list[ir.Value]:
         tensors = [self.tensor(tensor, tensor) for tensor in proto.initializer]
-        tensors += [_dense(sparse, sparse.values) for sparse in proto.sparse_initializer]
+        tensors += [self.dense(sparse, sparse.values) for sparse in proto.sparse_initializer]
         found: dict[str, ir.Value] = {}
         for tensor in tensors:
             if not (name := tensor.name):
@@ -390,7 +391,7 @@ class _Reader:
         elif kind == _A.TYPE_PROTO and _is_representable(proto.tp):
             return ir.serde.deserialize_attribute(proto)
         elif kind == _A.SPARSE_TENSOR:
-            value, kind = _dense(proto.sparse_tensor, owner), _A.TENSOR
+            value, kind = self.dense(proto.sparse_tensor, owner), _A.TENSOR
             if isinstance(owner, onnx.NodeProto) and owner.op_type == "Constant":
                 name = "value"
         else:
@@ -418,6 +419,34 @@ class _Reader:
             doc_string=proto.doc_string or None,
             metadata_props=_entries(proto.metadata_props),
         )
+
+    def dense(self, proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
+        """Return a sparse tensor as a dense one.
+
+        Raises:
+            ModelError: It is not valid, or the dense ones take too many bytes more.
+        """
+        shape, values = tuple(proto.dims), proto.values
+        for part in (values, proto.indices):
+            check_tensor(part, None, owner)
+        try:
+            dtype = ir.DataType(values.data_type)
+            self.grown += max(0, math.ceil(math.prod(shape) * dtype.itemsize) - proto.ByteSize())
+            if self.grown > _MOST_DENSE:
+                raise ValueError("the model grows by more than 64 KiB; store a dense tensor")
+            if values.data_location or proto.indices.data_location:
+                raise ValueError("its elements are in another file")
+            array, at = map(onnx.numpy_helper.to_array, (values, proto.indices))
+            if at.ndim == 2:
+                at = np.ravel_multi_index(tuple(at.T), shape)
+            if array.ndim != 1 or at.dtype != np.int64 or at.shape != array.shape:
+                raise ValueError("needs as many int64 indices as values")
+            np.unravel_index(at, shape)  # refuses indices outside of the shape
+            dense = np.zeros(shape, array.dtype)
+            dense.reshape(-1)[at] = array
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
+        return ir.Tensor(dense, dtype=dtype, name=values.name)
 
 
 def _named(name: str, scope: _Scope) -> ir.Value:
@@ -478,31 +507,6 @@ def _is_representable(proto: onnx.TypeProto) -> bool:
         element = getattr(proto, kind).elem_type
         return element in DTYPES and element != onnx.TensorProto.UNDEFINED
     return False
-
-
-def _dense(proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
-    """Return a sparse tensor as a dense one.
-
-    Raises:
-        ModelError: It is not valid, or too large when it is dense.
-    """
-    shape, values = tuple(proto.dims), proto.values
-    for part in (values, proto.indices):
-        check_tensor(part, None, owner)
-    try:
-        if math.prod(shape) * DTYPES[values.data_type].itemsize > _MOST_DENSE:
-            raise ValueError(f"is larger than {_MOST_DENSE >> 10} KiB; store it as a dense one")
-        array, at = map(onnx.numpy_helper.to_array, (values, proto.indices))
-        if at.ndim == 2:
-            at = np.ravel_multi_index(tuple(at.T), shape)
-        if array.ndim != 1 or at.dtype != np.int64 or at.shape != array.shape:
-            raise ValueError("needs as many int64 indices as values")
-        np.unravel_index(at, shape)  # refuses indices outside of the shape
-        dense = np.zeros(shape, array.dtype)
-        dense.reshape(-1)[at] = array
-    except (KeyError, ValueError) as error:
-        raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
-    return ir.Tensor(dense, dtype=ir.DataType(values.data_type), name=values.name)
 
 
 def _entries(proto: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:

@@ -149,10 +149,13 @@ def test_an_initializer_of_a_subgraph_gives_way_to_an_outer_one(size):
 
 
 @pytest.mark.parametrize("size", [4, 4000])
-def test_those_of_branches_that_do_not_see_each_other_stay(size):
-    _, after, modified = deduplicate(with_branches(None, large(size), large(size)))
-    assert inner_initializers(after) == [1, 1]
-    assert not modified
+def test_those_of_two_branches_move_in_front_of_the_if(size):
+    model = with_branches(None, large(size), large(size))
+    names, after, _ = deduplicate(model)
+    assert len(names) == 1
+    assert inner_initializers(after) == [0, 0]
+    for c in (True, False):
+        assert_same(model, after, {"x": large(size, seed=5), "c": np.array(c)})
 
 
 def test_an_initializer_gives_way_to_one_of_any_graph_around_it():
@@ -181,7 +184,7 @@ def test_an_initializer_gives_way_to_one_of_any_graph_around_it():
     for graph, name in zip(inner(model), "kkii", strict=True):
         graph.initializer.append(onnx.numpy_helper.from_array(large(400), name))
     _, after, _ = deduplicate(model)
-    assert [len(g.initializer) for g in inner(after)] == [1, 1, 0, 0]
+    assert [len(g.initializer) for g in (after.graph, *inner(after))] == [1, 0, 0, 0, 0]
     for c in (True, False):
         assert_same(model, after, {"x": large(400, seed=5), "c": np.array(c)})
 

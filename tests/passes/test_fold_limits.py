@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import onnx
 import pytest
@@ -97,3 +99,28 @@ def test_what_is_in_the_result_is_written_when_the_time_is_used_up(op):
     proto = with_weights(proto, **weights)
     folded = fold(proto, {"x": np.ones(1, np.float32)}, time=TimeLimit(0.0001))
     assert folded.ops == {"Add": 1} or "are used up" in "".join(folded.reasons.values())
+
+
+class Charged(TimeLimit):
+    """A limit that tells how much was spent before it was lifted."""
+
+    spent = 0.0
+
+    def lift(self) -> None:
+        self.spent = self.seconds - self.left
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        "a = Sqrt (w) b = Div (a, w) c = Mul (b, b) d = Div (c, a) y = ReduceMax (d)",
+        "a = Erf (w) b = Sigmoid (a) y = ReduceMax (b)",
+        "u = Transpose (w) a = Add (u, w) y = ReduceMax (a)",
+    ],
+)
+def test_threads_that_compute_blocks_count(ops):
+    proto = parse(f"g () => (float y) {{ {ops} }}")
+    proto = with_weights(proto, w=np.full((1 << 12, 1 << 12), 0.5, np.float32))
+    limit, began = Charged(1000), time.process_time()
+    fold(proto, time=limit, is_valid=False)
+    assert limit.spent > (time.process_time() - began) / 5

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
-from fold_check import X, fold, parse, run
+from fold_check import X, fold, large, parse, run, with_weights
 
 import onnxfold
 
@@ -120,3 +121,44 @@ def test_a_string_op_of_the_reference_evaluator_in_a_chain():
     assert folded.ops == {}
     texts = folded.weights["y"].tolist()
     assert [t.decode() if isinstance(t, bytes) else t for t in texts] == ["XX", "YZYZ"]
+
+
+NESTED = """p = If (c) <
+    then_branch = tt () => (float[2, N] a) { MADE a = MatMul (x, t) },
+    else_branch = te () => (float[2, N] b) { MADE v = MatMul (x, t) b = Abs (v) }
+>"""
+MADE = {
+    "view": "t = Transpose (w)",
+    "elements": "t = Mul (w, w)",
+    "elements twice, once for nothing": "t = Mul (w, w) e = Mul (w, w)",
+    "fewer bits": "h = Cast <to = 3> (w) n = Neg (h) t = Cast <to = 1> (n)",
+    "sizes of its own": "s = Constant <value_ints = [-1]> () f = Reshape (w, s) "
+    "m = Neg (f) z = Shape (w) t = Reshape (m, z)",
+    "an op of onnxruntime": "t = Softmax (w)",
+}
+
+
+@pytest.mark.parametrize("size", [6, 64])
+@pytest.mark.parametrize("place", ["branch", "nested branch", "function"])
+@pytest.mark.parametrize("made", MADE.values(), ids=MADE)
+def test_what_two_branches_make_of_a_weight_is_stored_once(made, place, size):
+    then = NESTED if place == "nested branch" else "MADE p = MatMul (x, t)"
+    body = f"""r = If (c) <
+        then_branch = t () => (float[2, N] p) {{ {then} }},
+        else_branch = e () => (float[2, N] q) {{ MADE u = MatMul (x, t) q = Neg (u) }}
+    > y = Abs (r)""".replace("MADE", made)
+    inputs = f"float[2, {size}] x, bool c"
+    if place == "function":
+        function = f'<domain: "local", opset_import: ["" : 21]> f (x, c) => (y) {{ {body} }}'
+        model = parse(f"g ({inputs}) => (float[2, {size}] y) {{ y = local.f (x, c) }} {function}")
+        weight = onnx.numpy_helper.from_array(large(size, size))
+        constant = onnx.helper.make_node("Constant", [], ["w"], value=weight)
+        model.functions[0].node.insert(0, constant)
+    else:
+        model = parse(f"g ({inputs}) => (float[2, {size}] y) {{ {body} }}")
+        model = with_weights(model, w=large(size, size))
+    for c in (False, True):
+        feeds = {"x": large(2, size, seed=1), "c": np.array(c)}
+        folded = fold(model, feeds, max_growth=100)
+        assert set(folded.ops) <= {"If", "MatMul", "Neg", "Abs", "Constant", "Cast", "f"}
+        assert folded.proto.ByteSize() <= model.ByteSize()

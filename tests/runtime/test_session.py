@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -182,6 +183,27 @@ def test_sessions_share_a_cache(decoder, bundle):
         assert_same(session.run(None, feeds), original(decoder, feeds))
     assert [s.fold_statistics().folds for s in sessions] == [2, 0]
     assert cache.statistics().hits == 2
+
+
+def test_waiting_for_a_fold_that_fails_is_no_hit():
+    cache, asked = FoldCache(), threading.Event()
+
+    def make():
+        asked.set()
+        time.sleep(0.1)  # the other thread waits by now
+        raise MemoryError
+
+    def wait():
+        asked.wait()
+        with pytest.raises(MemoryError):
+            cache.get("key", make)
+
+    with ThreadPoolExecutor(2) as executor:
+        waiting = executor.submit(wait)
+        with pytest.raises(MemoryError):
+            cache.get("key", make)
+        waiting.result()
+    assert (cache.statistics().hits, cache.statistics().misses) == (0, 2)
 
 
 def test_a_session_of_its_own_for_each_setting(decoder, bundle):

@@ -301,6 +301,7 @@ def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | N
         {"dims": [2**62, 2**62]},
         {"dims": [2**15, 2**14]},  # 2 GiB when it is dense
         {"values": numpy_helper.from_array(np.array(1.0, np.float32))},
+        {"values": helper.make_tensor("sp", onnx.TensorProto.STRING, [3], [b"a", b"b", b"c"])},
     ],
 )
 def test_hostile_sparse_tensors(tmp_path, change) -> None:
@@ -313,6 +314,30 @@ def test_hostile_sparse_tensors(tmp_path, change) -> None:
     model = graph_model([])
     model.graph.sparse_initializer.append(bad)
     with pytest.raises(ModelError):
+        storage.load(write(tmp_path, model))
+
+
+def test_a_sparse_tensor_reads_no_other_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").write_bytes(bytes(12))
+    model = graph_model([])
+    model.graph.sparse_initializer.append(sparse("sp"))
+    values = model.graph.sparse_initializer[0].values
+    values.ClearField("raw_data")
+    values.data_location = onnx.TensorProto.EXTERNAL
+    values.external_data.add(key="location", value="other")
+    with pytest.raises(ModelError, match="another file"):
+        storage.load(write(tmp_path, model))
+
+
+def test_all_sparse_tensors_together_are_small(tmp_path) -> None:
+    model = graph_model([])
+    for k in range(3):
+        model.graph.sparse_initializer.append(sparse(f"s{k}"))
+        model.graph.sparse_initializer[k].dims[:] = [50, 100]
+    assert {"s0", "s1", "s2"} <= {*storage.load(write(tmp_path, model)).graph.initializers}
+    model.graph.sparse_initializer[2].dims[:] = [50, 200]
+    with pytest.raises(ModelError, match="64 KiB"):
         storage.load(write(tmp_path, model))
 
 

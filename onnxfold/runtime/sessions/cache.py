@@ -58,7 +58,7 @@ class CacheStatistics:
 
     Attributes:
         hits: Asked for and there, or made by somebody else meanwhile.
-        misses: Asked for and not there: folds.
+        misses: Asked for and not there: folds, and waits for folds that failed.
         waits: Those of either that waited for another thread or process.
         evictions: Left out again to keep the bound.
         too_large: Folded but never held, being larger than the bound.
@@ -134,10 +134,11 @@ class FoldCache:
                 touch(self._store.path(key))  # this process has the tensors mapped
             return found
         begin = time.perf_counter()
-        made, waited = others is None, others is not None
+        made, waited = True, others is not None
         try:
             if others is not None:
-                return others.result()
+                folded, made = others.result(), False
+                return folded
             if self._store is None:
                 folded = make()
             else:

@@ -1,0 +1,1 @@
+"""Models with branches that compute the same of the same weights."""

@@ -1,0 +1,148 @@
+"""Random models whose branches compute the same of the same weights, and what must hold of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxfold
+from tests.reference_session import reference_session, same_bits
+
+OPTIONS = (
+    {"level": 0},
+    {"level": 1},
+    {"max_growth": 0},
+    {"passes": ("constant-propagation",)},
+    {"level": 0, "fold_all": True},
+)
+_OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+
+
+class Maker:
+    """Makes one model: matrices of one size, two weights, and few ops, so that many are the same.
+
+    Args:
+        rng: Decides.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.size = rng.choice([2, 6, 24, 64])
+        self._weights = [random_matrix(k, self.size, self.size) for k in range(2)]
+        self._count = 0
+
+    def model(self) -> onnx.ModelProto:
+        """The model; every third has its branches in a function."""
+        in_function = self._rng.random() < 0.3
+        nodes, tensors, constants = [], [], ["w"]
+        for _ in range(self._rng.randint(0, 2)):
+            constants.append(self._constant(constants, nodes, None if in_function else tensors))
+        values = ["x"]
+        for _ in range(self._rng.randint(1, 3)):
+            nodes.append(self._if(0, constants, values))
+            values.append(nodes[-1].output[0])
+        nodes.append(helper.make_node("Tanh", [values[-1]], ["y"]))
+        weight, functions = numpy_helper.from_array(self._weights[0], "w"), []
+        if in_function:
+            nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weight))
+            of = ("local", "f", ["x", "c"], ["y"], nodes, _OPSETS)
+            functions.append(helper.make_function(*of))
+            nodes = [helper.make_node("f", ["x", "c"], ["y"], domain="local")]
+        else:
+            tensors.append(weight)
+        inputs = [_info("x", [2, self.size]), _info("c", [], TensorProto.BOOL)]
+        graph = helper.make_graph(nodes, "g", inputs, [_info("y", None)], tensors)
+        options = {"opset_imports": _OPSETS, "ir_version": 9, "functions": functions}
+        return helper.make_model(graph, **options)
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def _constant(
+        self,
+        constants: list[str],
+        nodes: list[onnx.NodeProto],
+        tensors: list[onnx.TensorProto] | None,
+    ) -> str:
+        """Make one more constant of the others; return its name."""
+
+        def add(op: str, inputs: Iterable[str], **attributes: object) -> str:
+            nodes.append(helper.make_node(op, inputs, [self._name()], **attributes))
+            return nodes[-1].output[0]
+
+        first, second = self._rng.choices(constants, k=2)
+        op = self._rng.choice(["Transpose", "Mul", "Reshape", "Softmax", "Neg", "weight", "Concat"])
+        if op == "weight":
+            tensor = numpy_helper.from_array(self._rng.choice(self._weights), self._name())
+            if tensors is None:
+                return add("Constant", [], value=tensor)
+            tensors.append(tensor)
+            return tensor.name
+        if op == "Reshape":
+            flat = add(op, [first, add("Constant", [], value_ints=[-1])])
+            sizes = add("Constant", [], value_ints=[self.size, self.size])
+            return add(op, [flat, sizes])
+        if op == "Concat":
+            joined = add(op, [first, second], axis=0)
+            halves = [self._name(), self._name()]
+            nodes.append(helper.make_node("Split", [joined], halves, axis=0))
+            return self._rng.choice(halves)
+        return add(op, [first, second] if op == "Mul" else [first])
+
+    def _if(self, depth: int, constants: list[str], values: list[str]) -> onnx.NodeProto:
+        then, other = (self._branch(depth, [*constants], [*values]) for _ in range(2))
+        return helper.make_node("If", ["c"], [self._name()], then_branch=then, else_branch=other)
+
+    def _branch(self, depth: int, constants: list[str], values: list[str]) -> onnx.GraphProto:
+        nodes: list[onnx.NodeProto] = []
+        tensors: list[onnx.TensorProto] = []
+        for _ in range(self._rng.randint(1, 6)):
+            draw = self._rng.random()
+            if draw < 0.55:
+                constants.append(self._constant(constants, nodes, tensors))
+            elif draw < 0.85 or depth == 2:
+                operands = [self._rng.choice(values), self._rng.choice(constants)]
+                nodes.append(helper.make_node("MatMul", operands, [self._name()]))
+                values.append(nodes[-1].output[0])
+            else:
+                nodes.append(self._if(depth + 1, constants, values))
+                values.append(nodes[-1].output[0])
+        last = self._name()
+        nodes.append(helper.make_node("MatMul", [values[-1], constants[-1]], [last]))
+        return helper.make_graph(nodes, self._name(), [], [_info(last, None)], tensors)
+
+
+def failures(seed: int, number: int) -> list[str]:
+    """What is wrong with the results that a model has with all options."""
+    maker = Maker(random.Random(f"{seed}:{number}"))
+    model, found = maker.model(), []
+    before = reference_session(model)
+    x = random_matrix(number, 2, maker.size)
+    for options in OPTIONS:
+        try:
+            result = onnxfold.optimize(model, **options)
+            after = reference_session(result)
+            for c in (False, True):
+                feeds = {"x": x, "c": np.array(c)}
+                if not same_bits(before.run(None, feeds)[0], after.run(None, feeds)[0]):
+                    found.append(f"{seed}:{number} {options}: other bits")
+            if "max_growth" in options and result.ByteSize() > model.ByteSize():
+                found.append(f"{seed}:{number} {options}: grown")
+        except Exception as error:
+            found.append(f"{seed}:{number} {options}: {type(error).__name__}: {error}")
+    return found
+
+
+def random_matrix(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def _info(
+    name: str, shape: list[int] | None, dtype: int = TensorProto.FLOAT
+) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 from onnxfold.evaluation import TimeLimit, time_for
+from onnxfold.graphs import count_nodes
 from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
@@ -106,7 +108,7 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
-    run.result.warnings += options.doubtful(model)
+    run.result.warnings += options.doubtful(model) + _unknown_ops(model)
     if options.passes is None:
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
@@ -152,6 +154,15 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         for name in passes[: passes.index("constant-propagation")]:
             create(name, options, run=run)(model)
         return ConstantPropagation(options).decide(model, run), run
+
+
+def _unknown_ops(model: ir.Model) -> list[str]:
+    """Return a warning for each op type that ONNX has in no opset; a runtime may know it."""
+    plain = (op for op in count_nodes(model) if "::" not in op)
+    functions = {function.name for function in model.functions.values()}
+    unknown = [op for op in plain if not onnx.defs.has(op) and op not in functions]
+    known = {schema.name for schema in onnx.defs.get_all_schemas()} if unknown else set()
+    return [f"ONNX has no op type {op!r}{suggestion(op, known)}" for op in unknown]
 
 
 class _Level:

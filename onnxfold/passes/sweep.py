@@ -16,6 +16,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
 from onnxfold.editing import Names, constant_node, remove_nodes, take_over
+from onnxfold.errors import ModelError
 from onnxfold.graphs import (
     captured_values,
     has_references,
@@ -252,6 +253,9 @@ class Sweep:
         assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
+        if len(taken.outputs) < len(node.outputs):
+            many = f"{len(node.outputs)} outputs, and its {branch} gives {len(taken.outputs)}"
+            raise ModelError(f"the If has {many}", node=node.name or node.outputs[0].name)
         _inline(node, taken, self.facts.names, self.scopes.of(graph))
         self.inlined += 1
         return True
@@ -294,7 +298,7 @@ def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> None
     node.append(nodes)
     last = nodes[-1] if nodes else node
     taken: set[ir.Value] = set()
-    for result, output in zip(node.outputs, outputs, strict=True):
+    for result, output in zip(node.outputs, outputs, strict=False):
         if not result.name:  # left out: nobody reads it
             continue
         if output not in made or output in taken:

@@ -18,7 +18,6 @@ from onnxfold.rewrite.patterns import (
     MadeConstant,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     RootResult,
@@ -99,9 +98,6 @@ def _bound_by(pattern: Expression) -> set[object]:
         return set.intersection(*choices) | variables | bound
     if isinstance(pattern, Op):
         bound |= {pattern.variable, *attribute_variables(pattern)}
-    if isinstance(pattern, Optional):
-        # its variables are omitted if the input is not there; ops below it may be missing
-        return bound | {e for e in pattern.inner.walk() if isinstance(e, Variable)}
     for child in pattern.operands:
         bound |= _bound_by(child)
     return bound
@@ -124,7 +120,7 @@ def _check_replacement(replacement: Expression, bound: set[object]) -> None:
             _require_bound(expression, bound, "the replacement")
         elif isinstance(expression, Op):
             _check_new_op(expression, bound)
-        elif not isinstance(
+        elif _is_optional(expression) or not isinstance(
             expression, (AllOutputs, AnyOf, Literal, MadeConstant, Omitted, OutputOf, Rest)
         ):
             raise TypeError(f"{expression!r} is for patterns only")
@@ -177,10 +173,16 @@ def _accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
     by_name = [name for name in wanted if name not in schema.attributes]
     if not all(_takes(schema, name) for name in by_name):
         return False
-    required = sum(not isinstance(o, (Rest, Optional)) for o in op.operands)
+    required = sum(not (isinstance(o, Rest) or _is_optional(o)) for o in op.operands)
     if required < len(op.operands):
         return required <= schema.max_input
     return schema.min_input <= required + len(by_name) <= schema.max_input
+
+
+def _is_optional(expression: Expression) -> bool:
+    return isinstance(expression, AnyOf) and any(
+        isinstance(o, Omitted) for o in expression.operands
+    )
 
 
 def _takes(schema: onnx.defs.OpSchema, name: str) -> bool:

@@ -332,7 +332,7 @@ class Inexact:
 
 def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
-    return Where(conjunct for each in conditions for conjunct in _conjuncts(_as_condition(each)))
+    return Where([term for each in conditions for term in _conjuncts(_as_condition(each))])
 
 
 def inexact_if(condition: object) -> Inexact:
@@ -343,12 +343,10 @@ def inexact_if(condition: object) -> Inexact:
     return Inexact(_as_condition(condition))
 
 
-def _conjuncts(term: Term) -> Iterator[Term]:
+def _conjuncts(term: Term) -> list[Term]:
     if isinstance(term, _Joined) and term.function is all:
-        for operand in term.operands:
-            yield from _conjuncts(operand)
-    else:
-        yield term
+        return [each for operand in term.operands for each in _conjuncts(operand)]
+    return [term]
 
 
 def _as_condition(condition: object) -> Term:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts, facts_of
@@ -29,7 +30,6 @@ from onnxfold.rewrite.patterns import (
     Near,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     is_on_constants,
@@ -143,6 +143,13 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
+        with np.errstate(all="ignore"):  # numbers of conditions may overflow
+            self._empty_queue()
+        self._seen.inputs = {node: node.inputs for node in self._in_order()}
+        self._seen.facts = self._types.snapshot()
+        return self.report
+
+    def _empty_queue(self) -> None:
         self._enqueue(self._changed() if self._seen.inputs else self._in_order())
         while self._queue or self._skipped:
             if not self._queue:  # all once more
@@ -154,9 +161,6 @@ class Rewriter:
             if node.graph is not None:  # not removed in the meantime
                 self.report.visits += 1
                 self._visit(node, self._indexes[node.graph].candidates(node))
-        self._seen.inputs = {node: node.inputs for node in self._in_order()}
-        self._seen.facts = self._types.snapshot()
-        return self.report
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach
@@ -427,8 +431,6 @@ def _could_be(pattern: Expression, origin: _Origin) -> bool:
     """False if a value of that origin certainly does not match."""
     if isinstance(pattern, Omitted):
         return origin is None
-    if isinstance(pattern, Optional):
-        return origin is None or _could_be(pattern.inner, origin)
     if isinstance(pattern, AnyOf):
         return any(_could_be(choice, origin) for choice in pattern.operands)
     if origin is None:

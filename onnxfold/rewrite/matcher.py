@@ -34,7 +34,6 @@ from onnxfold.rewrite.patterns import (
     Near,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     Symbol,
@@ -186,7 +185,7 @@ class _Matcher:
         all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
         # of the alternatives that were not taken
         variadic = {k for thing, k in rule.slots.items() if isinstance(thing, Values)}
-        may_be_open = any(isinstance(e, (AnyOf, Optional)) for e in walk(rule.pair.patterns))
+        may_be_open = any(isinstance(e, AnyOf) for e in walk(rule.pair.patterns))
 
         def accept(facts: ModelFacts, slots: _Slots) -> Match | None:
             bound = slots[:count]
@@ -205,7 +204,7 @@ class _Matcher:
 
     def _schedule(self, root: Expression) -> None:
         """Find out which conditions can be evaluated when a symbol has been bound, and before."""
-        optional = [e for e in root.walk() if isinstance(e, (AnyOf, Optional))]
+        optional = [e for e in root.walk() if isinstance(e, AnyOf)]
         skipped = {e for each in optional for e in each.walk()}
         bound: dict[object, tuple[int, Expression]] = {}
         pending = [root]
@@ -281,14 +280,6 @@ class _Matcher:
             return then(facts, slots) if slots[place] is None else None
 
         return match_omitted
-
-    def _optional(self, optional: Optional, place: int, then: _Step) -> _Step:
-        match_inner = self._step(optional.inner, place, then)
-
-        def match_optional(facts: ModelFacts, slots: _Slots) -> Match | None:
-            return then(facts, slots) if slots[place] is None else match_inner(facts, slots)
-
-        return match_optional
 
     def _rest(self, rest: Rest, place: int, then: _Step) -> _Step:
         slot = self._slots[rest.variable]
@@ -446,7 +437,6 @@ class _Matcher:
 _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
     **dict.fromkeys((ValueVariable, Constant, Literal, Near, Filled), _Matcher._leaf),
     Omitted: _Matcher._omitted,
-    Optional: _Matcher._optional,
     Rest: _Matcher._rest,
     AnyOf: _Matcher._any_of,
     Op: _Matcher._op,

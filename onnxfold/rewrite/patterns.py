@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
 from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
@@ -71,14 +71,14 @@ class Outputs:
 
 def as_expression(operand: Any) -> Expression:
     """Return an expression of an operand: a number becomes a literal, None an omitted input."""
-    if isinstance(operand, Values):
-        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
-    if isinstance(operand, Expression):
+    if isinstance(operand, Expression) and type(operand) is not Values:
         return operand
     if operand is None:
         return Omitted()
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
+    if isinstance(operand, Values):
+        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Term):
         raise TypeError(f"{operand!r} is not a value: write constant(...)")
     raise TypeError(f"{operand!r} cannot stand for a value")
@@ -152,19 +152,6 @@ class Rest(Expression):
 
     def __repr__(self) -> str:
         return f"*{self.variable!r}"
-
-
-class Optional(Expression):
-    """An input that may be omitted."""
-
-    weight = 6
-
-    def __init__(self, inner: Expression) -> None:
-        self.inner = inner
-        self.operands = (inner,)
-
-    def __repr__(self) -> str:
-        return f"optional({self.inner!r})"
 
 
 class Omitted(Expression):
@@ -301,7 +288,7 @@ class OpVariable:
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op that matches, or that has matched."""
-        return Op(self.domain, self.op_types, operands, attributes, self)
+        return Op(self.domain, self.op_types, self, *operands, **attributes)
 
     def __repr__(self) -> str:
         return "|".join(self.op_types)
@@ -315,20 +302,19 @@ class Op(Symbol, Expression):
     def __init__(
         self,
         domain: str,
-        op_types: Sequence[str],
-        operands: Iterable[Operand],
-        attributes: dict[str, Any],
-        variable: OpVariable | None = None,
+        op_types: tuple[str, ...],
+        variable: OpVariable | None,
+        /,
+        *operands: Operand,
+        _outputs: Any = None,
+        **attributes: Any,
     ) -> None:
         self.domain = domain
-        self.op_types = tuple(op_types)
+        self.op_types = op_types
         self.operands = tuple(map(as_expression, operands))
-        self.output_count = attributes.pop("_outputs", None)
+        self.output_count = _outputs
         """How many outputs a new node has: a number or term; None for as many as are used."""
-        for name, value in attributes.items():
-            if type(value) is list:
-                attributes[name] = tuple(value)
-        self.attributes = attributes
+        self.attributes = {n: tuple(v) if type(v) is list else v for n, v in attributes.items()}
         self.variable = variable
         self.name = ""
 

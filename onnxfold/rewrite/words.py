@@ -19,9 +19,9 @@ from onnxfold.rewrite.patterns import (
     Filled,
     MadeConstant,
     Near,
+    Omitted,
     Op,
     Operand,
-    Optional,
     OpVariable,
     Outputs,
     Pair,
@@ -39,7 +39,7 @@ def optional(operand: Operand) -> Expression:
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
-    return Optional(as_expression(operand))
+    return AnyOf([as_expression(operand), Omitted()])
 
 
 def any_of(*choices: Operand) -> Expression:
@@ -105,7 +105,7 @@ class Ops:
     def __getattr__(self, op_type: str) -> Callable[..., Op]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
-        made = functools.partial(_op, self._domain, (op_type,))
+        made = functools.partial(Op, self._domain, (op_type,), None)
         setattr(self, op_type, made)  # found at once when it is used again
         return made
 
@@ -130,10 +130,6 @@ class Ops:
 
 
 op = Ops()
-
-
-def _op(domain: str, op_types: tuple[str, ...], *operands: Operand, **attributes: Any) -> Op:
-    return Op(domain, op_types, operands, attributes)
 
 
 # -------------------------------------------------------------------- rules
@@ -275,10 +271,12 @@ _OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
 def _symbol(function: FunctionType, name: str) -> Any:
     """Return the symbol of a parameter, by its annotation."""
     annotation = function.__annotations__.get(name, "Value")
-    kind = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
-    if kind not in _KINDS:
-        raise TypeError(f"{name}: {kind} is no kind of variable; there are {', '.join(_KINDS)}")
-    return _KINDS[kind](name)
+    if annotation not in _KINDS:  # not the word itself: a class, or with its module
+        annotation = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
+    if annotation not in _KINDS:
+        kinds = ", ".join(_KINDS)
+        raise TypeError(f"{name}: {annotation} is no kind of variable; there are {kinds}")
+    return _KINDS[annotation](name)
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {

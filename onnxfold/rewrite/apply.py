@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic.fact import differ
 from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
-from onnxfold.rewrite.matched import differ
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule

@@ -15,7 +15,6 @@ import onnx_ir as ir
 from onnxfold.editing import add_initializer, constant_node, new_node
 from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.pool import Buffer, BufferTensor
-from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
@@ -28,6 +27,8 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Rest,
     Variable,
+    anything,
+    is_optional,
     result,
 )
 
@@ -166,7 +167,7 @@ class Builder:
         attributes = {} if matched is None else dict(matched.attributes.data)
         for name, thing in op.attributes.items():
             content = self._match.number_of(thing)
-            place = _place_of_input(name, schema)
+            place = place_of_input(name, schema)
             if place is not None:
                 inputs.extend([None] * (place + 1 - len(inputs)))
                 numbers[place] = content
@@ -336,12 +337,47 @@ class Builder:
         self.initializers.clear()
 
 
+# -------------------------------------------------------------------- ops at an opset
+
+
+def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
+    """Return True if at least one op of an expression exists as written at these opsets."""
+    version = opsets.get(op.domain)
+    if op.domain not in known_domains():
+        return True
+    if version is None:
+        return op.domain != ""  # imported when it is needed
+    schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
+    return any(schema and not schema.deprecated and accepts(op, schema) for schema in schemas)
+
+
+def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
+    """Return True if a schema has the attributes and inputs that an expression mentions.
+
+    An attribute may have become an input: a replacement's ``axes=`` is made as either.
+    """
+    wanted = [name for name, value in op.attributes.items() if value is not anything]
+    by_name = [name for name in wanted if name not in schema.attributes]
+    if any(place_of_input(name, schema) is None for name in by_name):
+        return False
+    required = sum(not (isinstance(o, Rest) or is_optional(o)) for o in op.operands)
+    if required < len(op.operands):
+        return required <= schema.max_input
+    return schema.min_input <= required + len(by_name) <= schema.max_input
+
+
+@functools.cache
+def known_domains() -> frozenset[str]:
+    """Return the domains whose ops onnx knows."""
+    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
+
+
 @functools.cache
 def _newest_opsets() -> Mapping[str, int]:
     return {"": onnx.defs.onnx_opset_version()}
 
 
-def _place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
+def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
     """Return the place of the input that an attribute has become by this opset: ``axes``, say."""
     if schema is None or name in schema.attributes:
         return None

@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, NotKnown
@@ -232,6 +233,28 @@ class _Computed(Term):
         if found is None:
             raise NotKnown
         return found
+
+
+class Attribute(Term):
+    """Stands for the value of an attribute: int, float, str, or a tuple of them."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain_number, (), name)
+        self.name = name
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        """Return the value that the attribute has in a match."""
+        content = bindings.bound(self)
+        if content is None:
+            raise NotGiven
+        return plain_number(content)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a float attribute as it was written: 0.1 for what float32 makes of it."""
+    return float(str(np.float32(value))) if type(value) is float else value
 
 
 class _OrElse(Term):

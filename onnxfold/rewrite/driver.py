@@ -18,8 +18,7 @@ from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, apply
-from onnxfold.rewrite.build import Refused
-from onnxfold.rewrite.check import is_available
+from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
     AnyOf,

@@ -14,11 +14,11 @@ from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown
-from onnxfold.analysis.symbolic.fact import Shape
+from onnxfold.analysis.symbolic.fact import Shape, differ
 from onnxfold.kernels.anywhere import is_misordered
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import Recorded, Term
+from onnxfold.rewrite.conditions import Recorded, Term, plain_number
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -478,20 +478,6 @@ _MOST_NODES = 4
 _TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""
-
-
-def differ(left: Shape | None, right: Shape | None) -> bool:
-    """Return whether two shapes certainly differ; None is a shape that is not known."""
-    if left is None or right is None:
-        return False
-    return len(left) != len(right) or any(
-        type(a) is type(b) is int and a != b for a, b in zip(left, right, strict=True)
-    )
-
-
-def plain_number(value: Any) -> Any:
-    """Return a float attribute as it was written: 0.1 for what float32 makes of it."""
-    return float(str(np.float32(value))) if type(value) is float else value
 
 
 _HIGHEST_RANK = 64

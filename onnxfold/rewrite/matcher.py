@@ -21,12 +21,11 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import NotGiven, Spread, Term, symbols_of
+from onnxfold.rewrite.conditions import Attribute, NotGiven, Spread, Term, symbols_of
 from onnxfold.rewrite.matched import Matched
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
-    Attribute,
     Constant,
     Expression,
     Filled,

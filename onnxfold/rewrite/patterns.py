@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
-from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
-from onnxfold.rewrite.matched import Value, plain_number
+from onnxfold.rewrite.conditions import Term, text_of
+from onnxfold.rewrite.matched import Value
 
 Operand = Union["Expression", float, None]
 """What may be written in the place of an expression."""
@@ -91,6 +91,12 @@ def is_on_constants(expression: Expression) -> bool:
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
+def is_optional(expression: Expression) -> bool:
+    """Return whether an input may be omitted."""
+    choices = expression.operands if isinstance(expression, AnyOf) else ()
+    return any(isinstance(choice, Omitted) for choice in choices)
+
+
 # -------------------------------------------------------------------- variables
 
 
@@ -171,23 +177,6 @@ class RootResult(Symbol, Expression):
 
 
 result = RootResult()
-
-
-class Attribute(Term):
-    """Stands for the value of an attribute: int, float, str, or a tuple of them."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(plain_number, (), name)
-        self.name = name
-
-    def evaluate(self, bindings: Bindings) -> Any:
-        """Return the value that the attribute has in a match."""
-        content = bindings.bound(self)
-        if content is None:
-            raise NotGiven
-        return plain_number(content)
 
 
 class Anything:

@@ -14,10 +14,9 @@ from types import ModuleType
 from typing import Any
 
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.rewrite.conditions import Term, symbols_of
+from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    Attribute,
     Expression,
     Filled,
     MadeConstant,

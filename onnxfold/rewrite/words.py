@@ -10,10 +10,9 @@ from types import FunctionType
 from typing import Any, overload
 
 from onnxfold.rewrite.check import check_rule
-from onnxfold.rewrite.conditions import Inexact, Term, Where
+from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    Attribute,
     Constant,
     Expression,
     Filled,

@@ -42,8 +42,8 @@ INSIDE = {
         *("adapters", "sessions"),
     ),
     "rewrite": (
-        *("conditions", "matched", "patterns", "rule", "check", "words"),
-        *("matcher", "build", "apply", "driver"),
+        *("conditions", "matched", "patterns", "rule", "matcher", "build"),
+        *("check", "words", "apply", "driver"),
     ),
 }
 

@@ -148,6 +148,15 @@ def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
     return of_type(one.dtype, sizes, algebra)
 
 
+def differ(left: Shape | None, right: Shape | None) -> bool:
+    """Return whether two shapes certainly differ; None is a shape that is not known."""
+    if left is None or right is None:
+        return False
+    return len(left) != len(right) or any(
+        type(a) is type(b) is int and a != b for a, b in zip(left, right, strict=True)
+    )
+
+
 def list_of(numbers: Sequence[Number]) -> Array:
     """Return a one-dimensional array of numbers and expressions."""
     return np.array(numbers, object)

@@ -1,4 +1,4 @@
-"""Running a batch: which models there are, who works on them, and what came of it."""
+"""Run a batch: find the models, distribute them to workers, and collect the results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _JOURNAL = "onnxfold-batch.jsonl"
-# What a model costs whatever its size, in bytes of its file: for the progress only.
+# The fixed cost of a model in bytes of its file, for the progress bar only.
 _BYTES_OF_A_MODEL = 1 << 20
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -83,7 +83,7 @@ def batch(
             *(model.source, model.target, sent, only_plan, timeout, memory),
             before=kept.before.get(model.target),
         )
-        # the largest first: no worker begins one when the others have nothing left to do
+        # the largest first, so that no worker starts a large model last
         for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
     ]
     outcomes: dict[str, Outcome] = {}
@@ -124,7 +124,7 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
 
 
 def _as_json(options: Options, check: Check) -> dict[str, Any]:
-    """Return options as they are sent to another process.
+    """Return the options in the form that is sent to another process.
 
     Raises:
         UsageError: One of them cannot be sent, or names a file that does not exist.

@@ -1,4 +1,4 @@
-"""Models and bundles side by side on onnxruntime as users run it, with all its optimizations."""
+"""Compare models and bundles on onnxruntime with its default optimizations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _MOST_PROFILED = 10  # runs
 
 @dataclass(frozen=True)
 class FoldBench:
-    """What folding costs, of a bundle or of a model that is split.
+    """The cost of folding the runtime constants of a bundle or of a split model.
 
     Attributes:
         seconds: Wall time of folding once for a setting of the runtime constants, opening
@@ -77,7 +77,7 @@ class FoldBench:
 
 @dataclass(frozen=True)
 class ModelBench:
-    """One of the models.
+    """The figures of one model.
 
     Attributes:
         model: Its path.
@@ -108,18 +108,18 @@ class ModelBench:
 
     @property
     def nodes(self) -> int:
-        """How many nodes onnxruntime runs in the end."""
+        """The number of nodes after onnxruntime's optimizations."""
         return sum(self.ops.values())
 
     @property
     def fused(self) -> dict[str, int]:
-        """Those of the ops that are not ONNX's own."""
+        """The number of these nodes with ops of other domains: fused ones."""
         return {op: n for op, n in self.ops.items() if "::" in op and not op.startswith("ai.onnx")}
 
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
-    """Models side by side.
+    """The figures of several models on the same inputs.
 
     Attributes:
         models: In the order they were given; the first is what the others are compared with.
@@ -248,7 +248,7 @@ def _benched(
         reason = "give the model that the bundle was made of before it, to compare with"
         raise UsageError(reason, file=paths[0])
     for each in found:
-        if not os.path.exists(each.path):  # before anything takes long
+        if not os.path.exists(each.path):  # before measuring
             raise MissingFileError(file=each.path)
         if each.arguments is None and os.path.isdir(each.path):
             raise UsageError("not a bundle: it has no manifest.json", file=each.path)
@@ -280,7 +280,7 @@ def _feeds(
     def run(fed: Feeds) -> None:
         try:
             _run_of(session, fed)()
-        except Exception as error:  # onnxruntime's exceptions have no base of their own
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise CannotRun(message_of(error)) from error
 
     usual = usual_sizes(names, dims, _USUAL_SIZE)
@@ -289,7 +289,7 @@ def _feeds(
 
 
 def _run_of(session: Any, fed: Feeds) -> Runner:
-    """Runs a session on those of the feeds that it has inputs for, converted once."""
+    """Run a session on the feeds that it has inputs for, converted once."""
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     mine = {name: feed for name, feed in fed.items() if name in names}
     outputs = [output.name for output in session.get_outputs()]

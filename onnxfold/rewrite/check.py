@@ -1,4 +1,4 @@
-"""What can be wrong with a rule is found when it is defined."""
+"""Check a rule when it is defined."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _check_pattern(pattern: Expression) -> None:
 
 
 def _bound_by(pattern: Expression) -> set[object]:
-    """Everything that has a value whichever way the pattern matches."""
+    """Return the symbols that are bound whichever alternative matches."""
     bound: set[object] = {pattern}
     if isinstance(pattern, AnyOf):
         choices = [_bound_by(choice) for choice in pattern.operands]
@@ -145,7 +145,7 @@ def _check_new_op(op: Op, bound: set[object]) -> None:
 
 
 def _check_op(op: Op, low: int, high: int | None) -> None:
-    """Raise ValueError if no op at these opsets is what an expression says."""
+    """Raise ValueError if no op at these opsets has the inputs and attributes of an expression."""
     if op.domain not in known_domains():
         return
     newest = high or onnx.defs.onnx_opset_version()

@@ -1,4 +1,4 @@
-"""Terms: what a rule asks and computes, recorded when it is made and evaluated for each match."""
+"""Terms: conditions and computations of a rule, recorded once and evaluated for each match."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from onnxfold.analysis.symbolic import Expr, NotKnown
 
 
 class NotGiven(NotKnown):
-    """A term needs an omitted input, or a variable of an alternative that did not match."""
+    """A term refers to an omitted input or to an alternative that did not match."""
 
 
 class Bindings(Protocol):
-    """What the symbols of a rule stand for in a match."""
+    """The values of the symbols of a rule in a match."""
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a symbol or term; tuples and lists element by element."""
 
     def bound(self, thing: object) -> Any:
-        """Return what a symbol stands for; None if it is omitted."""
+        """Return the value of a symbol; None if it is omitted."""
 
 
 class Recorded:
-    """A symbol of a rule or a term: what can be recorded of both."""
+    """A symbol of a rule, or a term."""
 
     __slots__ = ()
 
@@ -109,11 +109,11 @@ class Term(Recorded):
 
     @property
     def is_identity(self) -> Term:
-        """Whether a permutation leaves everything in its place: (0, 1, 2, ...)."""
+        """Whether a permutation is (0, 1, 2, ...)."""
         return Term(lambda t: list(t) == list(range(len(t))), (self,), "{}.is_identity")
 
     def permuted_by(self, permutation: object) -> Term:
-        """Return the elements of a tuple at the places that another one names."""
+        """Return the elements of a tuple at the indices of a permutation."""
         return Term(_permuted, (self, permutation), "{}.permuted_by({})")
 
     def __eq__(self, other: object) -> Term:  # type: ignore[override]
@@ -283,7 +283,7 @@ def _first(value: Any, *_: Any) -> Any:
 
 
 def _are_equal(left: Any, right: Any) -> bool:
-    """Compare what may hold symbolic sizes, which are equal, different, or not known to be."""
+    """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
         if len(left) != len(right):
             return False
@@ -307,7 +307,7 @@ def _differ(left: Any, right: Any) -> bool:
 
 def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
     if sorted(places) != list(range(len(elements))):
-        raise NotKnown  # it is no permutation of them
+        raise NotKnown  # it is no permutation
     return tuple(elements[k] for k in places)
 
 
@@ -319,7 +319,7 @@ def _is_one_of(value: Any, *choices: Any) -> bool:
 
 
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
-    """Make a function of matched values one that rules can call: ``@computed``.
+    """Make a function of matched values callable in rules.
 
     It is called for each match. Its arguments are a `Matched` for each value, a tuple of them for
     several inputs, and numbers or tuples for attributes and terms. A function that returns None
@@ -380,7 +380,7 @@ def _as_condition(condition: object) -> Term:
 
 
 def symbols_of(*things: Any) -> Iterator[Recorded]:
-    """Yield the symbols that terms need."""
+    """Yield the symbols in terms."""
     pending = [*things]
     while pending:
         thing = pending.pop()
@@ -397,7 +397,7 @@ def symbols_of(*things: Any) -> Iterator[Recorded]:
 
 
 def text_of(thing: Any) -> str:
-    """Return a term, symbol or plain value as it is written in a rule."""
+    """Return the text of a term, symbol or plain value in a rule."""
     if isinstance(thing, ir.DataType):
         return thing.name
     if isinstance(thing, slice):

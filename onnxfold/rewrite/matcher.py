@@ -1,9 +1,9 @@
-"""The matcher: every pattern becomes a chain of functions, made once a process.
+"""The matcher: a chain of functions for each pattern, made once a process.
 
-Each function looks at one thing, writes what it finds into a list of slots and calls the next; the
-last one asks the rule's condition. The slots hold what the variables and ops of the pattern stand
-for, and then the places: the values that operands are matched with. Where something can match in
-several ways, each of them goes on with its own copy of the slots.
+Each function tests one property, stores what it binds in a list of slots, and calls the next; the
+last one evaluates the remaining conditions. The slots hold the values of the variables and ops of
+the pattern, followed by the values that operands are matched with. Alternatives continue with
+copies of the slots.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from onnxfold.rewrite.patterns import (
 from onnxfold.rewrite.rule import Rule, attribute_variables, walk
 
 COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
-"""ONNX's own ops that give the same for two operands in either order."""
+"""ONNX's own ops with two operands in either order."""
 
 
 class Match:
-    """What the symbols of a rule's pattern stand for.
+    """The values of the symbols of a rule.
 
     Args:
         rule: The rule.
@@ -68,7 +68,7 @@ class Match:
         self._slots = slots
 
     def bound(self, thing: object) -> Any:
-        """Return what a symbol stands for; None if it is omitted or not of the pattern."""
+        """Return the value of a symbol; None if it is omitted or not in the pattern."""
         slot = self.rule.slots.get(thing)
         content = None if slot is None else self._slots[slot]
         return None if content is _UNBOUND else content
@@ -78,7 +78,7 @@ class Match:
         is.
 
         Raises:
-            NotKnown: it depends on what the model does not determine, or on an omitted input.
+            NotKnown: It depends on an unknown fact or an omitted input.
         """
         if isinstance(thing, Term):
             return thing.evaluate(self)
@@ -102,10 +102,10 @@ class Match:
         return thing
 
     def number_of(self, thing: Any) -> Any:
-        """Return the value of what a replacement computes.
+        """Return a value that a replacement computes.
 
         Raises:
-            NotKnown: as for `value_of`, or a size in it is not a number.
+            NotKnown: As for `value_of`, or a size is symbolic.
         """
         if isinstance(thing, Attribute):
             return self.bound(thing)
@@ -132,14 +132,14 @@ class Match:
 
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
-        """All nodes that have been matched."""
-        # onnx-ir's classes are protocols: `isinstance` takes microseconds to say no
+        """All matched nodes."""
+        # onnx-ir's classes are protocols, for which `isinstance` is slow
         return {found: None for found in self._slots if type(found) is ir.Node}
 
 
 _Slots = list[Any]
 _Step = Callable[[ModelFacts, _Slots], Match | None]
-"""Goes on with an attempt that has filled these slots; None if it leads to no match."""
+"""Continue an attempt with these slots; return None if there is no match."""
 
 _UNBOUND = object()
 
@@ -202,7 +202,7 @@ class _Matcher:
         return accept
 
     def _schedule(self, root: Expression) -> None:
-        """Find out which conditions can be evaluated when a symbol has been bound, and before."""
+        """Assign each condition to the last symbol that it needs."""
         optional = [e for e in root.walk() if isinstance(e, AnyOf)]
         skipped = {e for each in optional for e in each.walk()}
         bound: dict[object, tuple[int, Expression]] = {}
@@ -218,7 +218,7 @@ class _Matcher:
                         bound.setdefault(variable, place)
                     pending.extend(sorted(expression.operands, key=lambda o: o.weight)[::-1])
         self._conditions: dict[object, list[Term]] = {}
-        """The conditions by the last symbol they need; None for what depends on alternatives."""
+        """The conditions by the last symbol they need; None if they depend on alternatives."""
         for condition in self._rule.conditions:
             needed = set(symbols_of(condition)) - {result}
             places = [bound[symbol] for symbol in needed if symbol in bound]
@@ -230,7 +230,7 @@ class _Matcher:
             self._conditions.setdefault(last, []).append(condition)
 
     def _checked(self, symbol: object, then: _Step) -> _Step:
-        """Evaluate the conditions that need nothing but what is bound with a symbol, and go on."""
+        """Evaluate the conditions that can be evaluated once a symbol is bound, and go on."""
         conditions, rule = self._conditions.get(symbol), self._rule
         if conditions is None:
             return then
@@ -242,7 +242,7 @@ class _Matcher:
         return check
 
     def _places(self, count: int) -> range:
-        """Slots for values that are to be matched."""
+        """Allocate slots for values to match."""
         first = len(self._blank)
         self._blank.extend([None] * count)
         return range(first, first + count)
@@ -366,7 +366,7 @@ class _Matcher:
         return match_inputs
 
     def _spread(self, op: Op, slot: int, then: _Step) -> _Step:
-        """Match a node's inputs in every way to give the variadic variables their share."""
+        """Match a node's inputs, for every distribution of them to the variadic variables."""
         places = self._places(len(op.operands))
         first, end = places.start, places.stop
         match_operands = self._all(op.operands, places, then)
@@ -384,7 +384,7 @@ class _Matcher:
         return match_inputs
 
     def _all(self, operands: Sequence[Expression], places: Sequence[int], then: _Step) -> _Step:
-        """Match each operand at its place: what rules out the most comes first."""
+        """Match each operand at its place, the most selective first."""
         order = sorted(range(len(operands)), key=lambda k: operands[k].weight)
         for k in reversed(order):
             then = self._step(operands[k], places[k], then)
@@ -441,7 +441,7 @@ _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
     Op: _Matcher._op,
     OutputOf: _Matcher._op,
 }
-"""What makes the function that matches an expression of each kind."""
+"""The methods that make the matching functions, by kind of expression."""
 
 
 def _is_near(facts: ModelFacts, value: ir.Value, number: float) -> bool:
@@ -460,7 +460,7 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, float], bool | None]] = {
     Near: _is_near,
     Filled: lambda facts, value, number: facts.known.all_equal(value, number),
 }
-"""Which values some variables and the numbers take; other variables take any."""
+"""The values that numbers and some variables accept; other variables accept any."""
 
 _matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
 
@@ -470,7 +470,7 @@ def _index_of(root: Expression) -> int:
 
 
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
-    """Yield every way to give operands the inputs in order: one each, a tuple to a variadic one."""
+    """Yield each distribution of inputs to operands in order; a variadic operand gets a tuple."""
     place = variadic.index(True)
     before, others = inputs[:place], variadic[place + 1 :]
     most = len(inputs) - place - others.count(False)
@@ -482,7 +482,7 @@ def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[A
 
 
 def _rounded(value: Any) -> Any:
-    """Return the value of an attribute: 0.1 in a rule means the float32 that is written for 0.1."""
+    """Return the value of an attribute as stored: 0.1 in a rule is the float32 next to it."""
     return float(np.float32(value)) if type(value) is float else value
 
 

@@ -1,4 +1,4 @@
-"""The expressions that patterns and replacements are made of: what they say, not what is done."""
+"""The expressions that patterns and replacements consist of."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from onnxfold.rewrite.conditions import Term, text_of
 from onnxfold.rewrite.matched import Value
 
 Operand = Union["Expression", float, None]
-"""What may be written in the place of an expression."""
+"""Values that can be written for an expression."""
 
 
 class Expression:
     """A value in a pattern or in a replacement."""
 
     weight = 1
-    """Order in which operands are matched: what rules out the most comes first."""
+    """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
-    """The expressions that it is made of."""
+    """The expressions that it consists of."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], [replacement], sys._getframe(1).f_locals)
@@ -43,7 +43,7 @@ class Pair:
     Args:
         patterns: The patterns of the values that are replaced.
         replacements: What replaces each.
-        names: The local variables of the rule: what it calls its ops.
+        names: The local variables of the rule, which name its ops.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ def is_optional(expression: Expression) -> bool:
 
 
 class Symbol(Value):
-    """What conditions can be about: a value that is matched."""
+    """A matched value, with the properties that conditions can use."""
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_")]
@@ -114,7 +114,7 @@ class Symbol(Value):
 
 
 class Variable(Symbol, Expression):
-    """Stands for a value; in several places for the same one."""
+    """A value; the same one wherever the variable occurs."""
 
     weight = 5
 
@@ -170,7 +170,7 @@ class Omitted(Expression):
 
 
 class RootResult(Symbol, Expression):
-    """The first value that is replaced: ``constant(0, like=result)``."""
+    """The first replaced value: ``constant(0, like=result)``."""
 
     def __repr__(self) -> str:
         return "result"
@@ -180,7 +180,7 @@ result = RootResult()
 
 
 class Anything:
-    """In a pattern: whatever the attribute is, there or not."""
+    """In a pattern: any value of an attribute, or none."""
 
     def __repr__(self) -> str:
         return "anything"
@@ -239,7 +239,7 @@ class MadeConstant(Expression):
 
 
 class AnyOf(Symbol, Expression):
-    """One of several patterns, the first that leads to a match; the value that it matches."""
+    """The first of several patterns that leads to a match; also the matched value."""
 
     weight = 4
 
@@ -253,7 +253,7 @@ class AnyOf(Symbol, Expression):
 
 
 class Swap:
-    """Stands for whether the operands of an op are the other way round."""
+    """Whether the operands of an op matched in reverse order."""
 
 
 class OpVariable:
@@ -273,10 +273,10 @@ class OpVariable:
         self.domain = domain
         self.op_types = tuple(op_types)
         self.swap = Swap() if either_way else None
-        """What is bound to whether the operands are the other way round, if they may be."""
+        """The symbol for reversed operands, if they may be reversed."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
-        """Return the op that matches, or that has matched."""
+        """Return the op with these operands."""
         return Op(self.domain, self.op_types, self, *operands, **attributes)
 
     def __repr__(self) -> str:
@@ -302,7 +302,7 @@ class Op(Symbol, Expression):
         self.op_types = op_types
         self.operands = tuple(map(as_expression, operands))
         self.output_count = _outputs
-        """How many outputs a new node has: a number or term; None for as many as are used."""
+        """The number of outputs of a new node, as a number or term; None for the used ones."""
         self.attributes = {n: tuple(v) if type(v) is list else v for n, v in attributes.items()}
         self.variable = variable
         self.name = ""
@@ -326,7 +326,7 @@ class Op(Symbol, Expression):
 
 
 class AllOutputs(Expression):
-    """All outputs of an op: each is replaced by one of all outputs of another op."""
+    """All outputs of an op, which replace all outputs of another op."""
 
     def __init__(self, op: Op) -> None:
         self.op = op

@@ -1,4 +1,4 @@
-"""Rules: a pattern, what replaces it, and when; and the sets that modules define."""
+"""Rules, and the rule sets that modules define."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from onnxfold.rewrite.patterns import (
 
 
 class RuleError(OnnxFoldError):
-    """A rule is wrong: as it is written, or in what it does."""
+    """A rule is invalid, or failed on a node."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ class Rule:
 
     @functools.cached_property
     def slots(self) -> dict[object, int]:
-        """A place for what each variable, op and attribute variable of the pattern stands for."""
+        """The index of each variable, op and attribute variable in the slots of a match."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
             if isinstance(expression, (Variable, Op, AnyOf)):
@@ -72,11 +72,11 @@ class Rule:
                     things[expression.variable] = None
                     things[expression.variable.swap] = None
                 things.update(dict.fromkeys(attribute_variables(expression)))
-        things.pop(None, None)  # no op variable whose operands may be the other way round
+        things.pop(None, None)  # an op variable without reversed operands
         return {thing: k for k, thing in enumerate(things)}
 
     def computed(self) -> Iterator[object]:
-        """Yield what the replacement computes: attributes, elements of constants, outputs."""
+        """Yield the terms of the replacement: attributes, elements of constants, outputs."""
         for expression in walk(self.pair.replacements):
             if isinstance(expression, Op):
                 yield from (expression.output_count, *expression.attributes.values())
@@ -97,9 +97,7 @@ class Rule:
 
     @functools.cached_property
     def texts(self) -> tuple[str, str, tuple[str, ...]]:
-        """The pattern, the replacement and the conditions, in which ops have the names of the local
-        variables that hold them.
-        """
+        """The texts of pattern, replacement and conditions, with ops named by local variables."""
         used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
         for name, thing in self.pair.names.items():
             if isinstance(thing, (Op, AnyOf, Filled)) and thing in used:
@@ -171,7 +169,7 @@ class RuleSet:
 
 
 def _description(rule: Rule) -> str:
-    """Return what a rule does, whether it is inexact, and a model to which it applies."""
+    """Return the description of a rule, whether it is inexact, and a model to which it applies."""
     inexact = "(inexact)" if rule.inexact is True else "(inexact for some matches)"
     parts = (
         rule.doc or str(rule),
@@ -221,7 +219,7 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
         raise UsageError("cannot load the rules: no such file", file=path) from None
     except RuleError:
         raise
-    except Exception as error:  # whatever a user's file does when it is loaded
+    except Exception as error:  # a user's file may raise anything
         kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
         reason = error.msg if isinstance(error, SyntaxError) else error
         place = f"line {line_of(error, path, 1)}: {kind}"
@@ -257,7 +255,7 @@ def available_rule_sets() -> tuple[RuleSet, ...]:
     for entry in metadata.entry_points(group="onnxfold.rules"):
         try:
             loaded = entry.load()
-        except Exception as error:  # whatever a stranger's module does when it is loaded
+        except Exception as error:  # another package may raise anything
             raise UsageError(f"the rules {entry.name!r} cannot be loaded: {error}") from error
         found.append(loaded if isinstance(loaded, RuleSet) else rule_set_of(loaded))
     return tuple(found)

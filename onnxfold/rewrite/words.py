@@ -1,4 +1,4 @@
-"""The words of rules: ``@rule``, constants, alternatives, and the ops by name."""
+"""The vocabulary of rules: ``@rule``, constants, alternatives, and ops by name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from onnxfold.rewrite.rule import Rule, RuleError, line_of
 
 
 def optional(operand: Operand) -> Expression:
-    """Return an input that may be missing: its variable ``is_omitted`` then.
+    """Return an input that may be omitted; its variable ``is_omitted`` then.
 
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
@@ -60,9 +60,8 @@ def filled(number: float) -> Filled:
 
 
 def near(number: float) -> Expression:
-    """In a pattern: a constant of one element that is the number, but for rounding.
-
-    It may be rounded to the dtype, to float16, or to six or more digits.
+    """In a pattern: a constant of one element that is the number, rounded to its dtype, to float16,
+    or to six or more digits.
     """
     return Near(number)
 

@@ -155,7 +155,7 @@ def _keep_outputs(
     dying: dict[ir.Node, None],
     keeps: Keeps,
 ) -> list[ir.Value]:
-    """Return the new values; one that cannot take the name of a graph output is copied by Identity."""
+    """Return the new values; a copy by Identity of one that cannot take a graph output's name."""
     kept = []
     taken: set[ir.Value] = set()
     for root, value in zip(match.roots, values, strict=True):

@@ -272,7 +272,7 @@ class Builder:
         inputs: Sequence[Operand | None],
         position: int,
     ) -> ir.DataType:
-        """Return the dtype of a number as an input: that of an input with the same type variable."""
+        """Return the dtype of a number as an input: that of an input of the same type variable."""
         formals = [] if schema is None else schema.inputs
         formal = [formals[min(k, len(formals) - 1)] for k in range(len(inputs)) if formals]
         for k, value in enumerate(inputs):

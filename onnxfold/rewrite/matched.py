@@ -186,7 +186,7 @@ class Value(Recorded):
 
     @question
     def sizes_for_reshape(self: Matched, before: Shape) -> tuple[int, ...]:
-        """Return the operand of a Reshape from another shape to this one, if it can be expressed."""
+        """Return the operand of a Reshape from another shape to this one, if there is one."""
         sizes = []
         for k, size in enumerate(self.shape):
             if isinstance(size, int) and size > 0:

@@ -1,7 +1,7 @@
-"""From the IR to protobuf: one walk that leaves out the bytes of large tensors.
+"""Convert the IR to protobuf without the bytes of large tensors.
 
-onnx-ir writes types, shapes, devices, most attributes and small tensors. Its ``serialize_model``
-would read every tensor, and describes each initializer a second time in a ``value_info``.
+onnx-ir serializes types, shapes, devices, most attributes and small tensors. Its
+``serialize_model`` would read every tensor, and repeats each initializer in a ``value_info``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
 from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
 from onnxfold.storage.tensors import ViewTensor
 
-# Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
-# where the bytes are to be found, or returns False, and they are written there themselves.
+# Called with a tensor, whether it is in an attribute, and an empty proto for it. Writes the place
+# of the bytes into the proto, or returns False to have the bytes written there.
 Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
 _T = ir.AttributeType
@@ -33,11 +33,11 @@ def to_proto(
 ) -> onnx.ModelProto:
     """Convert a model to protobuf. The model is not changed.
 
-    External tensors stay references: they are valid in the folder the model came from.
+    External tensors stay references, which are valid in the folder of the model.
 
     Args:
         model: The model.
-        place: Says where the bytes of a tensor are; by default, all are in the result.
+        place: Decides where the bytes of a tensor are; by default, all are in the result.
 
     Raises:
         ModelError: The model cannot be expressed, for example a value without a name.
@@ -49,7 +49,7 @@ def to_proto(
 
 
 class _Writer:
-    """Writes a model; the argument is that of `to_proto`."""
+    """Converts a model; for the argument see `to_proto`."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -72,7 +72,7 @@ class _Writer:
         _set(proto, graph, "name", "doc_string")
         for value in graph.inputs:
             _write_value(proto.input.add(), value)
-        initializers = graph.initializers.data.values()  # without onnx-ir's look-up of each
+        initializers = graph.initializers.data.values()  # faster than onnx-ir's lookup of each
         for value in initializers:
             tensor = value.const_value
             if (entries_of(value) or value.doc_string) and not value.is_graph_input():
@@ -169,7 +169,7 @@ class _Writer:
             proto.dims.extend(tensor.shape.numpy())
         else:
             ir.serde.serialize_tensor_into(proto, tensor)
-            del proto.metadata_props[:]  # onnx-ir writes them twice where it copies a proto
+            del proto.metadata_props[:]  # onnx-ir writes them twice if it copies a proto
         _add_entries(proto.metadata_props, tensor.metadata_props)
 
 
@@ -180,7 +180,7 @@ def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
 
 
 def _set(proto: Any, owner: Any, *fields: str) -> None:
-    """Fill in texts; an empty one is the default."""
+    """Set strings; an empty string is the default."""
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
@@ -196,7 +196,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _is_described(value: ir.Value) -> bool:
-    """Return whether there is something to say of a value but its name."""
+    """Return whether a value has more information than its name."""
     return bool(
         value.name
         and (

@@ -1,4 +1,4 @@
-"""Giving dynamic dims a size on request."""
+"""Fix dynamic dimensions on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import all_graphs, dim_with, symbols_in
 
 KEY = "onnxfold.fixed_dims"
-"""Where the model remembers what was fixed: JSON of the sizes of dims and the shapes of inputs."""
+"""Key of the model's metadata for fixed sizes: JSON of the dimensions and the shapes of inputs."""
 
 
 def fix_dims(
@@ -22,19 +22,19 @@ def fix_dims(
     input_shapes: Mapping[str, Sequence[int]],
     keep: Collection[str] = (),
 ) -> bool:
-    """Declare sizes of the inputs' dims; all values with a dim of that name get it.
+    """Declare sizes of the inputs' dimensions, for all values with a dimension of the same name.
 
     Args:
-        model: Changed in place; its metadata records what was fixed.
-        dims: Sizes by the name of a dim.
-        input_shapes: Shapes by the name of an input; a -1 leaves a size as it is declared.
-        keep: Names of dims that stay dynamic, whatever an input's shape says.
+        model: The model, changed in place; its metadata records the sizes.
+        dims: Sizes by the name of a dimension.
+        input_shapes: Shapes by the name of an input; -1 keeps the declared size.
+        keep: Names of dimensions that stay dynamic, even in ``input_shapes``.
 
     Returns:
-        True if something was fixed.
+        Whether a size was fixed.
 
     Raises:
-        UsageError: there is no such dim or input, it has another size, or it shall be kept.
+        UsageError: A dimension or input does not exist, has another size, or must be kept.
     """
     if not dims and not input_shapes and not keep:
         return False
@@ -65,7 +65,7 @@ def fix_dims(
     if not sizes and not shapes:
         return False
     record: dict[str, dict[str, Any]] = {"dims": {}, "input_shapes": {}}
-    with contextlib.suppress(ValueError, TypeError, AttributeError):  # not what we have written
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # metadata of another program
         earlier = json.loads(model.metadata_props.get(KEY, "{}"))
         record = {key: {**earlier.get(key, {})} for key in record}
     record["dims"].update(sizes)
@@ -79,7 +79,7 @@ def fix_dims(
 def _sized(
     dim: ir.SymbolicDim, sizes: Mapping[str, int], declared: Collection[str]
 ) -> int | ir.SymbolicDim:
-    """Return a dim with the sizes, if it is a declared name or an expression of such."""
+    """Return a dimension with the sizes, if it is a declared name or an expression of such."""
     is_known = dim.value in sizes or symbols_in(dim) <= {*declared}
     return dim_with(dim, sizes) if is_known else dim
 
@@ -87,7 +87,7 @@ def _sized(
 def _collect(
     value: ir.Value, shape: Sequence[int], sizes: dict[str, int], keep: Collection[str]
 ) -> list[int | ir.SymbolicDim]:
-    """Return the shape that an input gets; add the sizes that its named dims get by it."""
+    """Return the shape of an input; add the resulting sizes of its named dimensions."""
     name = value.name
     if value.shape is None:
         if any(size < 0 for size in shape):

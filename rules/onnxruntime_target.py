@@ -1,12 +1,12 @@
-"""Ops of onnxruntime's own domain, for models that will run nowhere else (target "onnxruntime").
+"""Ops of onnxruntime's own domain, for models run by onnxruntime only (target "onnxruntime").
 
-float32 only: for that onnxruntime's CPU provider has every kernel. Each of these ops rounds its own
-way, so all rules here are for level 2.
+float32 only: the CPU provider has all kernels for that. These ops round differently, so all rules
+are for level 2.
 
-A fused op is here if its kernel is faster than what onnxruntime makes of the model without it,
-measured alone with version 1.31. BiasGelu is not: onnxruntime makes it itself, and only where the
-bias does not go into a Gemm, where it costs nothing. Nor is SkipSimplifiedLayerNormalization, which
-takes twice as long as what onnxruntime makes of the spelled-out one.
+A fused op is used if its kernel is faster than onnxruntime's result without it, measured alone with
+version 1.31. BiasGelu is not: onnxruntime fuses it itself, only where the bias cannot be part of a
+Gemm, where it costs nothing. SkipSimplifiedLayerNormalization takes twice as long as the fusion of
+the spelled-out ops.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def sum_before_layer_normalization(x, y):
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
-# it broadcasts what it transposes only between operands of the same rank
+# it broadcasts transposed operands only if both have the same rank
 @rule(
     each=[(True,), (False,)],
     inexact=True,
@@ -114,7 +114,7 @@ def fused_matmul_of_transposed_too(x, y, p: Attribute):
 
 
 def _is_scaled(product: Value, c: Constant) -> Term:
-    """Return the condition that one number scales a product that nothing else reads."""
+    """Return the condition that one number scales a product without other users."""
     return c.has_one_element & product.same_shape(result) & product.is_single_use
 
 
@@ -149,7 +149,7 @@ def fused_matmul_scaled_too(x, y, c: Constant, s: Attribute, divides):
 
 
 def _scales_alone(x: Value, scaled: Value) -> Term:
-    """Return the condition that one number scales an operand that nothing else reads."""
+    """Return the condition that one number scales an operand without other users."""
     return x.same_shape(scaled) & scaled.is_single_use
 
 

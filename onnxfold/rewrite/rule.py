@@ -13,7 +13,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any
 
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AnyOf,
@@ -211,21 +211,23 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     Raises:
         UsageError: the file cannot be read as Python or defines no rule.
     """
+    if not os.path.isfile(path):
+        raise UsageError("cannot load the rules: no such file", file=path)
     name = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
+    location = os.path.abspath(path)  # which the frames of a traceback name
+    spec = importlib.util.spec_from_file_location(name, location)
     if spec is None or spec.loader is None:
         raise UsageError("a rule file must be a Python file", file=path)
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except FileNotFoundError:
-        raise UsageError("cannot load the rules: no such file", file=path) from None
-    except RuleError:
+        with about(path):
+            spec.loader.exec_module(module)
+    except OnnxFoldError:
         raise
-    except Exception as error:  # whatever a user's file does when it is loaded
+    except (Exception, SystemExit) as error:  # whatever a user's file does when it is loaded
         kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
         reason = error.msg if isinstance(error, SyntaxError) else error
-        place = f"line {line_of(error, path, 1)}: {kind}"
+        place = f"line {line_of(error, location, 1)}: {kind}"
         raise UsageError(f"cannot load the rules: {place}{reason}", file=path) from error
     found = rule_set_of(module)
     if not found.rules:

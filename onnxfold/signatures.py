@@ -1,0 +1,153 @@
+"""Check the arguments of functions against their annotations, and list keywords in docstrings."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import itertools
+import numbers
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, TypeVar
+
+from onnxfold.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_UNIONS = (typing.Union, types.UnionType)
+_NUMBERS = {int: numbers.Integral, float: numbers.Real}
+"""NumPy's numbers are as good as Python's."""
+
+
+def checked(function: Function) -> Function:
+    """Return a function that raises a UsageError for arguments that its annotations exclude.
+
+    Its docstring lists the keywords of ``**options: Unpack[...]`` as well, by `entries`.
+    """
+    positional = inspect.getfullargspec(function).args
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        hints = hints_of(function)
+        for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
+            if name in hints and (wrong := problem(name, value, hints[name])):
+                raise UsageError(wrong)
+        return function(*args, **kwargs)
+
+    call.__doc__ = _with_keywords(function)
+    return typing.cast(Function, call)
+
+
+@functools.cache
+def hints_of(owner: Any) -> dict[str, Any]:
+    """Return the types of the arguments of a function, or of the keys of a TypedDict, by name.
+
+    A name that is imported for type checkers only becomes a type variable, see `problem`.
+    """
+    found: dict[str, Any] = {}
+    for name, annotation in owner.__annotations__.items():
+        module = getattr(annotation, "__forward_module__", None) or owner.__module__
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if not text.startswith("Unpack["):
+            found[name] = eval(text, {}, _Names(vars(sys.modules[module])))
+        elif (keywords := _keywords(owner, text)) is not None:
+            found |= hints_of(keywords)
+    return found
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, None) or TypeVar(name)
+
+
+def problem(name: str, value: object, hint: Any) -> str | None:
+    """Return what is wrong with the value of an argument, or None.
+
+    A type variable stands for a class of that name, which may not be loaded.
+    """
+    if typing.get_origin(hint) in _UNIONS:
+        found = [problem(name, value, each) for each in typing.get_args(hint)]
+        if None in found:
+            return None
+        inside = (text for text in found if text and not text.startswith(f"{name} must"))
+        return next(inside, _wrong(name, value, hint))
+    if not _is_a(value, hint):
+        return _wrong(name, value, hint)
+    return next(filter(None, itertools.starmap(problem, _parts(name, value, hint))), None)
+
+
+def _wrong(name: str, value: object, hint: Any) -> str:
+    is_short = isinstance(value, (bool, int, float, str, type(None)))
+    got = repr(value) if is_short else type(value).__name__
+    return f"{name} must be {_described(hint)}, got {got}"
+
+
+def _described(hint: Any) -> str:
+    inner = typing.get_args(hint)
+    if typing.get_origin(hint) in (*_UNIONS, typing.Literal):
+        return " or ".join(map(_described, inner))
+    if isinstance(hint, (type, TypeVar)) and not inner:
+        return hint.__name__.removesuffix("Type")  # NoneType
+    return re.sub(r"[\w.]*\.", "", str(hint))
+
+
+def _is_a(value: object, hint: Any) -> bool:
+    """Return whether a value is of a type, except for what is in it."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Any:
+        return True
+    if kind is typing.Literal:
+        return (value, type(value)) in [(each, type(each)) for each in inner]
+    if isinstance(kind, TypeVar):
+        return kind.__name__ in [each.__name__ for each in type(value).__mro__]
+    if typing.is_typeddict(kind):
+        return isinstance(value, Mapping)
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+    # one text is no sequence of texts
+    return isinstance(value, kind) and not (inner and isinstance(value, (str, bytes)))
+
+
+def _parts(name: str, value: Any, hint: Any) -> Iterator[tuple[str, object, Any]]:
+    """Yield what is in a container, with its name and type."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if typing.is_typeddict(kind):
+        known = hints_of(kind)
+        yield from ((f"{name}[{k!r}]", v, known[k]) for k, v in value.items() if k in known)
+    elif isinstance(value, Mapping) and inner:
+        yield from ((f"a name in {name}", key, inner[0]) for key in value)
+        yield from ((f"{name}[{key!r}]", each, inner[1]) for key, each in value.items())
+    elif isinstance(value, Collection) and len(inner) == 1:
+        yield from ((f"{name}[{k}]", each, inner[0]) for k, each in enumerate(value))
+
+
+def entries(docstring: str | None) -> dict[str, str]:
+    """Return what the section "Args:" of a docstring says, by argument."""
+    section = re.search(r"^Args:\n((?:.+\n?)*)", inspect.cleandoc(docstring or ""), re.MULTILINE)
+    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in found}
+
+
+def _keywords(function: Any, annotation: str) -> Any:
+    """Return the TypedDict of the keywords of a function; None if only type checkers know it."""
+    return function.__globals__.get(annotation.removeprefix("Unpack[").removesuffix("]"))
+
+
+def _with_keywords(function: Any) -> str | None:
+    """Return the docstring of a function, with its keywords at the end of the arguments."""
+    unpacked = [text for text in function.__annotations__.values() if text.startswith("Unpack[")]
+    keywords = [_keywords(function, text) for text in unpacked]
+    listed = "".join(
+        textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
+        for each in keywords
+        for name, text in entries(each.__doc__).items()
+    )
+    if not listed:
+        return function.__doc__
+    own = inspect.cleandoc(function.__doc__)
+    return re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.MULTILINE)

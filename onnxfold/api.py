@@ -21,17 +21,13 @@ from onnxfold.errors import CheckFailedError, OnnxFoldError
 from onnxfold.graphs import count_nodes
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
-from onnxfold.options import (
-    Check,
-    CheckedOptionArguments,
-    Options,
-    checked_options_of,
-)
+from onnxfold.options import Check, CheckedOptionArguments, Options, checked_options_of
 from onnxfold.passes.context import Observer, Result
 from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import outlook
 from onnxfold.report.summary import Report
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, ModelT, PathLike
 
 if TYPE_CHECKING:
@@ -71,6 +67,7 @@ def optimize(
 def optimize(
     model: PathLike, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
 ) -> tuple[ir.Model, Report]: ...
+@checked
 def optimize(
     model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
 ) -> Any:
@@ -82,8 +79,8 @@ def optimize(
             ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
             is returned).
         return_report: Also return what was done, as `optimize_file` does.
-        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.options.Check`, to
-            compare the result with the model.
+        options: See `onnxfold.options.Options`; and `onnxfold.options.Check`, to compare the result
+            with the model.
 
     Returns:
         The optimized model, of the kind that was given; with ``return_report``, a tuple of it and
@@ -144,6 +141,7 @@ def optimize(
     return (made, report) if return_report else made
 
 
+@checked
 def optimize_file(
     source: ModelLike,
     destination: PathLike,
@@ -177,12 +175,10 @@ def optimize_file(
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.options.Check`.
-            With them, source and result are run on the same inputs first, and nothing is written
-            if they differ: by a bit, or where inexact rules fired and in wide precision by more
-            than 1e-4 relative and 1e-5 absolute, unless other tolerances are given. Where inexact
-            rules fired, the error is measured once also without a check, and only reported; not
-            for a model of more than 100,000 nodes, which onnxruntime takes long to load.
+        options: See `onnxfold.options.Options` and `onnxfold.options.Check`. With a check, nothing
+            is written if the result differs. Where inexact rules fired, the error is measured once
+            also without a check, and only reported; not for a model of more than 100,000 nodes,
+            which onnxruntime takes long to load.
 
     Returns:
         What was done, with bytes, seconds and reasons.
@@ -325,6 +321,7 @@ def _report(
     )
 
 
+@checked
 def plan(
     source: ModelLike,
     /,

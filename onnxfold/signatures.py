@@ -6,6 +6,7 @@ import builtins
 import functools
 import inspect
 import itertools
+import math
 import numbers
 import re
 import sys
@@ -13,11 +14,14 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from onnxfold.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Positive = Annotated[int, 1]
+Size = Annotated[int, -1]
+"""Of a dimension; -1 leaves it as it is."""
 
 _UNIONS = (typing.Union, types.UnionType)
 _NUMBERS = {int: numbers.Integral, float: numbers.Real}
@@ -65,40 +69,49 @@ class _Names(dict[str, Any]):
         return getattr(builtins, name, None) or TypeVar(name)
 
 
-def problem(name: str, value: object, hint: Any) -> str | None:
+def problem(name: str, value: Any, hint: Any) -> str | None:
     """Return what is wrong with the value of an argument, or None.
 
-    A type variable stands for a class of that name, which may not be loaded.
+    A type variable stands for a class of that name, which may not be loaded. A number is finite and
+    at least 0, or at least what an ``Annotated`` type says.
     """
-    if typing.get_origin(hint) in _UNIONS:
-        found = [problem(name, value, each) for each in typing.get_args(hint)]
+    kind, inner, least = typing.get_origin(hint) or hint, typing.get_args(hint), 0
+    if kind is Annotated:
+        kind, least = inner
+        inner = ()
+    if kind in _UNIONS:
+        found = [problem(name, value, each) for each in inner]
         if None in found:
             return None
-        inside = (text for text in found if text and not text.startswith(f"{name} must"))
-        return next(inside, _wrong(name, value, hint))
-    if not _is_a(value, hint):
-        return _wrong(name, value, hint)
-    return next(filter(None, itertools.starmap(problem, _parts(name, value, hint))), None)
+        more = (text for text in found if text and not text.startswith(f"{name} must"))
+        return next(more, _wrong_type(name, value, hint))
+    if not _is_a(value, kind, inner):
+        return _wrong_type(name, value, hint)
+    if kind in _NUMBERS and not least <= value < math.inf:
+        return f"{name} is {value}, not a finite number from {least} up"
+    return next(filter(None, itertools.starmap(problem, _parts(name, value, kind, inner))), None)
 
 
-def _wrong(name: str, value: object, hint: Any) -> str:
+def _wrong_type(name: str, value: object, hint: Any) -> str:
     is_short = isinstance(value, (bool, int, float, str, type(None)))
-    got = repr(value) if is_short else type(value).__name__
-    return f"{name} must be {_described(hint)}, got {got}"
+    return (
+        f"{name} must be {_text_of(hint)}, got {repr(value) if is_short else type(value).__name__}"
+    )
 
 
-def _described(hint: Any) -> str:
-    inner = typing.get_args(hint)
-    if typing.get_origin(hint) in (*_UNIONS, typing.Literal):
-        return " or ".join(map(_described, inner))
-    if isinstance(hint, (type, TypeVar)) and not inner:
-        return hint.__name__.removesuffix("Type")  # NoneType
-    return re.sub(r"[\w.]*\.", "", str(hint))
+def _text_of(hint: Any) -> str:
+    kind, inner = typing.get_origin(hint), typing.get_args(hint)
+    if kind is Annotated:
+        return _text_of(inner[0])
+    if kind in (*_UNIONS, typing.Literal):
+        return " or ".join(map(_text_of, inner))
+    name = getattr(kind or hint, "__name__", str(hint)).removesuffix("Type")  # NoneType
+    is_generic = inner and isinstance(kind, type) and not isinstance(inner[0], list)
+    return f"{name}[{', '.join(map(_text_of, inner))}]" if is_generic else name
 
 
-def _is_a(value: object, hint: Any) -> bool:
+def _is_a(value: object, kind: Any, inner: Collection[Any]) -> bool:
     """Return whether a value is of a type, except for what is in it."""
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Any:
         return True
     if kind is typing.Literal:
@@ -113,23 +126,30 @@ def _is_a(value: object, hint: Any) -> bool:
     return isinstance(value, kind) and not (inner and isinstance(value, (str, bytes)))
 
 
-def _parts(name: str, value: Any, hint: Any) -> Iterator[tuple[str, object, Any]]:
+def _parts(
+    name: str, value: Any, kind: Any, inner: Collection[Any]
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield what is in a container, with its name and type."""
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if typing.is_typeddict(kind):
         known = hints_of(kind)
         yield from ((f"{name}[{k!r}]", v, known[k]) for k, v in value.items() if k in known)
+    elif not isinstance(kind, type) or not isinstance(value, Collection):
+        return
     elif isinstance(value, Mapping) and inner:
-        yield from ((f"a name in {name}", key, inner[0]) for key in value)
-        yield from ((f"{name}[{key!r}]", each, inner[1]) for key, each in value.items())
-    elif isinstance(value, Collection) and len(inner) == 1:
-        yield from ((f"{name}[{k}]", each, inner[0]) for k, each in enumerate(value))
+        of_key, of_value = inner
+        yield from ((f"a name in {name}", key, of_key) for key in value)
+        yield from ((f"{name}[{key!r}]", each, of_value) for key, each in value.items())
+    elif len(inner) == 1:
+        (of_each,) = inner
+        yield from ((f"{name}[{k}]", each, of_each) for k, each in enumerate(value))
 
 
 def entries(docstring: str | None) -> dict[str, str]:
     """Return what the section "Args:" of a docstring says, by argument."""
     section = re.search(r"^Args:\n((?:.+\n?)*)", inspect.cleandoc(docstring or ""), re.MULTILINE)
-    found = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE)
+    found = re.findall(
+        r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE
+    )
     return {name: " ".join(text.split()) for name, text in found}
 
 
@@ -147,7 +167,5 @@ def _with_keywords(function: Any) -> str | None:
         for each in keywords
         for name, text in entries(each.__doc__).items()
     )
-    if not listed:
-        return function.__doc__
-    own = inspect.cleandoc(function.__doc__)
+    own = inspect.cleandoc(function.__doc__ or "")
     return re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.MULTILINE)

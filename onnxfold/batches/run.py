@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from onnxfold import isolated
 from onnxfold.batches.models import find
@@ -17,6 +17,7 @@ from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import Check, CheckedOptionArguments, Options, checked_options_of
+from onnxfold.signatures import Positive, checked
 from onnxfold.urls import is_url
 
 if TYPE_CHECKING:
@@ -26,16 +27,17 @@ _JOURNAL = "onnxfold-batch.jsonl"
 # What a model costs whatever its size, in bytes of its file: for the progress only.
 _BYTES_OF_A_MODEL = 1 << 20
 
-PathLike = Union[str, "os.PathLike[str]"]
+PathLike = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 
 
+@checked
 def batch(
     sources: PathLike | Sequence[PathLike],
     output: PathLike,
     /,
     *,
-    workers: int | None = None,
+    workers: Positive | None = None,
     executor: Executor | None = None,
     scheduler: str | None = None,
     memory: int | None = None,
@@ -76,6 +78,8 @@ def batch(
     if journal is None and is_url(output):
         raise UsageError("a journal must be given where the results go to a URL")
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    if not given:
+        raise UsageError("sources is empty: give at least one model")
     models = find(given, output)
     kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
     tasks = [

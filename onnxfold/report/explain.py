@@ -22,6 +22,7 @@ from onnxfold.passes.cut import Decision
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
 from onnxfold.shown import Shown
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class Why(Shown, text="onnxfold.report.explain:why_text"):
         return asdict(self)
 
 
+@checked
 def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
     """Return why each node with constant inputs would be folded or stay; nothing is written.
 
@@ -96,6 +98,7 @@ def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[De
         return _folded(source, fold)[1]
 
 
+@checked
 def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
     """Return why one node runs each time, or does not.
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal
 
 import onnx_ir as ir
 
@@ -42,6 +42,7 @@ from onnxfold.runtime.splitting.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.splitting.weights import bring_together, weights_as_inputs
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, PathLike
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class SplitArguments(OptionArguments, total=False):
     dump_ir: PathLike | None
 
 
+@checked
 def split(
     source: ModelLike,
     out_dir: PathLike,
@@ -129,6 +131,7 @@ def split(
     return open_bundle(folder)
 
 
+@checked
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemory:
@@ -180,13 +183,6 @@ def _split(
     fold_at = arguments.get("fold_at", "compile")
     runtime_constants = arguments.get("runtime_constants", ())
     max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
-    if fold_at not in get_args(FoldAt):
-        raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
-    if isinstance(runtime_constants, str):
-        raise UsageError("runtime_constants must be a sequence of names, not one string")
-    for name, size in nominal.items():
-        if not isinstance(size, int) or size < 0:
-            raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
     opened = weights_as_inputs(model, runtime_constants)
     if nominal:
         check_names(nominal, symbols_of(model.graph.inputs))

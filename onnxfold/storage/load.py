@@ -23,6 +23,7 @@ from onnxfold.errors import (
 )
 from onnxfold.graphs import all_graphs, is_constant_node, shaped
 from onnxfold.memory import paused_garbage_collection
+from onnxfold.signatures import checked
 from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in
 from onnxfold.storage.decode import decode, parse
@@ -60,6 +61,7 @@ ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | Program)
 
 
 @paused_garbage_collection()
+@checked
 def load(
     path: str | os.PathLike[str], *, external_data: bool = True, lift_constants: bool = False
 ) -> ir.Model:

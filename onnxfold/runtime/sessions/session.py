@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnxruntime
+
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.runtime.backends.base import check_name, report_rest
@@ -26,15 +28,17 @@ from onnxfold.runtime.sessions.folding import (
     SessionFolding,
 )
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
+from onnxfold.signatures import checked
 
 if TYPE_CHECKING:
-    import onnxruntime
     from typing_extensions import Unpack
 
     from onnxfold.runtime.split import SplitArguments
     from onnxfold.storage import ModelLike
 
     Source = Bundle | ModelLike
+else:
+    Source = Any  # opening a bundle loads nothing that models need
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Session:
         OnnxFoldError: The backend does not run what it must.
     """
 
+    @checked
     def __init__(
         self,
         source: Source,

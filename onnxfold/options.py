@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import inspect
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from onnxfold.errors import UsageError, suggestion
-from onnxfold.signatures import Size
+from onnxfold.signatures import Size, entries
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 Level = Literal[0, 1, 2]
 Target = Literal["onnxruntime"]
 Precision = Literal["exact", "wide"]
+FoldAt = Literal["compile", "runtime"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -233,6 +233,33 @@ class OptionArguments(TypedDict, total=False):
     value_info: bool
 
 
+class SplitArguments(OptionArguments, total=False):
+    """What decides how a model is split.
+
+    Args:
+        runtime_constants: Inputs that stay the same over many runs, by name or glob; if no input is
+            called that, weights, by their names in the file or PyTorch's.
+        overridable: Also fold every input that has a default value.
+        fold_at: compile: fold constants now; runtime: leave them to runtime_fold, for a smaller
+            bundle. By default compile.
+        max_cache: Bytes that cached tensors may take at nominal sizes. By default without limit.
+        nominal: Assumed sizes of symbolic dimensions, by name, for the cut and for timing kernels.
+        backend_options: Options for the backend's compiler, such as -O2. Kernels are kept by them.
+        compile_seconds: Time limit of one compilation. By default 120.
+        dump_ir: Folder for both parts as .dot, and for the stages of the compilation of
+            runtime_fold.
+    """
+
+    runtime_constants: Iterable[str]
+    overridable: bool
+    fold_at: FoldAt
+    max_cache: int | None
+    nominal: Mapping[str, int] | None
+    backend_options: Sequence[str]
+    compile_seconds: float
+    dump_ir: str | os.PathLike[str] | None
+
+
 class CheckedOptionArguments(OptionArguments, total=False):
     """The types in which callers give options and those of the check."""
 
@@ -245,9 +272,15 @@ class CheckedOptionArguments(OptionArguments, total=False):
     custom_ops: Sequence[str | os.PathLike[str]]
 
 
-_DOCS = [inspect.cleandoc(each.__doc__ or "") for each in (Options, Check)]
-OptionArguments.__doc__ = _DOCS[0]
-CheckedOptionArguments.__doc__ = "\n".join([_DOCS[0], _DOCS[1].partition("Args:\n")[2]])
+def _listing(*owners: type) -> str:
+    """Return a docstring that lists the arguments of several classes."""
+    found = (entry for owner in owners for entry in entries(owner.__doc__).items())
+    return "\n".join(["", "Args:", *(f"    {name}: {text}" for name, text in found)])
+
+
+OptionArguments.__doc__ = _listing(Options)
+CheckedOptionArguments.__doc__ = _listing(Options, Check)
+SplitArguments.__doc__ = _listing(SplitArguments, Options)
 
 
 def options_of(given: Mapping[str, Any]) -> Options:

@@ -130,12 +130,9 @@ def _parts(
     name: str, value: Any, kind: Any, inner: Collection[Any]
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield what is in a container, with its name and type."""
-    if typing.is_typeddict(kind):
-        known = hints_of(kind)
-        yield from ((f"{name}[{k!r}]", v, known[k]) for k, v in value.items() if k in known)
-    elif not isinstance(kind, type) or not isinstance(value, Collection):
+    if not isinstance(kind, type) or not isinstance(value, Collection):
         return
-    elif isinstance(value, Mapping) and inner:
+    if isinstance(value, Mapping) and inner:
         of_key, of_value = inner
         yield from ((f"a name in {name}", key, of_key) for key in value)
         yield from ((f"{name}[{key!r}]", each, of_value) for key, each in value.items())

@@ -40,10 +40,10 @@ from onnxfold.onnxruntime_sessions import (
     ort_value,
     session_options,
 )
+from onnxfold.options import SplitArguments
 from onnxfold.runtime.bundles.bundle import is_bundle
 from onnxfold.runtime.sessions.folding import Placement
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import SplitArguments
 from onnxfold.shown import Shown
 from onnxfold.signatures import Positive, checked
 

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from onnxfold.errors import UsageError
-from onnxfold.options import Check, CheckedOptionArguments, Options, byte_size
+from onnxfold.options import (
+    Check,
+    CheckedOptionArguments,
+    Options,
+    SplitArguments,
+    byte_size,
+)
 from onnxfold.signatures import entries, hints_of
 
 PATH = click.Path(readable=False)
@@ -140,6 +146,10 @@ def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Com
     return decorate
 
 
+_HINTS = hints_of(CheckedOptionArguments) | hints_of(SplitArguments)
+_TEXTS = entries(CheckedOptionArguments.__doc__) | entries(SplitArguments.__doc__)
+
+
 def option(*names: str, **how: Any) -> Callable[[Command], Command]:
     """Return the option for an argument that `onnxfold.options` declares.
 
@@ -148,12 +158,12 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
         how: What does not follow from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
-    hint = hints_of(CheckedOptionArguments)[argument]
+    hint = _HINTS[argument]
     kinds = [hint, *get_args(hint)]
-    how = {"help": entries(CheckedOptionArguments.__doc__).get(argument, ""), **how}
-    if get_origin(hint) is Mapping:
+    how = {"help": _TEXTS.get(argument, ""), **how}
+    if Mapping[str, int] in kinds:
         return sizes(*names, **how)
-    if get_origin(hint) is Sequence:
+    if get_origin(hint) in (Iterable, Sequence):
         return several(*names, **{"type": None if kinds[1:] == [str] else PATH, **how})
     choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
     form: dict[str, Any] = {"type": PATH, "metavar": "PATH"}
@@ -208,21 +218,9 @@ check_options = section(
 
 runtime_options = section(
     "Runtime constants",
-    several(
-        "--runtime-const",
-        "runtime_constants",
-        metavar="GLOB",
-        help="Input, or weight, that stays the same over many runs",
-    ),
-    click.option(
-        "--overridable", is_flag=True, help="Also fold every input that has a default value."
-    ),
-    click.option(
-        "--max-cache",
-        type=size_in_bytes,
-        metavar="BYTES",
-        help="Bytes that cached tensors may take at nominal sizes.",
-    ),
+    option("--runtime-const", "runtime_constants", metavar="GLOB"),
+    option("--overridable"),
+    option("--max-cache", type=size_in_bytes, metavar="BYTES"),
     click.option(
         "--backend",
         metavar="[auto|iree|onnx-mlir|onnxruntime]",
@@ -232,11 +230,6 @@ runtime_options = section(
         help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
         "bundle that are faster than onnxruntime.",
     ),
-    several(
-        "--backend-option",
-        "backend_options",
-        metavar="OPTION",
-        help="Option for the backend's compiler: --backend-option=-O2",
-    ),
+    option("--backend-option", "backend_options", metavar="OPTION"),
 )
 """What `split` and `bench` fold when a model runs, and by what."""

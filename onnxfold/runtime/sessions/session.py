@@ -17,6 +17,7 @@ import onnxruntime
 
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
+from onnxfold.options import SplitArguments
 from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
@@ -33,7 +34,6 @@ from onnxfold.signatures import checked
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from onnxfold.runtime.split import SplitArguments
     from onnxfold.storage import ModelLike
 
     Source = Bundle | ModelLike

@@ -133,7 +133,7 @@ def optimize(
             report.check = comparison
             report.bytes_after = storage.planned(opened).size
         made: Any = storage.to_proto(opened) if isinstance(given, onnx.ModelProto) else opened
-    if isinstance(model, storage.Program):
+    if isinstance(model, storage.ONNXProgram):
         model.release()
         made = model
     elif isinstance(model, bytes):

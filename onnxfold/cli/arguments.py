@@ -176,7 +176,7 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
         form = {"type": size_in_bytes, "metavar": "BYTES"}
     elif int in kinds or float in kinds:
         form = {"type": (click.IntRange if int in kinds else click.FloatRange)(min=0)}
-    default = getattr(Options, argument, getattr(Check, argument, None))
+    default = getattr(Options, argument, getattr(Check, argument, False if hint is bool else None))
     form |= {"default": default, "show_default": isinstance(default, str)}
     return click.option(*names, **{**form, **how})
 

@@ -13,12 +13,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
-from onnxfold.options import (
-    CheckedOptionArguments,
-    OptionArguments,
-    named_shape,
-    options_of,
-)
+from onnxfold.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
 from onnxfold.passes import create
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
@@ -73,8 +68,8 @@ def simplify(
         custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
         output_path: A file to write the result to as well.
-        arguments: See `onnxfold.options.Options`. Other keywords of ``onnxsim.simplify`` have no
-            effect, which a warning says.
+        arguments: See `onnxfold.options.OptionArguments`. Other keywords of ``onnxsim.simplify``
+            have no effect, which a warning says.
 
     Returns:
         The optimized model, and whether it computes the same (True without a check).
@@ -96,10 +91,10 @@ def simplify(
         storage.save(storage.from_proto(result), output_path)
     if check_n == 0 and input_data is None:
         return result, True
-    rtol, atol = (1e-4, 1e-5) if options.get("level", 1) > 1 else (0.0, 0.0)
-    original = with_sizes(model, options_of(options))
+    chosen = options_of(options, OptionArguments)
+    rtol, atol = (1e-4, 1e-5) if chosen.level > 1 else (0.0, 0.0)
     compared = compare(
-        original,
+        with_sizes(model, chosen),
         result,
         seeds=max(1, check_n),
         feeds=input_data,
@@ -130,7 +125,7 @@ def slim(
         model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
             ``["x:1,3,224,224"]`` for shapes.
         save_as_external_data: Write weights to a file of their own.
-        arguments: See `onnxfold.options.Options` and `onnxfold.options.Check`. Other keywords of
+        arguments: See `onnxfold.options.CheckedOptionArguments`. Other keywords of
             ``onnxslim.slim`` have no effect, which a warning says.
 
     Raises:

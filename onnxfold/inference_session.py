@@ -101,7 +101,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         providers: Execution providers, as onnxruntime takes them.
         provider_options: Options of the providers, as onnxruntime takes them.
         level: The level of the optimization; None for 1, or 2 with a target.
-        target: The target of the optimization, see `onnxfold.options.Options`.
+        target: The target of the optimization, see `onnxfold.options.OptionArguments`.
         kwargs: Further arguments of ``onnxruntime.InferenceSession``.
 
     Raises:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from onnxfold.errors import UsageError, suggestion
-from onnxfold.signatures import Size, entries
+from onnxfold.signatures import Size
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,8 +27,7 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-@dataclass(frozen=True)
-class Options:
+class OptionArguments(TypedDict, total=False):
     """The options of an optimization.
 
     Args:
@@ -60,158 +59,6 @@ class Options:
         value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
             are kept where inference cannot restore them.
     """
-
-    level: Level = 1
-    fold_all: bool = False
-    fold_quantized: bool = False
-    max_growth: int | None = None
-    memory_limit: int | None = None
-    keep: Sequence[str] = ()
-    fold: Sequence[str] = ()
-    precision: Precision = "exact"
-    explain: bool = False
-    enable: Sequence[str] = ()
-    disable: Sequence[str] = ()
-    target: Target | None = None
-    rules: Sequence[str | os.PathLike[str] | RuleSet] = ()
-    passes: Sequence[str] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    keep_dims: Sequence[str] = ()
-    value_info: bool = False
-
-    def __post_init__(self) -> None:
-        if self.memory_limit is not None and self.memory_limit <= 0:
-            raise UsageError(f"the memory limit must be positive, got {self.memory_limit}")
-        if self.target is not None and self.level < 2:
-            raise UsageError(
-                f"the target {self.target} needs level 2 (-O2), got level {self.level}"
-            )
-
-    def growth_of(self, size: int) -> int:
-        """Return the bytes by which a model of ``size`` bytes may grow."""
-        return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
-
-    def doubtful(self, model: ir.Model) -> list[str]:
-        """Return a warning for each option that has no effect on a model, or two meanings."""
-        from onnxfold.graphs import all_graphs, count_nodes
-
-        found: list[str] = []
-        if not self.keep and not self.fold:
-            return found
-        ops = count_nodes(model)
-        names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
-        for option, globs in (("keep", self.keep), ("fold", self.fold)):
-            for glob in globs:
-                is_name = any(fnmatch.fnmatchcase(name, glob) for name in names)
-                if is_name and glob in ops:
-                    found.append(
-                        f"{option} {glob!r} is an op type and the name of a value: both are meant"
-                    )
-                elif not is_name and glob not in ops:
-                    known = [*ops, *names]
-                    near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
-                    found.append(f"{option} {glob!r} matches no op type and no value{near}")
-        return found
-
-    def keeps(self, value: ir.Value) -> bool:
-        """Return whether the node that makes a value must stay."""
-        return bool(self.keep) and _matches(value, self.keep)
-
-    def folds(self, value: ir.Value) -> bool:
-        """Return whether a value is to be folded whatever it weighs."""
-        return bool(self.fold) and _matches(value, self.fold)
-
-    def rule_sets(self) -> list[RuleSet]:
-        """Return all rule sets to choose from: built in, of other packages, and the ones given."""
-        from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
-
-        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
-        return [*available_rule_sets(), *given]
-
-
-def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
-    """Return whether a glob matches the name of a value, or is the op type of its node."""
-    from onnxfold.graphs import op_name
-
-    node, name = value.producer(), value.name or ""
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs) or (
-        node is not None and op_name(node) in globs
-    )
-
-
-def byte_size(size: int | str) -> int:
-    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units).
-
-    Raises:
-        UsageError: It is no size.
-    """
-    if not isinstance(size, str):
-        return size
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
-    if match is None or (match[3] and not match[2]):
-        raise UsageError(f"{size!r} is not a size such as 4096, 512MB or 1.5GiB")
-    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
-    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
-
-
-def named_shape(text: str) -> tuple[str, list[int]]:
-    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
-
-    Raises:
-        UsageError: It is something else.
-    """
-    name, _, sizes = text.rpartition(":")
-    parts = sizes.split(",") if sizes else []
-    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
-        raise UsageError(f"{text!r} is not of the form x:1,3,224,224")
-    return name, [int(part) for part in parts]
-
-
-@dataclass(frozen=True)
-class Check:
-    """How a result is compared with its source, see `onnxfold.compare`.
-
-    Without a tolerance, the result must be equal bit for bit; where inexact rules fired and in wide
-    precision, within 1e-4 relative and 1e-5 absolute.
-
-    Args:
-        check: Compare on so many random inputs before the result is put in place. The other options
-            of the check ask for one, too.
-        feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
-            arrays by name.
-        check_dims: Sizes of dynamic dimensions to compare with, by name.
-        rtol: Relative tolerance; once a tolerance is given, those not given are 0.
-        atol: Absolute tolerance.
-        ulp: Units in the last place that floats may be apart.
-        custom_ops: Shared libraries with custom ops of the model, for onnxruntime.
-    """
-
-    check: int = 0
-    feeds: Mapping[str, Any] | str | os.PathLike[str] | None = None
-    check_dims: Mapping[str, int] = field(default_factory=dict)
-    rtol: float | None = None
-    atol: float | None = None
-    ulp: int | None = None
-    custom_ops: Sequence[str | os.PathLike[str]] = ()
-
-    @property
-    def seeds(self) -> int:
-        """Number of runs with random inputs; 0 for no check."""
-        given = (self.rtol, self.atol, self.ulp, self.feeds)
-        asks = any(value is not None for value in given) or self.check_dims or self.custom_ops
-        return self.check or int(bool(asks))
-
-    @property
-    def tolerance(self) -> dict[str, float] | None:
-        """The tolerances as `onnxfold.compare` takes them, or None if none is given."""
-        given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
-        found = {name: value for name, value in given.items() if value is not None}
-        return found or None
-
-
-class OptionArguments(TypedDict, total=False):
-    """The types in which callers give options."""
 
     level: Level
     fold_all: bool
@@ -261,7 +108,22 @@ class SplitArguments(OptionArguments, total=False):
 
 
 class CheckedOptionArguments(OptionArguments, total=False):
-    """The types in which callers give options and those of the check."""
+    """The options of an optimization, see `OptionArguments`, and of the check of its result.
+
+    Without a tolerance, the result must be equal bit for bit; where inexact rules fired and in wide
+    precision, within 1e-4 relative and 1e-5 absolute.
+
+    Args:
+        check: Compare on so many random inputs before the result is put in place. The other options
+            of the check ask for one, too.
+        feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
+            arrays by name.
+        check_dims: Sizes of dynamic dimensions to compare with, by name.
+        rtol: Relative tolerance; once a tolerance is given, those not given are 0.
+        atol: Absolute tolerance.
+        ulp: Units in the last place that floats may be apart.
+        custom_ops: Shared libraries with custom ops of the model, for onnxruntime.
+    """
 
     check: int
     feeds: Mapping[str, Any] | str | os.PathLike[str] | None
@@ -272,44 +134,157 @@ class CheckedOptionArguments(OptionArguments, total=False):
     custom_ops: Sequence[str | os.PathLike[str]]
 
 
-def _listing(*owners: type) -> str:
-    """Return a docstring that lists the arguments of several classes."""
-    found = (entry for owner in owners for entry in entries(owner.__doc__).items())
-    return "\n".join(["", "Args:", *(f"    {name}: {text}" for name, text in found)])
+@dataclass(frozen=True)
+class Options:
+    """The values of all options, see `CheckedOptionArguments`."""
+
+    level: Level = 1
+    fold_all: bool = False
+    fold_quantized: bool = False
+    max_growth: int | None = None
+    memory_limit: int | None = None
+    keep: Sequence[str] = ()
+    fold: Sequence[str] = ()
+    precision: Precision = "exact"
+    explain: bool = False
+    enable: Sequence[str] = ()
+    disable: Sequence[str] = ()
+    target: Target | None = None
+    rules: Sequence[str | os.PathLike[str] | RuleSet] = ()
+    passes: Sequence[str] | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    keep_dims: Sequence[str] = ()
+    value_info: bool = False
+    check: int = 0
+    feeds: Mapping[str, Any] | str | os.PathLike[str] | None = None
+    check_dims: Mapping[str, int] = field(default_factory=dict)
+    rtol: float | None = None
+    atol: float | None = None
+    ulp: int | None = None
+    custom_ops: Sequence[str | os.PathLike[str]] = ()
+
+    def growth_of(self, size: int) -> int:
+        """Return the bytes by which a model of ``size`` bytes may grow."""
+        return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
+
+    def doubtful(self, model: ir.Model) -> list[str]:
+        """Return a warning for each option that has no effect on a model, or two meanings."""
+        from onnxfold.graphs import all_graphs, count_nodes
+
+        found: list[str] = []
+        if not self.keep and not self.fold:
+            return found
+        ops = count_nodes(model)
+        names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
+        for option, globs in (("keep", self.keep), ("fold", self.fold)):
+            for glob in globs:
+                is_name = any(fnmatch.fnmatchcase(name, glob) for name in names)
+                if is_name and glob in ops:
+                    found.append(
+                        f"{option} {glob!r} is an op type and the name of a value: both are meant"
+                    )
+                elif not is_name and glob not in ops:
+                    known = [*ops, *names]
+                    near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
+                    found.append(f"{option} {glob!r} matches no op type and no value{near}")
+        return found
+
+    def keeps(self, value: ir.Value) -> bool:
+        """Return whether the node that makes a value must stay."""
+        return bool(self.keep) and _matches(value, self.keep)
+
+    def folds(self, value: ir.Value) -> bool:
+        """Return whether a value is to be folded whatever it weighs."""
+        return bool(self.fold) and _matches(value, self.fold)
+
+    def rule_sets(self) -> list[RuleSet]:
+        """Return all rule sets to choose from: built in, of other packages, and the ones given."""
+        from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
+
+        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
+        return [*available_rule_sets(), *given]
+
+    @property
+    def seeds(self) -> int:
+        """Number of runs with random inputs; 0 for no check."""
+        given = (self.rtol, self.atol, self.ulp, self.feeds)
+        asks = any(value is not None for value in given) or self.check_dims or self.custom_ops
+        return self.check or int(bool(asks))
+
+    @property
+    def tolerance(self) -> dict[str, float] | None:
+        """The tolerances as `onnxfold.compare` takes them, or None if none is given."""
+        given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
+        found = {name: value for name, value in given.items() if value is not None}
+        return found or None
 
 
-OptionArguments.__doc__ = _listing(Options)
-CheckedOptionArguments.__doc__ = _listing(Options, Check)
-SplitArguments.__doc__ = _listing(SplitArguments, Options)
+def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
+    """Return whether a glob matches the name of a value, or is the op type of its node."""
+    from onnxfold.graphs import op_name
+
+    node, name = value.producer(), value.name or ""
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs) or (
+        node is not None and op_name(node) in globs
+    )
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
+def byte_size(size: int | str | None) -> int | None:
+    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units).
+
+    Raises:
+        UsageError: It is no size.
+    """
+    if not isinstance(size, str):
+        return size
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
+    if match is None or (match[3] and not match[2]):
+        raise UsageError(f"{size!r} is not a size such as 4096, 512MB or 1.5GiB")
+    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def named_shape(text: str) -> tuple[str, list[int]]:
+    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    name, _, sizes = text.rpartition(":")
+    parts = sizes.split(",") if sizes else []
+    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
+        raise UsageError(f"{text!r} is not of the form x:1,3,224,224")
+    return name, [int(part) for part in parts]
+
+
+def options_of(
+    given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
+) -> Options:
     """Return the options that keywords say.
+
+    Args:
+        given: The keywords; their types are checked.
+        declared: Which options there are.
 
     Raises:
         UsageError: There is no such option, or it cannot have this value.
     """
-    known = Options.__dataclass_fields__
+    known = declared.__annotations__
     for name in given:
         if name not in known:
             raise UsageError(f"unknown option {name!r}{suggestion(name, known)}")
-    values = dict(given)
-    for name in ("max_growth", "memory_limit"):
-        if isinstance(values.get(name), str):
-            values[name] = byte_size(values[name])
-    shapes = values.pop("input_shapes", None) or {}
+    shapes = given.get("input_shapes") or {}
     is_named = isinstance(shapes, Mapping)
-    values["input_shapes"] = shapes if is_named else dict(map(named_shape, shapes))
-    if values.get("target") is not None:
-        values.setdefault("level", 2)
+    values = {
+        **given,
+        "max_growth": byte_size(given.get("max_growth")),
+        "memory_limit": byte_size(given.get("memory_limit")),
+        "input_shapes": shapes if is_named else dict(map(named_shape, shapes)),
+    }
+    if values["memory_limit"] == 0:
+        raise UsageError("the memory limit must be positive, got 0")
+    target = given.get("target")
+    if target is not None and values.setdefault("level", 2) < 2:
+        raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")
     return Options(**values)
-
-
-def checked_options_of(given: Mapping[str, Any]) -> tuple[Options, Check]:
-    """Return the options and the check that keywords say, see `options_of`.
-
-    Raises:
-        UsageError: There is no such option, or it cannot have its value.
-    """
-    own = {name: value for name, value in given.items() if name in Check.__dataclass_fields__}
-    return options_of({n: v for n, v in given.items() if n not in own}), Check(**own)

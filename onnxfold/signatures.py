@@ -141,13 +141,19 @@ def _parts(
         yield from ((f"{name}[{k}]", each, of_each) for k, each in enumerate(value))
 
 
-def entries(docstring: str | None) -> dict[str, str]:
-    """Return what the section "Args:" of a docstring says, by argument."""
-    section = re.search(r"^Args:\n((?:.+\n?)*)", inspect.cleandoc(docstring or ""), re.MULTILINE)
-    found = re.findall(
-        r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section[1] if section else "", re.MULTILINE
-    )
-    return {name: " ".join(text.split()) for name, text in found}
+@functools.cache
+def entries(keywords: Any) -> dict[str, str]:
+    """Return the documentation of the keys of a TypedDict, by name.
+
+    It is in the section "Args:" of its docstring, and of others of that module that it extends.
+    """
+    found = {}
+    for each in filter(typing.is_typeddict, vars(sys.modules[keywords.__module__]).values()):
+        section = re.search(r"^Args:\n((?:.+\n?)*)", inspect.getdoc(each) or "", re.MULTILINE)
+        for entry in re.findall(r"^ {4}\w+: .*(?:\n {8}.*)*", section[1] if section else "", re.M):
+            name, _, text = entry.strip().partition(": ")
+            found[name] = " ".join(text.split())
+    return {name: text for name, text in found.items() if name in keywords.__annotations__}
 
 
 def _keywords(function: Any, annotation: str) -> Any:
@@ -158,11 +164,10 @@ def _keywords(function: Any, annotation: str) -> Any:
 def _with_keywords(function: Any) -> str | None:
     """Return the docstring of a function, with its keywords at the end of the arguments."""
     unpacked = [text for text in function.__annotations__.values() if text.startswith("Unpack[")]
-    keywords = [_keywords(function, text) for text in unpacked]
     listed = "".join(
         textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
-        for each in keywords
-        for name, text in entries(each.__doc__).items()
+        for keywords in filter(None, (_keywords(function, text) for text in unpacked))
+        for name, text in entries(keywords).items()
     )
-    own = inspect.cleandoc(function.__doc__ or "")
+    own = inspect.getdoc(function) or ""
     return re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.MULTILINE)

@@ -16,7 +16,7 @@ from onnxfold.batches.outcome import Batch, Journal, Outcome
 from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
-from onnxfold.options import Check, CheckedOptionArguments, Options, checked_options_of
+from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.signatures import Positive, checked
 from onnxfold.urls import is_url
 
@@ -71,7 +71,7 @@ def batch(
         UsageError: There is no such model, or an option is invalid. Nothing was done.
     """
     began = time.perf_counter()
-    sent = _as_json(*checked_options_of(options))
+    sent = _as_json(options_of(options))
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
@@ -127,14 +127,14 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
         yield future.result() if error is None else lost(futures[future], error)
 
 
-def _as_json(options: Options, check: Check) -> dict[str, Any]:
+def _as_json(options: Options) -> dict[str, Any]:
     """Return options as they are sent to another process.
 
     Raises:
         UsageError: One of them cannot be sent, or names a file that does not exist.
     """
-    feeds: Sequence[Any] = [] if check.feeds is None else [check.feeds]
-    sent = {**vars(options), **vars(check), "feeds": feeds}
+    feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
+    sent = {**vars(options), "feeds": feeds}
     for name in ("rules", "feeds", "custom_ops"):
         try:
             sent[name] = [os.path.abspath(path) for path in sent[name]]

@@ -10,13 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from onnxfold.errors import UsageError
-from onnxfold.options import (
-    Check,
-    CheckedOptionArguments,
-    Options,
-    SplitArguments,
-    byte_size,
-)
+from onnxfold.options import CheckedOptionArguments, Options, SplitArguments, byte_size
 from onnxfold.signatures import entries, hints_of
 
 PATH = click.Path(readable=False)
@@ -147,7 +141,7 @@ def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Com
 
 
 _HINTS = hints_of(CheckedOptionArguments) | hints_of(SplitArguments)
-_TEXTS = entries(CheckedOptionArguments.__doc__) | entries(SplitArguments.__doc__)
+_TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 
 
 def option(*names: str, **how: Any) -> Callable[[Command], Command]:
@@ -176,7 +170,7 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
         form = {"type": size_in_bytes, "metavar": "BYTES"}
     elif int in kinds or float in kinds:
         form = {"type": (click.IntRange if int in kinds else click.FloatRange)(min=0)}
-    default = getattr(Options, argument, getattr(Check, argument, False if hint is bool else None))
+    default = getattr(Options, argument, False if hint is bool else None)
     form |= {"default": default, "show_default": isinstance(default, str)}
     return click.option(*names, **{**form, **how})
 
@@ -214,7 +208,7 @@ check_options = section(
     *_COMPARISON,
     option("--check-dim", "check_dims"),
 )
-"""All arguments of `onnxfold.options.Check`."""
+"""What `onnxfold.options.CheckedOptionArguments` adds."""
 
 runtime_options = section(
     "Runtime constants",

@@ -60,4 +60,4 @@ folding_options = together(
     ),
     what_is_folded,
 )
-"""The options of an optimization, see `onnxfold.options.Options`."""
+"""The options of an optimization, see `onnxfold.options.OptionArguments`."""

@@ -88,12 +88,12 @@ def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[De
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
-        options: See `onnxfold.options.Options`.
+        options: See `onnxfold.options.OptionArguments`.
 
     Raises:
         OnnxFoldError: the model or an option is invalid.
     """
-    fold = options_of({**options, "explain": True})
+    fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         return _folded(source, fold)[1]
 
@@ -105,13 +105,13 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
     Args:
         source: The model: a path or a model in memory, which is left alone.
         name: Name of the node, or of a value that it makes; also in a subgraph or a function.
-        options: See `onnxfold.options.Options`.
+        options: See `onnxfold.options.OptionArguments`.
 
     Raises:
         UsageError: no node has that name.
         OnnxFoldError: the model or an option is invalid.
     """
-    fold = options_of({**options, "explain": True})
+    fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)

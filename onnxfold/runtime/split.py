@@ -74,8 +74,8 @@ def split(
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
-        arguments: See `onnxfold.options.SplitArguments`; and `onnxfold.options.Options`, of the
-            optimization at compile time.
+        arguments: See `onnxfold.options.SplitArguments`; and `onnxfold.options.OptionArguments`, of
+            the optimization at compile time.
 
     Raises:
         UsageError: An argument cannot be used as given.
@@ -151,7 +151,8 @@ def _split(
     if folder is not None:
         check_source(model, folder)
     own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-    options = options_of({n: value for n, value in arguments.items() if n not in own})
+    given = {name: value for name, value in arguments.items() if name not in own}
+    options = options_of(given, OptionArguments)
     fold_at = arguments.get("fold_at", "compile")
     runtime_constants = arguments.get("runtime_constants", ())
     max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}

@@ -270,7 +270,7 @@ def _feeds(
 ) -> tuple[Feeds, dict[str, int]]:
     """Return the inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
-    check_names(dims, names)
+    check_names(dims, first.inputs)
     if given is not None:
         return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
 

@@ -17,7 +17,7 @@ from onnxfold.analysis.constness import (
     select_runtime_constants,
 )
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.comparison.dims import check_names
 from onnxfold.editing import Names
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
@@ -157,8 +157,7 @@ def _split(
     runtime_constants = arguments.get("runtime_constants", ())
     max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
     opened = weights_as_inputs(model, runtime_constants)
-    if nominal:
-        check_names(nominal, symbols_of(model.graph.inputs))
+    check_names(nominal, model.graph.inputs)
     nominal = {**opened.ranks, **nominal}
     overridable = arguments.get("overridable", False)
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)

@@ -11,7 +11,6 @@ from symbolic_check import floats, parse, rewrite
 import onnxfold
 from onnxfold import storage
 from onnxfold.errors import UsageError
-from onnxfold.options import Options
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
 

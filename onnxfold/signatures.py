@@ -136,9 +136,12 @@ def _parts(
         of_key, of_value = inner
         yield from ((f"a name in {name}", key, of_key) for key in value)
         yield from ((f"{name}[{key!r}]", each, of_value) for key, each in value.items())
-    elif len(inner) == 1:
-        (of_each,) = inner
-        yield from ((f"{name}[{k}]", each, of_each) for k, each in enumerate(value))
+    elif kind is tuple and ... not in inner:
+        yield from (
+            (f"{name}[{k}]", *each) for k, each in enumerate(zip(value, inner, strict=False))
+        )
+    elif inner:
+        yield from ((f"{name}[{k}]", each, next(iter(inner))) for k, each in enumerate(value))
 
 
 @functools.cache

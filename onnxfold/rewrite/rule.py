@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import math
 import os
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Term, symbols_of
@@ -46,7 +47,7 @@ class Rule:
     file: str
     line: int
     name: str
-    benefit: int = 0
+    benefit: Annotated[int, -math.inf] = 0
     target: str | None = None
     shared: bool = False
     on_constants: bool = False

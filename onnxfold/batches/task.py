@@ -21,7 +21,7 @@ from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
-from onnxfold.options import checked_options_of
+from onnxfold.options import options_of
 from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
@@ -200,7 +200,7 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
 
 def _key(task: Task, source: str) -> str:
     """Return a key of the model, the options, the files with rules and the version of onnxfold."""
-    options = {**task.options, "check": checked_options_of(task.options)[1].seeds > 0}
+    options = {**task.options, "check": options_of(task.options).seeds > 0}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
         path = Path(options["feeds"])  # reading them tells what is missing

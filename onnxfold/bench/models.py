@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import MissingFileError, UsageError, about, check_amounts
+from onnxfold.errors import MissingFileError, UsageError, about
 from onnxfold.onnxruntime_sessions import (
     array_of,
     available_providers,
@@ -40,13 +40,12 @@ from onnxfold.onnxruntime_sessions import (
     ort_value,
     session_options,
 )
+from onnxfold.options import SplitArguments
 from onnxfold.runtime.bundles.bundle import is_bundle
 from onnxfold.runtime.sessions.folding import Placement
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.shown import Shown
-
-if TYPE_CHECKING:
-    from onnxfold.runtime.split import SplitArguments
+from onnxfold.signatures import Positive, checked
 
 PathLike = str | os.PathLike[str]
 
@@ -142,6 +141,7 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
         return {**asdict(self), "models": models}
 
 
+@checked
 def bench_models(
     models: Sequence[PathLike],
     *,
@@ -153,7 +153,7 @@ def bench_models(
     threads: Sequence[int] = (1, ALL_THREADS),
     providers: Sequence[str] | None = None,
     custom_ops: Sequence[PathLike] = (),
-    rounds: int = 20,
+    rounds: Positive = 20,
     seed: int = 0,
     backend: str = "auto",
     specialize: bool = False,
@@ -182,9 +182,6 @@ def bench_models(
         UsageError: An argument does not fit, or a model does not run on the inputs.
         ModelError: A file cannot be read, or onnxruntime does not take a model.
     """
-    if rounds < 1:
-        raise UsageError(f"rounds must be positive, got {rounds}")
-    check_amounts(rtol=rtol, atol=atol, ulp=ulp)
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
     chosen = available_providers(providers)
@@ -273,7 +270,7 @@ def _feeds(
 ) -> tuple[Feeds, dict[str, int]]:
     """Return the inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
-    check_names(dims, names)
+    check_names(dims, first.inputs)
     if given is not None:
         return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
 

@@ -22,7 +22,7 @@ from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagat
 from onnxfold.passes.context import Observer, Result, Run
 from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.passes.simplify import Simplify
+from onnxfold.passes.simplify import Simplify, withheld
 from onnxfold.passes.value_info import ValueInfo, drop_inferred, fix_outputs
 
 logger = logging.getLogger("onnxfold")
@@ -201,7 +201,7 @@ class _Level:
             elif bytes_before and changes == self._changes:
                 run.result.plan = plan
         if count_withheld and options.level == 1:
-            run.result.withheld = Simplify(options=options).withheld(model)
+            run.result.withheld = withheld(model, options)
 
     def _describe(self) -> None:
         """Record what is known of outputs and values."""

@@ -116,10 +116,9 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
         UsageError: There is no such dimension.
     """
     model, _ = load_to_inspect(path)
-    names = symbols_of(model.graph.inputs)
     with about(path):
-        check_names(dims or {}, names)
-    sizes = {name: (dims or {}).get(name, NOMINAL) for name in names}
+        check_names(dims or {}, model.graph.inputs)
+    sizes = {**dict.fromkeys(symbols_of(model.graph.inputs), NOMINAL), **(dims or {})}
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     totals: dict[Module, dict[str, float]] = {}
 

@@ -40,8 +40,8 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
         rewrites: How often each rule fired.
         places: Where each rule fired: the values of the source that were rewritten.
         inexact: Of those, how often a rule fired where it may change bits.
-        withheld: How often each rule would fire beyond that at level 2, counted up to 500; empty
-            if that was not asked for.
+        withheld: How often each rule would fire beyond that at level 2; empty if that was not
+            asked for.
         precision: "exact" or "wide".
         rounded: Values that could not be computed in wide precision, with the op and the reason:
             what the chain had before was rounded there.

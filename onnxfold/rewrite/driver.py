@@ -44,8 +44,6 @@ _SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 _WIDE = 64
 _MOST_AT_A_PLACE = 500
 """Rewrites at one value of the original model; more are a loop of rules."""
-MOST_COUNTED = 500
-"""Matches of a rule that are counted; looking for them takes as long as rewriting."""
 
 
 @dataclass(frozen=True)
@@ -183,28 +181,6 @@ class Rewriter:
         """Return all nodes, those of a subgraph before the node that holds it."""
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
-
-    def inexact_matches(self) -> Counter[str]:
-        """Return how often each rule would fire where it may change bits, up to 500; nothing is
-        rewritten.
-
-        Raises:
-            RuleError: a rule raised an exception.
-        """
-        found: Counter[str] = Counter()
-        for node in self._in_order():
-            assert node.graph is not None
-            for rule in self._indexes[node.graph].candidates(node):
-                if found[rule.name] == MOST_COUNTED:
-                    continue
-                try:
-                    match = find_match(rule, node, self._facts)
-                    found[rule.name] += match is not None and not match.is_exact
-                except OnnxFoldError:
-                    raise
-                except Exception as error:
-                    _tolerate(rule, node, error)
-        return +found
 
     # ---------------------------------------------------------------- one node
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import math
 import os
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AnyOf,
@@ -45,7 +46,7 @@ class Rule:
     file: str
     line: int
     name: str
-    benefit: int = 0
+    benefit: Annotated[int, -math.inf] = 0
     target: str | None = None
     shared: bool = False
     on_constants: bool = False
@@ -208,21 +209,23 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     Raises:
         UsageError: the file cannot be read as Python or defines no rule.
     """
+    if not os.path.isfile(path):
+        raise UsageError("cannot load the rules: no such file", file=path)
     name = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
+    location = os.path.abspath(path)  # which the frames of a traceback name
+    spec = importlib.util.spec_from_file_location(name, location)
     if spec is None or spec.loader is None:
         raise UsageError("a rule file must be a Python file", file=path)
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except FileNotFoundError:
-        raise UsageError("cannot load the rules: no such file", file=path) from None
-    except RuleError:
+        with about(path):
+            spec.loader.exec_module(module)
+    except OnnxFoldError:
         raise
-    except Exception as error:  # a user's file may raise anything
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
         reason = error.msg if isinstance(error, SyntaxError) else error
-        place = f"line {line_of(error, path, 1)}: {kind}"
+        place = f"line {line_of(error, location, 1)}: {kind}"
         raise UsageError(f"cannot load the rules: {place}{reason}", file=path) from error
     found = rule_set_of(module)
     if not found.rules:

@@ -30,6 +30,7 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, line_of
+from onnxfold.signatures import hints_of, problem
 
 
 def optional(operand: Operand) -> Expression:
@@ -182,6 +183,8 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
+    if unknown := options.keys() - {"inexact", "opset", *_OPTIONS}:
+        raise TypeError(f"a rule has no option {', '.join(sorted(unknown))}")
     if function is None:
         return functools.partial(_rules_of, each, options)
     return _rules_of(each, options, function)
@@ -218,6 +221,9 @@ def _rule_of(
         )
         # ours are checked by a test: that takes as long as making them
         if not made.ours:
+            wrong = (problem(n, getattr(made, n), hint) for n, hint in hints_of(Rule).items())
+            if found := next(filter(None, wrong), None):
+                raise TypeError(found)
             check_rule(made, symbols.values())
     except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
         line = line_of(error, code.co_filename, code.co_firstlineno)

@@ -38,11 +38,13 @@ def fix_dims(
     """
     if not dims and not input_shapes and not keep:
         return False
-    declared = {d for v in model.graph.inputs for d in _names(v)}
+    found = [d for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim)]
+    declared = {dim.value for dim in found if dim.value is not None}
+    known = declared.union(*map(symbols_in, found))
     for name in (*dims, *keep):
-        if name not in declared:
-            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, declared)}")
-    sizes = dict(dims)
+        if name not in known:
+            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
+    sizes, symbols = dict(dims), declared.union(dims)
     for name in sorted(sizes.keys() & set(keep)):
         raise UsageError(f"dimension {name!r} cannot be {sizes[name]} and be kept")
     inputs = {value.name: value for value in model.graph.inputs if value.name}
@@ -51,15 +53,12 @@ def fix_dims(
         if name not in inputs:
             raise UsageError(f"there is no input {name!r}{suggestion(name, inputs)}")
         shapes[name] = _collect(inputs[name], shape, sizes, keep)
-    for name, size in sizes.items():
-        if size < 0:
-            raise UsageError(f"dimension {name!r} must not be negative, got {size}")
     for name, fixed in shapes.items():
         inputs[name].shape = ir.Shape(fixed)
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             old = list(value.shape or ())
-            new = [d if isinstance(d, int) else _sized(d, sizes, declared) for d in old]
+            new = [d if isinstance(d, int) else _sized(d, sizes, symbols) for d in old]
             if new != old:
                 value.shape = ir.Shape(new)
     if not sizes and not shapes:
@@ -97,8 +96,6 @@ def _collect(
         raise UsageError(f"input {name!r} has {len(value.shape)} axes, not {len(shape)}")
     result: list[int | ir.SymbolicDim] = []
     for dim, size in zip(value.shape, shape, strict=True):
-        if size < -1:
-            raise UsageError(f"input {name!r} cannot have the size {size}")
         if isinstance(dim, int):
             if dim > 0 and size not in (dim, -1):
                 raise UsageError(f"input {name!r} has the size {dim}, not {size}")
@@ -110,9 +107,3 @@ def _collect(
                 raise UsageError(f"dimension {dim.value!r} cannot be {sizes[dim.value]} and {size}")
             result.append(size)
     return result
-
-
-def _names(value: ir.Value) -> list[str]:
-    if value.shape is None:
-        return []
-    return [d.value for d in value.shape if not isinstance(d, int) and d.value]

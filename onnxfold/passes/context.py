@@ -41,6 +41,8 @@ class Result:
     """What a run of the passes did."""
 
     propagation: Propagation
+    nodes_before: dict[str, int] = field(default_factory=dict)
+    """Nodes by op that the model came with."""
     rewrites: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
     places: dict[str, list[str]] = field(default_factory=dict)

@@ -47,7 +47,7 @@ class Options:
             folded whatever their size, if they can be evaluated and ``keep`` does not name them.
         precision: "wide" computes chains of constants in float64, int64 and uint64 and rounds once,
             where the result is stored; "exact" rounds after every op, as a runtime does.
-        explain: Record also why small nodes were folded, not only those whose bytes were counted.
+        explain: Record also why nodes were folded, not only why nodes stay.
         enable: Names of opt-in rules or rule sets.
         disable: Names of rules or rule sets not to use.
         target: A runtime whose own ops may be used at level 2 ("onnxruntime").

@@ -14,7 +14,7 @@ from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
-from onnxfold.passes.sweep import Sweep
+from onnxfold.passes.sweep import STAYS_QUANTIZED, Sweep
 from onnxfold.pool import Pool
 
 HARDLY_MORE = 256
@@ -224,7 +224,7 @@ class Cut:
         if all(self._cost[v] != FORBIDDEN for v in self._results(node)):
             return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
-            return "the weight stays quantized (fold_quantized folds it)"
+            return STAYS_QUANTIZED
         return "its result is not a tensor"
 
     def _result_bytes(self, node: ir.Node) -> int:

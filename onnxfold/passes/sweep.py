@@ -37,6 +37,9 @@ from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
 
 
+STAYS_QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
+
+
 class Sweep:
     """One pass over a model.
 
@@ -138,7 +141,20 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
+        if node.op_type == "DequantizeLinear" and not self._options.fold and self._is_read_late(node):
+            if not (self._options.fold_quantized or self._options.fold_all):
+                return STAYS_QUANTIZED
         return self.facts.determinism.objection(node, opsets)
+
+    def _is_read_late(self, node: ir.Node) -> bool:
+        """Return whether only nodes of the same graph that cannot be folded read a node's result."""
+        users = [use.node for use in uses(node.outputs[0])]
+        return all(
+            user.graph is node.graph
+            and user not in self.scopes.parents
+            and not self.facts.known.is_constant(user.outputs[0])
+            for user in users
+        )
 
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]

@@ -36,7 +36,6 @@ from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
 
-
 STAYS_QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
 
 
@@ -141,13 +140,14 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
-        if node.op_type == "DequantizeLinear" and not self._options.fold and self._is_read_late(node):
-            if not (self._options.fold_quantized or self._options.fold_all):
-                return STAYS_QUANTIZED
+        if node.op_type == "DequantizeLinear" and self._stays_quantized(node):
+            return STAYS_QUANTIZED
         return self.facts.determinism.objection(node, opsets)
 
-    def _is_read_late(self, node: ir.Node) -> bool:
-        """Return whether only nodes of the same graph that cannot be folded read a node's result."""
+    def _stays_quantized(self, node: ir.Node) -> bool:
+        """Return whether a node dequantizes a weight for nodes that cannot be folded either."""
+        if self._options.fold_quantized or self._options.fold_all or self._options.fold:
+            return False
         users = [use.node for use in uses(node.outputs[0])]
         return all(
             user.graph is node.graph

@@ -19,11 +19,13 @@ from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
 from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
 from onnxfold.storage.tensors import ViewTensor, sizes_of
+from onnxfold.storage.writer import is_streamed
 
 # Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
 # where the bytes are to be found, or returns False, and they are written there themselves.
 Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
+_STRING = ir.DataType.STRING
 _T = ir.AttributeType
 _FIELDS = {_T.INT: "i", _T.INTS: "ints", _T.FLOAT: "f", _T.FLOATS: "floats"}
 _FIELDS |= {_T.STRING: "s", _T.STRINGS: "strings", _T.TENSOR: "", _T.GRAPH: ""}
@@ -163,17 +165,19 @@ class _Writer:
         self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool
     ) -> None:
         is_placed = self.place(tensor, is_attribute, proto)
-        if not is_placed and is_a(tensor, ViewTensor):
+        dtype = tensor.dtype
+        if not is_placed and (is_a(tensor, ViewTensor) or is_streamed(tensor)) and dtype != _STRING:
             proto.raw_data = tensor.tobytes()
             is_placed = True
         if is_placed:
             _set(proto, tensor, "name", "doc_string")
-            proto.data_type = tensor.dtype.value
+            proto.data_type = dtype
             proto.dims.extend(sizes_of(tensor))
         else:
             ir.serde.serialize_tensor_into(proto, tensor)
             del proto.metadata_props[:]  # onnx-ir writes them twice where it copies a proto
-        _add_entries(proto.metadata_props, tensor.metadata_props)
+        if entries := tensor.metadata_props:
+            _add_entries(proto.metadata_props, entries)
 
 
 def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:

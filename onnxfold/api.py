@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.passes.context import Observer, Result
-from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
+from onnxfold.passes.pipeline import first_folding, nodes_before, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import outlook
 from onnxfold.report.summary import Report
@@ -103,7 +102,6 @@ def optimize(
             opened = given if isinstance(given, ir.Model) else _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
             stack.enter_context(taken_apart(opened))
-        before = _nodes_of(opened)
         with clock.stage("fold"):
             if isinstance(given, ir.Model):
                 bytes_before = storage.planned(opened).size
@@ -127,7 +125,7 @@ def optimize(
             logger.warning("%s", warning)
         report = None
         if return_report:
-            report = _report(opened, result, clock, before, bytes_before)
+            report = _report(opened, result, clock, bytes_before)
             report.source, report.precision = storage.path_of(given), fold.precision
             report.check = comparison
             report.bytes_after = storage.planned(opened).size
@@ -205,7 +203,6 @@ def optimize_file(
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
-        before = _nodes_of(model)
         observers: list[Observer] = []
         if dump_ir is not None:
             from onnxfold.dump.folder import Dump
@@ -232,7 +229,7 @@ def optimize_file(
             with clock.stage("outlook"):
                 beyond = outlook(model, fold)
         comparison = None
-        total = sum(before.values())
+        total = sum(result.nodes_before.values())
         if result.inexact and not fold.seeds and total > _MOST_MEASURED:
             result.warnings.append(
                 f"the error of the inexact rules is not known: onnxruntime takes long to load "
@@ -251,7 +248,7 @@ def optimize_file(
                 share_weights=share_weights,
                 plan=result.plan,
             )
-        told = _report(model, result, clock, before, bytes_before)
+        told = _report(model, result, clock, bytes_before)
         told.source, told.target = path, os.fspath(destination)
         told.bytes_after = saved.bytes_total + saved.bytes_shared
         told.bytes_written = saved.bytes_total
@@ -286,20 +283,11 @@ def _become(model: ir.Model, other: ir.Model) -> None:
     model.metadata_props.update(other.metadata_props)
 
 
-def _nodes_of(model: ir.Model) -> dict[str, int]:
-    """Return the number of nodes by op, those included that reading the model has lifted."""
-    counts = Counter(count_nodes(model))
-    counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
-    return dict(sorted((+counts).items()))
-
-
-def _report(
-    model: ir.Model, result: Result, clock: _Clock, before: dict[str, int], bytes_before: int
-) -> Report:
+def _report(model: ir.Model, result: Result, clock: _Clock, bytes_before: int) -> Report:
     """Return what a run of the passes did; what follows it, such as bytes written, is missing."""
     propagation = result.propagation
     return Report(
-        nodes_before=before,
+        nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
         bytes_before=bytes_before,
         folded=propagation.folded,
@@ -347,7 +335,7 @@ def plan(
     with paused_garbage_collection(), storage.explained(given):
         model = _opened(given, fold)
         bytes_before = storage.model_bytes(model)
-        nodes = sum(_nodes_of(model).values())
+        nodes = sum(nodes_before(model).values())
         folding, run = first_folding(model, fold, bytes_before=bytes_before)
         prediction = predict(
             model,

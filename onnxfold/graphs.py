@@ -134,10 +134,10 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
 
 def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), subgraphs and functions included."""
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     for graph in all_graphs(model):
-        counts.update(map(op_name, nodes_of(graph)))
-    return dict(counts)
+        counts.update([(node.domain, node.op_type) for node in nodes_of(graph)])
+    return {f"{domain}::{op}" if domain else op: n for (domain, op), n in counts.items()}
 
 
 def op_name(node: ir.Node) -> str:

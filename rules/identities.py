@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxfold.rewrite import (
     FLOAT,
+    FLOAT16,
     Attribute,
     Constant,
     any_of,
@@ -55,20 +58,22 @@ def where_known(x, y, truth, doc):
     return rewritten, where(taken.same_shape(result)), *([changes_zeros] if truth else [])
 
 
-@rule(opset=10, seen_in="onnxruntime/qdq")
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+@rule(opset=10, seen_in="onnxruntime/dup_qdq")
 def quantized_again(x, s: Constant, *zs):
     """DequantizeLinear and QuantizeLinear with the same scale and zero point are removed."""
     return op.QuantizeLinear(op.DequantizeLinear(x, s, *zs), s, *zs) >> x, where(
         x.dtype == result.dtype,
-        x.is_integer,
-        s.dtype == FLOAT,
-        # x * s is neither infinite nor subnormal
-        s.number > 1e-30,
-        s.number < 1e30,
+        # the product has enough digits, and is neither infinite nor subnormal
+        (x.is_integer & (s.dtype == FLOAT)) | (x.dtype.is_in(*_BYTES) & (s.dtype == FLOAT16)),
+        s.number > 1e-4,
+        s.number < 100,
     )
 
 
-@rule(seen_in="x")
+@rule(seen_in="onnxruntime/not_where")
 def inverse_twice(x):
     """Not, Neg or BitwiseNot twice returns the input."""
     inverse = op.any_of("Not", "Neg", "BitwiseNot")

@@ -105,10 +105,14 @@ def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tup
     """
     added = np.zeros((2, window.rank), int)
     added[:, slice(None) if axes is None else axes.ints] = np.reshape(amounts, (2, -1))
-    automatic, old = window.attribute("auto_pad"), window.attribute("pads")
+    automatic = window.attribute("auto_pad")
     if added.min() < 0 or added[:, :2].any() or automatic not in ("NOTSET", "VALID"):
         return None
-    return tuple((added[:, 2:].ravel() + (0 if automatic == "VALID" else old)).tolist())
+    old = 0 if automatic == "VALID" else np.reshape(window.attribute("pads"), (2, -1))
+    both = added[:, 2:] + old
+    # onnxruntime takes no pads of pools that are larger
+    fits = "Pool" not in window.op_type or (both < window.attribute("kernel_shape")).all()
+    return tuple(both.ravel().tolist()) if fits else None
 
 
 @computed
@@ -144,12 +148,6 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: 
     )
 
 
-@computed
-def are_smaller(pads: Sequence[int], kernel: Sequence[int]) -> bool:
-    """Return whether all pads are smaller than the kernel: onnxruntime takes no others."""
-    return bool(np.less(np.reshape(pads, (2, -1)), kernel).all())
-
-
 @rule(
     each={
         "average_of_pad": (
@@ -174,7 +172,6 @@ def pool_of_pad(
     return (
         before >> pool(x, pads=both, auto_pad=None, **counted),
         where(
-            are_smaller(both, before.attribute("kernel_shape")),
             before.attribute("ceil_mode", 0) == 0,
             before.has_one_output,
             *([is_plain | (before.attribute("count_include_pad") == 1)] if counted else []),

@@ -21,6 +21,7 @@ from onnxfold.rewrite import (
     Constant,
     Value,
     Values,
+    any_of,
     op,
     result,
     rule,
@@ -47,18 +48,13 @@ def fast_gelu(x):
     )
 
 
-@rule(inexact=True, target="onnxruntime", benefit=1, seen_in="torch/quick_gelu")
+@rule(inexact=True, target="onnxruntime", seen_in="torch/quick_gelu")
 def quick_gelu(x, k: Constant):
-    """x * sigmoid(k * x) is QuickGelu(x) with alpha k."""
-    return op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=k.number), where(
-        x.dtype == FLOAT, k.has_one_element, x.same_shape(result)
+    """x * sigmoid(k * x) is QuickGelu(x) with alpha k, and x * sigmoid(x) with alpha 1."""
+    after = _ms.QuickGelu(x, alpha=k.number.or_else(1.0))
+    return op.Mul(x, op.Sigmoid(any_of(op.Mul(x, k), x))) >> after, where(
+        x.dtype == FLOAT, k.is_omitted | k.has_one_element, x.same_shape(result)
     )
-
-
-@rule(inexact=True, target="onnxruntime", seen_in="vncv/recognition")
-def quick_gelu_of_swish(x):
-    """x * sigmoid(x) is QuickGelu(x) with alpha 1."""
-    return op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0), where(x.dtype == FLOAT)
 
 
 # -------------------------------------------------------------------- normalization of a sum

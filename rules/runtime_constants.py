@@ -14,6 +14,7 @@ from onnxfold.rules.arithmetic import rounds
 from onnxfold.rewrite import (
     Attribute,
     Value,
+    any_of,
     constant,
     op,
     result,
@@ -87,18 +88,11 @@ def _are_alike(x: Value, a: Value, w: Value, product: Value, other: Value) -> An
 
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
-def sum_of_products(x, a, w):
-    """x @ w + x @ a is x @ (w + a)."""
+def sum_of_products(x, a, w, bias):
+    """x @ w + x @ a is x @ (w + a), also if there is a bias in between."""
     product, other = op.MatMul(x, a), op.MatMul(x, w)
-    return op.Add(other, product) >> op.MatMul(x, op.Add(w, a)), _are_alike(x, a, w, product, other)
-
-
-@rule(inexact=rounds, seen_in="torch/lora_linear")
-def sum_of_products_and_bias(x, a, w, bias):
-    """(x w + bias) + x a is x (w + a) + bias."""
-    product, other = op.MatMul(x, a), op.MatMul(x, w)
-    biased = op.Add(other, bias)
-    after = op.Add(op.MatMul(x, op.Add(w, a)), bias)
+    biased, merged = any_of(op.Add(other, bias), other), op.MatMul(x, op.Add(w, a))
+    after = any_of(op.Add(merged, bias), merged)
     alike = _are_alike(x, a, w, product, other)
     return op.Add(biased, product) >> after, alike, where(biased.is_single_use)
 

@@ -19,6 +19,7 @@ Perm = tuple[int, ...]
 Keeps = Callable[[ir.Value], bool]
 
 REDUCTIONS = ops(Trait.REDUCES)
+_QUANTIZING = ("DequantizeLinear", "QuantizeLinear")
 _BROADCASTING = 7  # the first opset with NumPy's broadcasting
 
 
@@ -160,6 +161,9 @@ class AxisRegion:
             return False
         if node.op_type in EXACT_ANYWHERE:
             return True
+        if node.op_type in _QUANTIZING:
+            scales = [self.facts.types.of(v).shape for v in node.inputs[1:] if v is not None]
+            return all(shape in ((), (1,)) for shape in scales)
         if node.op_type in VECTORIZED:
             return self._inexact or dtypes[0] == ir.DataType.FLOAT
         kernel = find(node.op_type, self._opset)

@@ -24,7 +24,7 @@ from onnxfold.passes.context import Observer, Result, Run
 from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
-from onnxfold.passes.value_info import ValueInfo, drop_inferred, fix_outputs
+from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
 
 logger = logging.getLogger("onnxfold")
 
@@ -220,6 +220,8 @@ class _Level:
             ValueInfo()(self._model)
         else:
             drop_inferred(self._model)
+            if self._options.target == "onnxruntime" and self._options.level > 1:
+                describe_sums(self._model)
 
     def _fold(self, per_node: int) -> bool:
         step = ConstantPropagation(self._options, run=self._run, per_node=per_node)

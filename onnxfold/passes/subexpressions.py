@@ -10,7 +10,7 @@ from onnxfold.analysis.content import content_of_node
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.onnx_ir_private import nodes_of, set_input, uses
 from onnxfold.options import Options
 
 _Seen = dict[Hashable, ir.Node]
@@ -22,8 +22,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     A node of a subgraph may be replaced by an earlier one of an outer graph. Nodes are not merged
     if their results may differ (random ops, ops that ONNX does not define, functions with such
-    ops), if they have subgraphs, if their attributes differ in one bit, or if both make graph
-    outputs, which keep their names.
+    ops), if they have subgraphs, or if their attributes differ in one bit. Of two nodes that make
+    graph outputs, which keep their names, other nodes read the first.
 
     Args:
         options: The values that must stay.
@@ -38,10 +38,11 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         self._scopes = facts.scopes
         self._determinism = facts.determinism
         self._gone: list[ir.Node] = []
+        self._modified = False
         for graph in root_graphs(model):
             self._visit(graph, ())
         remove_nodes(self._gone)
-        return ir.passes.PassResult(model, modified=bool(self._gone))
+        return ir.passes.PassResult(model, modified=self._modified or bool(self._gone))
 
     def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
         """Visit a graph that can read nodes in ``outer``; subgraphs can read earlier ones, too."""
@@ -54,40 +55,56 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 continue
             # a node without inputs is a constant: searching outer graphs costs more than it saves
             twin = _twin(node, levels if node.inputs else (own,))
-            if twin is not None and self._may_merge(node, twin):
+            if twin is not None and self._is_deterministic(node):
                 self._merge(node, twin)
-                self._gone.append(node)
 
-    def _may_merge(self, node: ir.Node, twin: ir.Node) -> bool:
-        if any(map(self._keeps, node.outputs)):
-            return False
-        for old, new in zip(node.outputs, twin.outputs, strict=True):
-            if old.is_graph_output() and not can_take_name(old, new, self._keeps):
-                return False
+    def _is_deterministic(self, node: ir.Node) -> bool:
         assert node.graph is not None
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
 
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
-        for old, new in zip(node.outputs, twin.outputs, strict=True):
-            if old.is_graph_output():
+        """Have other nodes read the twin's results; remove the node, unless one of its own must
+        stay.
+        """
+        pairs = list(zip(node.outputs, twin.outputs, strict=True))
+        stays = any(
+            self._keeps(old) or (old.is_graph_output() and not can_take_name(old, new, self._keeps))
+            for old, new in pairs
+        )
+        for old, new in pairs:
+            if stays:
+                for user, index in list(uses(old)):
+                    set_input(user, index, new)
+                    self._modified = True
+            elif old.is_graph_output():
                 take_over(old, new, declared=True)
             else:
                 inherit(old, new)
                 replace(old, new)
+        if not stays:
+            self._gone.append(node)
 
 
 def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
     """Return an earlier node that computes the same; if there is none, record this node."""
     # few nodes have the same op and inputs: attributes are compared only for these
-    rough = (node.op_type, *map(id, node.inputs))
+    rough = (node.op_type, *_operands(node))
     key = None
     for seen in levels:
         first = seen.get(rough)
         if first is not None:
-            key = key or content_of_node(node, map(id, node.inputs))
-            seen.setdefault(content_of_node(first, map(id, first.inputs)), first)
+            key = key or content_of_node(node, _operands(node))
+            seen.setdefault(content_of_node(first, _operands(first)), first)
             if key is None or key in seen:
                 return None if key is None else seen[key]
     own = levels[0]
     own[key if rough in own else rough] = node
     return None
+
+
+def _operands(node: ir.Node) -> list[int]:
+    """Return what tells the inputs of a node from others, without omitted ones at the end."""
+    inputs = list(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    return [*map(id, inputs)]

@@ -10,7 +10,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import is_constant_node
-from onnxfold.onnx_ir_private import entries_of, nodes_of
+from onnxfold.onnx_ir_private import entries_of, nodes_of, uses
 
 # Older files have no types in function bodies.
 _FUNCTIONS_SINCE = 10
@@ -60,6 +60,21 @@ def drop_inferred(model: ir.Model) -> None:
         fact = analysis.of(value)
         if fact.other is None and fact.dtype == value.dtype and _is_implied(value.shape, fact):
             value.type = value.shape = None
+
+
+def describe_sums(model: ir.Model) -> None:
+    """Record the shapes of convolutions that are added to something, where heights and widths are
+    dynamic. onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
+    """
+    analysis = facts_of(model).types
+    description = _Description(analysis)
+    for value in _values(analysis):
+        maker, shape = value.producer(), analysis.of(value).shape
+        assert maker is not None
+        is_added = any(use.node.op_type == "Add" for use in uses(value))
+        is_known = all(isinstance(size, int) for size in (shape or ())[2:])
+        if maker.op_type in ("Conv", "FusedConv") and is_added and not is_known:
+            description.describe(value)
 
 
 def fix_outputs(model: ir.Model) -> None:
@@ -124,7 +139,11 @@ class _Description:
 
     def write(self) -> bool:
         """Write all types; return whether one has changed."""
-        return bool(sum(self._describe(v, self._shape(v)) for v in _values(self._analysis)))
+        return bool(sum(map(self.describe, _values(self._analysis))))
+
+    def describe(self, value: ir.Value) -> bool:
+        """Write the type of a value; return whether it has changed."""
+        return self._describe(value, self._shape(value))
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
         fact = self._analysis.of(value)

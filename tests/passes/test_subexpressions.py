@@ -47,6 +47,24 @@ def test_what_differs_stays_two():
         assert share(text.format(one, one), X)["Cast"] < share(text.format(one, other))["Cast"]
 
 
+def test_omitted_inputs_at_the_end_differ_in_nothing():
+    model = parse("g (float[2] x) => (float[2] y) { a = Clip(x)  b = Clip(x)  y = Sub(a, b) }")
+    model.graph.node[1].input.extend(["", ""])
+    opened = storage.from_proto(model)
+    assert CommonSubexpressions()(opened).modified
+    assert count_ops(opened) == {"Clip": 1, "Sub": 1}
+
+
+def test_what_reads_a_second_result_of_the_graph_reads_the_first():
+    left = share(
+        """g (float[2] x) => (float[2] a, float[2] b, float[2] y) {
+            a = Relu(x)  b = Relu(x)  c = Neg(a)  d = Neg(b)  y = Sub(c, d)
+        }""",
+        X,
+    )
+    assert left == {"Relu": 2, "Neg": 1, "Sub": 1}
+
+
 def test_a_nan_is_itself():
     model = parse("g (float[2] x) => (float[2] y) { a = Elu(x)  b = Elu(x)  y = Sub(a, b) }")
     for node in model.graph.node[:2]:

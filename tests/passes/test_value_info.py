@@ -185,3 +185,25 @@ def test_fixed_inputs_fix_outputs(options, shape):
     model = parse("g (float[batch,3,S] x) => (float[M,K] y) { y = Flatten(x) }")
     (output,) = onnxfold.optimize(model, **options).graph.output
     assert dims_of(output) == shape
+
+
+def test_onnxruntime_sees_that_shapes_of_convolutions_are_equal(tmp_path: Path):
+    """Of dynamic sizes it infers nothing; with what is recorded it adds within the convolution."""
+    weights = {name: np.ones((8, 8, 3, 3), np.float32) for name in ("v", "w")}
+    text = """g (float[1,8,H,W] x) => (float[1,8,h,k] y) {
+        a = Conv<pads=[1,1,1,1]>(x, v) r = Sigmoid(a) b = Conv<pads=[1,1,1,1]>(r, w)
+        s = Add(b, a) y = Conv(s, w)
+    }"""
+    model = with_weights(parse(text, 17), **weights)
+    found = {}
+    for level, target in ((1, None), (2, "onnxruntime")):
+        made = onnxfold.optimize(model, level=level, target=target)
+        options = ort.SessionOptions()
+        options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+        ort.InferenceSession(made.SerializeToString(), options, ["CPUExecutionProvider"])
+        optimized = onnx.load(tmp_path / "optimized.onnx").graph
+        found[level] = entries(made.graph), [node.op_type for node in optimized.node]
+    assert found[1][0] == {}
+    assert "Add" in found[1][1]
+    assert found[2][0] == {"a": [1, 8, "H", "W"], "b": [1, 8, "H", "W"]}
+    assert "Add" not in found[2][1]

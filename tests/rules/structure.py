@@ -111,4 +111,7 @@ class _Match:
 def _equal(want: Any, have: Any) -> bool:
     if isinstance(want, float):
         return bool(np.isclose(want, have, rtol=1e-6))
+    if isinstance(want, onnx.TensorProto):
+        left, right = map(onnx.numpy_helper.to_array, (want, have))
+        return left.dtype == right.dtype and np.array_equal(left, right)
     return bool(want == have)

@@ -7,7 +7,6 @@ import functools
 import inspect
 import itertools
 import math
-import numbers
 import re
 import sys
 import textwrap
@@ -24,8 +23,7 @@ Size = Annotated[int, -1]
 """Of a dimension; -1 leaves it as it is."""
 
 _UNIONS = (typing.Union, types.UnionType)
-_NUMBERS = {int: numbers.Integral, float: numbers.Real}
-"""NumPy's numbers are as good as Python's."""
+_NUMBERS = {int: (int,), float: (int, float)}
 
 
 def checked(function: Function) -> Function:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import closing
 from dataclasses import replace
@@ -143,4 +144,7 @@ def _as_json(options: Options) -> dict[str, Any]:
         for path in sent[name]:
             if not os.path.exists(path):
                 raise MissingFileError(file=path)
-    return {**sent, "feeds": next(iter(sent["feeds"]), None)}
+    sent["feeds"] = next(iter(sent["feeds"]), None)
+    text = json.dumps(sent, default=lambda v: dict(v) if isinstance(v, Mapping) else [*v])
+    plain: dict[str, Any] = json.loads(text)
+    return plain

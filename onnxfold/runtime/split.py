@@ -24,6 +24,7 @@ from onnxfold.files import os_error
 from onnxfold.graphs import all_graphs
 from onnxfold.options import OptionArguments, Options, SplitArguments, options_of
 from onnxfold.passes.pipeline import run_passes
+from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.backends.process import Progress
@@ -164,6 +165,8 @@ def _split(
     nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
     names = _names(chosen)
     put_in_order(model)
+    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+    options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
     if model.functions:
         _inline(model)
     # rules come after the cut: they may fuse what is constant with what is not

@@ -204,6 +204,8 @@ def _cloned(model: ir.Model) -> ir.Model:
     A clone of onnx-ir shares its tensors, which are renamed with the values that hold them.
     """
     made = model.clone()
+    kept = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
+    made.meta.update({key: model.meta[key] for key in kept if key in model.meta})
     for graph in all_graphs(made):
         for value in graph.initializers.values():
             if value.const_value is not None:

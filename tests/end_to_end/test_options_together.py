@@ -1,0 +1,275 @@
+"""Functions, kinds of models and options: each two values of each two of them are in one case.
+
+A case gives what it gives for the path of the model, leaves the model of the caller alone, and
+keeps to the limits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+import onnxfold
+
+ROOT = Path(__file__).parents[2]
+MODELS = {
+    "control_flow": ROOT / "tests" / "data" / "control_flow.onnx",
+    "lora_dynamo": ROOT / "models" / "lora" / "dynamo.onnx",
+    "lora_torchscript": ROOT / "models" / "lora" / "torchscript.onnx",
+}
+LARGER = {
+    "lstm_gru": ROOT / "tests" / "data" / "lstm_gru.onnx",
+    "swin": ROOT / "models" / "swin.onnx",
+    "t5": ROOT / "models" / "t5-decoder.onnx",
+}
+
+
+class Program:
+    """What onnxfold uses of ``torch.onnx.ONNXProgram``."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+
+    def release(self) -> None:
+        """There is no session."""
+
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "path": Path,
+    "bytes": lambda path: onnx.load(path).SerializeToString(),
+    "proto": onnx.load,
+    "ir": ir.load,
+    "loaded": onnxfold.load,
+    "program": lambda path: Program(ir.load(path)),
+}
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "level": [{}, {"level": 0}, {"level": 2}, {"target": "onnxruntime"}],
+    "growth": [{}, {"max_growth": 0}, {"max_growth": "1kB"}],
+    "memory": [{}, {"memory_limit": "20kB"}],
+    "folded": [{}, {"fold_all": True}, {"fold": ["*"]}, {"keep": ["Transpose", "*_1"]}],
+    "quantized": [{}, {"fold_quantized": True}],
+    "precision": [{}, {"precision": "wide"}],
+    "explain": [{}, {"explain": True}],
+    "rules": [{}, {"disable": ["identities"]}, {"enable": ["runtime_constants"]}],
+    "passes": [{}, {}, {"passes": ["constant-propagation", "simplify", "dead-code"]}],
+    "sizes": [{}, {"dims": 2}, {"input_shapes": 2}, {"input_shapes": 2, "keep_dims": True}],
+    "value_info": [{}, {"value_info": True}],
+    "check": [{}, {"check": 1}],
+}
+OUTPUTS: list[dict[str, Any]] = [
+    *({}, {"external_data": True}, {"external_data": False}, {"share_weights": True}),
+    *({"advise": True, "count_withheld": True}, {"report": "page.html", "dump_ir": "passes"}),
+]
+"""Options of ``optimize_file`` alone."""
+UNBOUNDED = {"fold_all", "fold", "target", "value_info", "passes"}
+"""Options that let the model grow, whatever ``max_growth`` says."""
+
+
+def pairwise(factors: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[str, Any]]:
+    """Yield choices until each two values of each two factors have been in one of them."""
+    rng = random.Random(seed)
+    places = {name: range(len(values)) for name, values in factors.items()}
+
+    def pairs(row: Mapping[str, int]) -> set[Any]:
+        return set(itertools.combinations(sorted(row.items()), 2))
+
+    missing = {
+        pair
+        for a, b in itertools.combinations(sorted(places), 2)
+        for pair in itertools.product(((a, k) for k in places[a]), ((b, k) for k in places[b]))
+    }
+    while missing:
+        first = dict(rng.choice(sorted(missing)))
+        rows = [{n: rng.choice(p) for n, p in places.items()} | first for _ in range(50)]
+        best = max(rows, key=lambda row: len(pairs(row) & missing))
+        missing -= pairs(best)
+        yield {name: factors[name][k] for name, k in best.items()}
+
+
+# ------------------------------------------------------------------ what functions give
+
+
+def content(model: Any, folder: Path) -> bytes:
+    """Return the bytes of a model, whatever kind it is."""
+    if isinstance(model, Program):
+        model = model.model
+    if isinstance(model, ir.Model):
+        onnxfold.save(model, folder / "saved.onnx", fsync=False)
+        model = folder / "saved.onnx"
+    if isinstance(model, Path):
+        model = onnx.load(model)
+    if isinstance(model, bytes):
+        return model
+    for tensor in model.graph.initializer:
+        tensor.ClearField("data_location")  # onnx.load writes the default where data was external
+    return model.SerializeToString(deterministic=True)
+
+
+def figures(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what depends neither on the machine nor on where the model is."""
+    others = {"source", "target", "bytes_before", "bytes_written", "pool", "seconds", "prediction"}
+    others |= {"bytes_after", "digest"}  # with data files or without
+    others |= {"cpu_seconds", "peak_rss_bytes", "stages", "hashes", "check", "a", "b"}
+    return {name: value for name, value in document.items() if name not in others}
+
+
+def optimize(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    made, report = onnxfold.optimize(given, return_report=True, **options)
+    assert made is given or not isinstance(given, (ir.Model, Program))
+    return content(made, folder), figures(report.to_dict())
+
+
+def optimize_file(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    out = Path(tempfile.mkdtemp(dir=folder))
+    pages = {name: out / options[name] for name in ("report", "dump_ir") if name in options}
+    report = onnxfold.optimize_file(given, out / "out.onnx", fsync=False, **{**options, **pages})
+    return content(out / "out.onnx", folder), figures(report.to_dict())
+
+
+def simplify(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    made, is_same = onnxfold.simplify(given, options.pop("check", 0), **options)
+    return content(made, folder), is_same
+
+
+def slim(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    return content(onnxfold.slim(given, **options), folder), None
+
+
+def plan(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    if "passes" not in options or "constant-propagation" in options["passes"]:
+        return figures(onnxfold.plan(given, **options).to_dict())
+    return None
+
+
+def explain(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    options.pop("check", None)
+    return [each.to_dict() for each in onnxfold.explain(given, **options)]
+
+
+def why(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    options.pop("check", None)
+    return onnxfold.why(given, onnx.load(path).graph.output[0].name, **options).to_dict()
+
+
+def compare(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    onnxfold.optimize_file(path, folder / "out.onnx", fsync=False, **options)
+    loose = {"rtol": 1e-4, "atol": 1e-5}
+    compared = onnxfold.compare(given, folder / "out.onnx", dims=options.get("dims"), **loose)
+    assert compared.passed or options.keys() & {"input_shapes", "precision"}
+    return figures(compared.to_dict())
+
+
+def split(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    options.pop("check", None)
+    name = onnx.load(path).graph.input[-1].name
+    bundle = folder / "bundle"
+    made = onnxfold.split(given, bundle, runtime_constants=[name], fsync=False, **options)
+    parts = [content(part, folder) for part in sorted(bundle.glob("*.onnx"))]
+    return parts, figures(made.manifest.to_dict())
+
+
+def session(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> Any:
+    options.pop("check", None)
+    feeds = {
+        value.name: np.ones([d.dim_value or 2 for d in value.type.tensor_type.shape.dim]).astype(
+            onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        )
+        for value in onnx.load(path).graph.input
+    }
+    made = onnxfold.Session(given, runtime_constants=[[*feeds][-1]], **options)
+    return [np.asarray(result).tobytes() for result in made.run(None, feeds)]
+
+
+FUNCTIONS = (
+    *(optimize, optimize_file, simplify, slim, plan, explain, why, compare, split, session),
+)
+IN_PLACE = {optimize: (ir.Model, Program)}
+
+
+# ------------------------------------------------------------------ the cases
+
+
+def fitting(options: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return options with the names and sizes of a model."""
+    first = onnx.load(path).graph.input[0]
+    dims = first.type.tensor_type.shape.dim
+    name = next((dim.dim_param for dim in dims if dim.dim_param), None)
+    shape = [
+        dim.dim_value or (options.get("input_shapes") if k == 0 else -1)
+        for k, dim in enumerate(dims)
+    ]
+    values = {"dims": {name: 2}, "keep_dims": [name], "input_shapes": {first.name: shape}}
+    found = {k: values.get(k, v) for k, v in options.items()}
+    return found if name else {k: v for k, v in found.items() if k not in ("dims", "keep_dims")}
+
+
+def snapshot(given: Any) -> bytes:
+    """Return the bytes of a model of the caller, by the serializer of its own library."""
+    if isinstance(given, Path):
+        return given.read_bytes()
+    given = given.model if isinstance(given, Program) else given
+    given = ir.to_proto(given) if isinstance(given, ir.Model) else given
+    return given if isinstance(given, bytes) else given.SerializeToString(deterministic=True)
+
+
+def run_case(case: dict[str, Any], folder: Path) -> None:
+    function, path = case["function"], case["model"]
+    options = fitting({k: v for name in OPTIONS for k, v in case[name].items()}, path)
+    if function is optimize_file:
+        options |= case["output"]
+    if case["is_external"]:
+        source, path = onnx.load(path), folder / path.name
+        onnx.save(source, path, save_as_external_data=True, size_threshold=300)
+    want = function(path, path, folder, dict(options))
+    given = KINDS[case["kind"]](path)
+    before = snapshot(given)
+    got = function(given, path, folder, dict(options))
+    assert got == want
+    is_bounded = "max_growth" in options and not UNBOUNDED & options.keys()
+    growth = {0: 0, "1kB": 1000}.get(options.get("max_growth"), 0)
+    after = snapshot(given)
+    if isinstance(given, IN_PLACE.get(function, ())):
+        assert len(after) <= len(before) + growth or not is_bounded
+    else:
+        assert after == before
+    if function in (optimize, optimize_file, simplify, slim):
+        size = len(onnx.load(path).SerializeToString())
+        assert len(got[0]) <= size + growth or not is_bounded
+
+
+def cases(models: Mapping[str, Path], seed: int) -> list[dict[str, Any]]:
+    factors = {
+        "function": FUNCTIONS,
+        "kind": [*KINDS],
+        "model": [*models.values()],
+        "is_external": [False, True],
+        "output": OUTPUTS,
+        **OPTIONS,
+    }
+    return list(pairwise(factors, seed))
+
+
+def named(case: dict[str, Any]) -> str:
+    options = [k for name in OPTIONS for k in case[name]]
+    return "-".join([case["function"].__name__, case["kind"], case["model"].stem, *options])
+
+
+@pytest.mark.parametrize("case", cases(MODELS, 0), ids=named)
+def test_every_two_choices(case, tmp_path):
+    run_case(case, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_every_two_choices_of_larger_models(seed, tmp_path):
+    for case in cases({**MODELS, **LARGER}, seed):
+        run_case(case, tmp_path)

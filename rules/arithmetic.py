@@ -56,7 +56,10 @@ def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
     operands = (w, x) if is_first else (x, w)
     zeros = op.Expand(constant(0, INT32), constant(result.sizes))
     return op.MatMulInteger(*operands, *points) >> zeros, where(
-        is_zero_point(w, zero.or_else(None)), result.sizes.product < _MOST_ZEROS
+        # of no terms onnxruntime makes anything
+        w.size > 0,
+        is_zero_point(w, zero.or_else(None)),
+        result.sizes.product < _MOST_ZEROS,
     )
 
 

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,17 +20,13 @@ from onnxfold.errors import CheckFailedError, OnnxFoldError
 from onnxfold.graphs import count_nodes
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import taken_apart
-from onnxfold.options import (
-    Check,
-    CheckedOptionArguments,
-    Options,
-    checked_options_of,
-)
+from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.passes.context import Observer, Result
-from onnxfold.passes.pipeline import first_folding, run_bounded, run_passes
+from onnxfold.passes.pipeline import first_folding, nodes_before, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import outlook
 from onnxfold.report.summary import Report
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, ModelT, PathLike
 
 if TYPE_CHECKING:
@@ -71,6 +66,7 @@ def optimize(
 def optimize(
     model: PathLike, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
 ) -> tuple[ir.Model, Report]: ...
+@checked
 def optimize(
     model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
 ) -> Any:
@@ -82,8 +78,7 @@ def optimize(
             ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
             is returned).
         return_report: Also return what was done, as `optimize_file` does.
-        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.options.Check`, to
-            compare the result with the model.
+        options: See `onnxfold.options.CheckedOptionArguments`.
 
     Returns:
         The optimized model, of the kind that was given; with ``return_report``, a tuple of it and
@@ -93,7 +88,7 @@ def optimize(
         CheckFailedError: The result does not compute what the model computes.
         OnnxFoldError: The model or an option is invalid.
     """
-    fold, check = checked_options_of(options)
+    fold = options_of(options)
     clock = _Clock(None)
     comparison = None
     with contextlib.ExitStack() as stack:
@@ -101,13 +96,12 @@ def optimize(
         given = storage.model_in(model)
         stack.enter_context(storage.explained(given))
         original = given
-        if isinstance(given, ir.Model) and (check.seeds or fold.max_growth is not None):
+        if isinstance(given, ir.Model) and (fold.seeds or fold.max_growth is not None):
             original = storage.opened(given)  # it may be needed again
         with clock.stage("load"):
             opened = given if isinstance(given, ir.Model) else _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
             stack.enter_context(taken_apart(opened))
-        before = _nodes_of(opened)
         with clock.stage("fold"):
             if isinstance(given, ir.Model):
                 bytes_before = storage.planned(opened).size
@@ -124,19 +118,19 @@ def optimize(
                 opened, result = run_bounded(
                     opened, lambda: storage.opened(given), fold, bytes_before=bytes_before
                 )
-        if check.seeds:
+        if fold.seeds:
             with clock.stage("check"):
-                comparison = _check(original, opened, check, result, fold)
+                comparison = _check(original, opened, result, fold)
         for warning in result.warnings:
             logger.warning("%s", warning)
         report = None
         if return_report:
-            report = _report(opened, result, clock, before, bytes_before)
+            report = _report(opened, result, clock, bytes_before)
             report.source, report.precision = storage.path_of(given), fold.precision
             report.check = comparison
             report.bytes_after = storage.planned(opened).size
         made: Any = storage.to_proto(opened) if isinstance(given, onnx.ModelProto) else opened
-    if isinstance(model, storage.Program):
+    if isinstance(model, storage.ONNXProgram):
         model.release()
         made = model
     elif isinstance(model, bytes):
@@ -144,6 +138,7 @@ def optimize(
     return (made, report) if return_report else made
 
 
+@checked
 def optimize_file(
     source: ModelLike,
     destination: PathLike,
@@ -177,12 +172,10 @@ def optimize_file(
         dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
             with the difference; made if it is not there, and must be empty.
         progress: Called with a stage, the work done and the total of the stage.
-        options: See `onnxfold.options.Options`; and the arguments of `onnxfold.options.Check`.
-            With them, source and result are run on the same inputs first, and nothing is written
-            if they differ: by a bit, or where inexact rules fired and in wide precision by more
-            than 1e-4 relative and 1e-5 absolute, unless other tolerances are given. Where inexact
-            rules fired, the error is measured once also without a check, and only reported; not
-            for a model of more than 100,000 nodes, which onnxruntime takes long to load.
+        options: See `onnxfold.options.CheckedOptionArguments`. With a check, nothing is written if
+            the result differs. Where inexact rules fired, the error is measured once also without a
+            check, and only reported; not for a model of more than 100,000 nodes, which onnxruntime
+            takes long to load.
 
     Returns:
         What was done, with bytes, seconds and reasons.
@@ -191,7 +184,7 @@ def optimize_file(
         CheckFailedError: the result does not compute what the source computes.
         OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
-    fold, check = checked_options_of(options)
+    fold = options_of(options)
     given = storage.model_in(source)
     path = storage.path_of(given)
     if report is not None:
@@ -210,7 +203,6 @@ def optimize_file(
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))
-        before = _nodes_of(model)
         observers: list[Observer] = []
         if dump_ir is not None:
             from onnxfold.dump.folder import Dump
@@ -237,15 +229,15 @@ def optimize_file(
             with clock.stage("outlook"):
                 beyond = outlook(model, fold)
         comparison = None
-        total = sum(before.values())
-        if result.inexact and not check.seeds and total > _MOST_MEASURED:
+        total = sum(result.nodes_before.values())
+        if result.inexact and not fold.seeds and total > _MOST_MEASURED:
             result.warnings.append(
                 f"the error of the inexact rules is not known: onnxruntime takes long to load "
                 f"{total:,} nodes; --check 1 measures it"
             )
-        elif check.seeds or result.inexact:
+        elif fold.seeds or result.inexact:
             with clock.stage("check"):
-                comparison = _check(given, model, check, result, fold, beside=destination)
+                comparison = _check(given, model, result, fold, beside=destination)
         with clock.stage("save"):
             saved = storage.save(
                 model,
@@ -256,7 +248,7 @@ def optimize_file(
                 share_weights=share_weights,
                 plan=result.plan,
             )
-        told = _report(model, result, clock, before, bytes_before)
+        told = _report(model, result, clock, bytes_before)
         told.source, told.target = path, os.fspath(destination)
         told.bytes_after = saved.bytes_total + saved.bytes_shared
         told.bytes_written = saved.bytes_total
@@ -291,20 +283,11 @@ def _become(model: ir.Model, other: ir.Model) -> None:
     model.metadata_props.update(other.metadata_props)
 
 
-def _nodes_of(model: ir.Model) -> dict[str, int]:
-    """Return the number of nodes by op, those included that reading the model has lifted."""
-    counts = Counter(count_nodes(model))
-    counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
-    return dict(sorted((+counts).items()))
-
-
-def _report(
-    model: ir.Model, result: Result, clock: _Clock, before: dict[str, int], bytes_before: int
-) -> Report:
+def _report(model: ir.Model, result: Result, clock: _Clock, bytes_before: int) -> Report:
     """Return what a run of the passes did; what follows it, such as bytes written, is missing."""
     propagation = result.propagation
     return Report(
-        nodes_before=before,
+        nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
         bytes_before=bytes_before,
         folded=propagation.folded,
@@ -325,6 +308,7 @@ def _report(
     )
 
 
+@checked
 def plan(
     source: ModelLike,
     /,
@@ -346,12 +330,12 @@ def plan(
     """
     from onnxfold.forecast import Plan, predict
 
-    fold, check = checked_options_of(options)
+    fold = options_of(options)
     given = storage.model_in(source)
     with paused_garbage_collection(), storage.explained(given):
         model = _opened(given, fold)
         bytes_before = storage.model_bytes(model)
-        nodes = sum(_nodes_of(model).values())
+        nodes = sum(nodes_before(model).values())
         folding, run = first_folding(model, fold, bytes_before=bytes_before)
         prediction = predict(
             model,
@@ -360,7 +344,7 @@ def plan(
             fold,
             bytes_before=bytes_before,
             share_weights=share_weights,
-            check=check.seeds > 0,
+            check=fold.seeds > 0,
         )
     decisions = [decision for _, decision in folding.decisions]
     return Plan(
@@ -375,7 +359,6 @@ def plan(
 def _check(
     source: ModelLike,
     model: ir.Model,
-    check: Check,
     result: Result,
     options: Options,
     *,
@@ -391,8 +374,8 @@ def _check(
     strict: dict[str, Any] = {}
     loose: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-5}
     tolerances = [loose if result.inexact else strict]
-    if check.tolerance is not None:
-        tolerances = [check.tolerance]
+    if options.tolerance is not None:
+        tolerances = [options.tolerance]
     elif options.precision == "wide":
         tolerances = [strict, loose]
     parent, name = (
@@ -407,21 +390,21 @@ def _check(
                 comparison = compare(
                     original,
                     candidate,
-                    seeds=max(1, check.seeds),
-                    feeds=check.feeds,
-                    dims=check.check_dims,
-                    custom_ops=check.custom_ops,
+                    seeds=max(1, options.seeds),
+                    feeds=options.feeds,
+                    dims=options.check_dims,
+                    custom_ops=options.custom_ops,
                     fallback=False,
                     **tolerance,
                 )
                 if comparison.passed:
                     break
         except OnnxFoldError as error:
-            if check.seeds:
+            if options.seeds:
                 raise
             result.warnings.append(f"the error of the inexact rules is not known: {error}")
             return None
-    if check.seeds and not comparison.passed:
+    if options.seeds and not comparison.passed:
         from onnxfold.report.tables import check_line
 
         verdict = [check_line(comparison), *comparison.problems]

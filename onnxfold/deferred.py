@@ -1,7 +1,7 @@
-"""Modules that are imported at their first use: what no ordinary run needs costs nothing.
+"""Import some modules at their first use.
 
-onnx-ir imports sympy at the top and uses it for arithmetic with symbolic dimensions only. That is
-34 MB and 0.4 s of a process that may need neither.
+onnx-ir imports sympy, which takes 34 MB and 0.4 s, and uses it for arithmetic with symbolic
+dimensions only.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ SYMBOLIC_ARITHMETIC = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 class _DeferringFinder:
-    """Finds modules as Python does, and has them loaded at the first access to an attribute.
+    """Finds modules as Python does, and loads them at the first access to an attribute.
 
-    It has no base class: importing ``importlib.abc`` takes longer than all of this.
+    It has no base class because importing ``importlib.abc`` takes longer.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -37,6 +37,6 @@ class _DeferringFinder:
 
 
 def defer(names: Sequence[str]) -> None:
-    """Defers modules that are not imported yet, in this process. Meant for command lines."""
+    """Defer modules that are not imported yet; for the command line, not the library."""
     if not any(isinstance(finder, _DeferringFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _DeferringFinder(names))

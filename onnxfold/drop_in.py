@@ -13,8 +13,9 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
-from onnxfold.options import CheckArguments, ShapelessArguments, named_shape, options_of
+from onnxfold.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
 from onnxfold.passes import create
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
@@ -36,17 +37,13 @@ _WITHOUT_EFFECT = {
 """Keywords of ``onnxsim.simplify`` and ``onnxslim.slim`` that have no meaning in onnxfold."""
 
 
-class SlimArguments(ShapelessArguments, CheckArguments, total=False):
-    """Further keywords of `slim`."""
-
-
+@checked
 def simplify(
     model: ModelLike,
     check_n: int = 0,
     perform_optimization: bool = True,
     *,
     overwrite_input_shapes: Shapes | None = None,
-    input_shapes: Shapes | None = None,
     test_input_shapes: Shapes | None = None,
     input_data: Mapping[str, Any] | None = None,
     check_rtol: float | None = None,
@@ -54,7 +51,7 @@ def simplify(
     custom_lib: str | None = None,
     inline_functions: bool = False,
     output_path: str | os.PathLike[str] | None = None,
-    **arguments: Unpack[ShapelessArguments],
+    **arguments: Unpack[OptionArguments],
 ) -> tuple[onnx.ModelProto, bool]:
     """Optimize a model in memory, called as ``onnxsim.simplify`` is.
 
@@ -63,7 +60,6 @@ def simplify(
         check_n: Number of random inputs on which the result is compared with the model.
         perform_optimization: False for level 0: fold constants only.
         overwrite_input_shapes: Shapes to give to inputs, by name.
-        input_shapes: The same.
         test_input_shapes: Shapes of the inputs of the comparison, by name.
         input_data: Inputs for the comparison instead of random ones, by name.
         check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or
@@ -72,8 +68,8 @@ def simplify(
         custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
         output_path: A file to write the result to as well.
-        arguments: See `onnxfold.options.Options`. Other keywords of ``onnxsim.simplify`` have no
-            effect, which a warning says.
+        arguments: See `onnxfold.options.OptionArguments`. Other keywords of ``onnxsim.simplify``
+            have no effect, which a warning says.
 
     Returns:
         The optimized model, and whether it computes the same (True without a check).
@@ -84,8 +80,8 @@ def simplify(
     options = _with_effect(arguments, "simplify")
     if not perform_optimization:
         options.setdefault("level", 0)
-    if shapes := {**(input_shapes or {}), **(overwrite_input_shapes or {})}:
-        options["input_shapes"] = shapes
+    if overwrite_input_shapes is not None:
+        options["input_shapes"] = overwrite_input_shapes
     given = model
     if inline_functions:
         given = storage.opened(model)
@@ -95,10 +91,10 @@ def simplify(
         storage.save(storage.from_proto(result), output_path)
     if check_n == 0 and input_data is None:
         return result, True
-    rtol, atol = (1e-4, 1e-5) if options.get("level", 1) > 1 else (0.0, 0.0)
-    original = with_sizes(model, options_of(options))
+    chosen = options_of(options, OptionArguments)
+    rtol, atol = (1e-4, 1e-5) if chosen.level > 1 else (0.0, 0.0)
     compared = compare(
-        original,
+        with_sizes(model, chosen),
         result,
         seeds=max(1, check_n),
         feeds=input_data,
@@ -110,27 +106,26 @@ def simplify(
     return result, compared.passed
 
 
+@checked
 def slim(
     model: ModelLike,
     output_model: str | os.PathLike[str] | None = None,
     *,
-    input_shapes: Sequence[str] | Shapes | None = None,
     model_check: bool = False,
     model_check_inputs: Sequence[str] | None = None,
     save_as_external_data: bool = False,
-    **arguments: Unpack[SlimArguments],
+    **arguments: Unpack[CheckedOptionArguments],
 ) -> onnx.ModelProto | None:
     """Optimize a model, called as ``onnxslim.slim`` is.
 
     Args:
         model: A path or a model, which is left alone.
         output_model: The file to write; nothing is returned then.
-        input_shapes: Shapes to give to inputs: ``["x:1,3,224,224"]``, or sizes by name.
         model_check: Compare the result with the model on a random input.
         model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
             ``["x:1,3,224,224"]`` for shapes.
         save_as_external_data: Write weights to a file of their own.
-        arguments: See `onnxfold.options.Options` and `onnxfold.options.Check`. Other keywords of
+        arguments: See `onnxfold.options.CheckedOptionArguments`. Other keywords of
             ``onnxslim.slim`` have no effect, which a warning says.
 
     Raises:
@@ -138,9 +133,6 @@ def slim(
         OnnxFoldError: The model or an option is invalid.
     """
     options = _with_effect(arguments, "slim")
-    if input_shapes is not None:
-        is_named = isinstance(input_shapes, Mapping)
-        options["input_shapes"] = input_shapes if is_named else dict(map(named_shape, input_shapes))
     if model_check:
         options.setdefault("check", 1)
     if model_check_inputs is not None:

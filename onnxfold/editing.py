@@ -1,7 +1,7 @@
-"""Editing a graph: fresh names, new constants, replaced values and removed nodes.
+"""Edit a graph: fresh names, new constants, replaced values and removed nodes.
 
-onnx-ir records the users of every value. The nodes in the subgraphs of a removed node must not stay
-users of outer values, so such a node leaves empty graphs behind.
+onnx-ir records the users of every value. Nodes in the subgraphs of a removed node must not stay
+users of outer values, so its subgraphs are emptied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onnxfold.onnx_ir_private import set_input as set_input
 
 
 class Names:
-    """The names in use in a model: names must be unique through all of its graphs.
+    """The names in use in a model: names must be unique in all of its graphs.
 
     Args:
         graphs: All graphs of the model.
@@ -38,17 +38,15 @@ class Names:
             self._values.update([v.name for node in nodes for v in node.outputs if v.name])
 
     def fresh(self, stem: str) -> str:
-        """Return a name for a value that no value has had."""
+        """Return a new name for a value."""
         return self._unique(stem, self._values)
 
     def fresh_node(self, stem: str) -> str:
-        """Return a name for a node that no node has had; empty where the model's nodes
-        have none.
-        """
+        """Return a new name for a node; empty if the model's nodes have no names."""
         return self._unique(stem, self._nodes) if self._nodes else ""
 
     def make_unique(self, value: ir.Value) -> None:
-        """Give a value of the model another name if a second value has its own."""
+        """Rename a value of the model if another value has the same name."""
         name = value.name
         if name and self._values[name] > 1:
             self._values[name] -= 1
@@ -65,11 +63,11 @@ class Names:
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
-    """Everybody who reads one value reads another instead; so do the outputs of its graph."""
+    """Replace a value in all its users and in the outputs of its graph."""
     if old.is_graph_output():
         assert old.graph is not None
         outputs = old.graph.outputs
-        # the list itself is searched: onnx-ir would be called for every output of the graph
+        # searching the list avoids a call of onnx-ir for every output of the graph
         while old.is_graph_output():
             outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
     for user, index in list(uses(old)):
@@ -77,14 +75,14 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """A value stands for another from now on: it has its name and everybody who reads it.
+    """Replace a value by another one, which gets its name and its users.
 
-    Type, shape and doc string go over where the new value has none, and metadata that it has not.
+    The new value gets the type, shape and doc string if it has none, and missing metadata.
 
     Args:
         old: A node's result. It has no name and no users afterwards.
-        new: Has the same elements.
-        declared: The type and shape of ``old`` are what the interface says: they hold.
+        new: A value with the same elements.
+        declared: Whether the type and shape of ``old`` belong to the interface and take precedence.
     """
     inherit(old, new, declared=declared)
     name, old.name = old.name, None
@@ -101,7 +99,7 @@ def can_take_name(old: ir.Value, new: ir.Value, keeps: Callable[[ir.Value], bool
 
 
 def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Give a value what is written at another one, all but its name. See :func:`take_over`."""
+    """Copy the attributes of a value except its name to another value. See :func:`take_over`."""
     if new.type is None or (declared and old.type is not None):
         new.type = old.type
     if new.shape is None or (declared and old.shape is not None):
@@ -112,13 +110,13 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
 
 
 def remove_nodes(nodes: Iterable[ir.Node]) -> None:
-    """Take nodes out of their graphs; none of them may have users other than themselves."""
+    """Remove nodes from their graphs; none of them may have users except each other."""
     nodes = list(nodes)
-    for node in nodes:  # a node of a subgraph may use one of an outer graph that goes as well
+    for node in nodes:  # a node of a subgraph may use a node of an outer graph that is removed, too
         _detach(node)
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
     for node in nodes:
-        if node.graph is not None:  # it has not gone with what held it
+        if node.graph is not None:  # it was not removed with a subgraph
             by_graph.setdefault(node.graph, []).append(node)
     for graph, group in by_graph.items():
         graph.remove(group, safe=True)
@@ -127,14 +125,14 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def remove_unused(
     nodes: Iterable[ir.Node | None], keeps: Callable[[ir.Value], bool] | None = None
 ) -> list[ir.Value]:
-    """Remove the nodes whose results have no users, and then the nodes that only those used.
+    """Remove the nodes without users, and then the nodes that only those used.
 
     Args:
-        nodes: Where to begin; None and nodes of no graph are passed over.
-        keeps: Says of a value whether the node that makes it must stay.
+        nodes: The nodes to start from; None and nodes of no graph are ignored.
+        keeps: Returns whether the node that makes a value must stay.
 
     Returns:
-        The values that have lost a user, each once, those of nodes that are gone included.
+        The values that have lost a user, each once, including those of removed nodes.
     """
     touched: dict[ir.Value, None] = {}
     removed: dict[ir.Graph, dict[ir.Node, None]] = {}
@@ -153,18 +151,18 @@ def remove_unused(
             touched[value] = None
             if not uses(value):
                 pending.append(value.producer())
-    # At once: each call of onnx-ir's looks at all outputs of the graph. Some may have gone with the
-    # node whose subgraph they were in. None of them has users.
+    # At once, as each call of onnx-ir checks all outputs of the graph. Some may have been removed
+    # with the node of their subgraph. None of them has users.
     for graph, group in removed.items():
         graph.remove([node for node in group if node.graph is graph])
     return list(touched)
 
 
 def forget_strangers(model: ir.Model) -> None:
-    """Make users of values only those nodes that are in the model.
+    """Remove users of values that are not in the model.
 
-    A node in the branch of an If that somebody else took out of the model is still a user of what
-    it reads, and would be one for ever.
+    A node in the branch of an If that another library removed from the model is still recorded as a
+    user of its inputs.
     """
     known = set(all_graphs(model))
     for graph in known:
@@ -176,7 +174,7 @@ def forget_strangers(model: ir.Model) -> None:
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:
-    """Have a node read nothing, and take everything out of its subgraphs; what all that read."""
+    """Remove the inputs of a node and the contents of its subgraphs; return the values read."""
     operands = read_nothing(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()
@@ -197,15 +195,15 @@ def insert(
     stem: str | None = None,
     domain: str = "",
 ) -> ir.Value:
-    """Insert a new node in front of another one; return its result. See :func:`new_node`.
+    """Insert a new node before another one; return its result. See :func:`new_node`.
 
     Args:
-        before: The node in front of which the new one goes.
+        before: The node before which the new one is inserted.
         names: The names in use in the model.
         op_type: The op.
         inputs: The operands.
         attributes: The attributes by name.
-        stem: What the new names begin with; the name of a result of ``before`` if not given.
+        stem: The prefix of the new names; by default the name of a result of ``before``.
         domain: The domain of the op.
     """
     stem = stem or before.outputs[0].name or "value"
@@ -228,9 +226,9 @@ def new_node(
 
     Args:
         names: The names in use in the model.
-        stem: What the new names begin with.
+        stem: The prefix of the new names.
         op_type: The op.
-        inputs: The operands; None for one that is omitted.
+        inputs: The operands; None for omitted ones.
         attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
         domain: The domain of the op.
         outputs: The number of results.
@@ -251,15 +249,15 @@ def insert_constant(
     stem: str | None = None,
     in_function: bool = False,
 ) -> ir.Value:
-    """Insert a new constant, with a fresh name, that a node and those behind it can read.
+    """Insert a new constant with a fresh name that a node and all later ones can read.
 
     Args:
-        before: The node that is to read the constant.
+        before: The node that will read the constant.
         names: The names in use in the model.
         array: The elements; a list becomes a vector of int64.
-        stem: What the new name begins with; the name of a result of ``before`` if not given.
-        in_function: Whether the node is in a function. A function has no initializers: there the
-            constant is made by a node.
+        stem: The prefix of the new name; by default the name of a result of ``before``.
+        in_function: Whether the node is in a function, which has no initializers: a Constant node
+            makes the constant there.
     """
     name = names.fresh(f"{stem or before.outputs[0].name or 'value'}/constant")
     dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
@@ -273,11 +271,11 @@ def insert_constant(
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
-    """Return a Constant node, in no graph yet; its result is named and typed like the tensor.
+    """Return a Constant node, in no graph yet; its output is named and typed like the tensor.
 
     Args:
         tensor: The elements.
-        name: Of the node.
+        name: The name of the node.
     """
     node = ir.Node(
         "",
@@ -285,7 +283,7 @@ def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
         [],
         [ir.AttrTensor("value", tensor)],
         num_outputs=1,
-        name=name or "",  # onnx-ir makes one up if there is none
+        name=name or "",  # onnx-ir makes up missing names
     )
     _describe(node.outputs[0], tensor)
     return node

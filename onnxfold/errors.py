@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
 import os
 from collections.abc import Collection, Iterator
 
@@ -99,10 +98,3 @@ class UsageError(OnnxFoldError):
 
 class CheckFailedError(OnnxFoldError):
     """The optimized model does not compute what the original computes."""
-
-
-def check_amounts(**given: float | None) -> None:
-    """Raise a UsageError if an argument is negative, infinite or NaN; one that is None passes."""
-    for name, value in given.items():
-        if not 0 <= (value or 0) < math.inf:
-            raise UsageError(f"{name} must be finite and not negative, got {value}")

@@ -1,11 +1,11 @@
-"""Files that appear at their place complete or not at all.
+"""Write files atomically.
 
-There is one protocol. New files are written beside their target under temporary names, and synced.
-One rename is the commit. What the new state does not name is removed afterwards.
+New files are written beside their target under temporary names, and synced. One rename is the
+commit. Files that the new state does not name are removed afterwards.
 
-A writer holds a lock beside its target meanwhile. The system releases the lock of a process that
-dies, but its file stays: whoever gets the lock of a target knows that temporary files of that
-target are leftovers, and removes them.
+A writer holds a lock file beside its target meanwhile. The system releases the lock of a killed
+process, but its file stays: the next process that acquires the lock removes the leftover temporary
+files of the target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NewFile:
     """A temporary file.
 
     Attributes:
-        fd: Its descriptor, for reading and writing.
+        fd: Its descriptor for reading and writing.
         path: Its path.
     """
 
@@ -43,20 +43,20 @@ class NewFile:
 
 
 def os_error(error: OSError, path: str) -> OnnxFoldError:
-    """Return the library's error for a failed system call on ``path``."""
+    """Return an OnnxFoldError for a failed system call on ``path``."""
     return OnnxFoldError(f"cannot be written: {error.strerror or error}", file=path)
 
 
 def prefix(target: str) -> str:
-    """Return the beginning of the paths of temporary files of ``target``."""
+    """Return the common prefix of the paths of temporary files of ``target``."""
     folder, name = os.path.split(target)
-    if len(os.fsencode(name)) > 200 or not is_text(name):  # a model may have to refer to the file
+    if len(os.fsencode(name)) > 200 or not is_text(name):  # models may refer to such files
         name = hashlib.sha256(os.fsencode(name)).hexdigest()[:24]
     return os.path.join(folder, f".{name}.onnxfold-")
 
 
 def is_text(name: str) -> bool:
-    """Return whether the name of a file can be written into a model: names may be any bytes."""
+    """Return whether the name of a file is valid text for a model, as names may be any bytes."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -68,18 +68,18 @@ def temporary_path(target: str, kind: str = "tmp") -> str:
     """Return a new path for a temporary file or folder of ``target``, in the same folder.
 
     Args:
-        target: What it stands for.
-        kind: How the path ends. What ends in ``tmp`` is removed when the target is locked next.
+        target: The final path.
+        kind: The suffix. Files that end in ``tmp`` are removed when the target is locked next.
     """
     return f"{prefix(target)}{secrets.token_hex(4)}.{kind}"
 
 
 @contextlib.contextmanager
 def locked(target: str) -> Iterator[bool]:
-    """Hold the lock of ``target``; leftovers of a killed holder are removed first.
+    """Hold the lock of ``target``; leftovers of a killed process are removed first.
 
     Returns:
-        Whether the lock's file existed: another holder was waited for, or had been killed.
+        Whether the lock file existed: of another process, or a leftover.
 
     Raises:
         OSError: The folder is missing, not writable, or full.
@@ -91,10 +91,10 @@ def locked(target: str) -> Iterator[bool]:
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
-    """Remove temporary files and folders of targets whose writers were killed.
+    """Remove temporary files and folders of killed processes.
 
     Args:
-        folder: Where the targets are.
+        folder: The folder of the targets.
         name: A pattern for their names, see `glob`.
     """
     for path in glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}")):
@@ -104,9 +104,9 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
 
 @contextlib.contextmanager
 def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator[None]:
-    from filelock import FileLock  # the command line must be able to help without it
+    from filelock import FileLock  # the command line must show its help without this package
 
-    if not is_new:  # filelock retries forever where a file cannot be created, as below /proc
+    if not is_new:  # filelock retries forever if a file cannot be created, as below /proc
         os.close(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
         try:
@@ -118,18 +118,18 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
                     remove(path)
             yield
         finally:
-            remove(lock)  # before the release: filelock does not take a lock whose file is gone
+            remove(lock)  # before the release: filelock does not acquire a missing lock file
 
 
 @contextlib.contextmanager
 def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
     """Create a temporary file with the permissions of ``target``, to be renamed.
 
-    Otherwise it is removed at the end.
+    If it is not renamed, it is removed at the end.
 
     Args:
-        target: The file whose place it will take. Its lock should be held.
-        path: Where it is created, if not at a `temporary_path` of ``target``.
+        target: The file that it will replace. Its lock should be held.
+        path: The path of the file; by default a `temporary_path` of ``target``.
 
     Raises:
         OSError: The folder is missing, not writable, or full.
@@ -148,7 +148,7 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
 
 @contextlib.contextmanager
 def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
-    """Write a file that takes the place of ``target`` at the end, unless there is an error.
+    """Write a file that replaces ``target`` at the end, unless there is an error.
 
     Raises:
         OSError: The folder is missing, not writable, or full.
@@ -165,17 +165,17 @@ def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
-    """Make a folder, which is removed at the end; return its real path.
+    """Create a folder, which is removed at the end; return its real path.
 
-    A process that is killed leaves it. The first call of another process, with the same purpose and
-    parent, removes it.
+    The folder of a killed process is removed by the first call of another process with the same
+    purpose and parent.
 
     Args:
         purpose: A part of its name.
-        parent: Where it is made; None for the folder of temporary files.
+        parent: The parent folder; None for the folder of temporary files.
 
     Raises:
-        OSError: The folder cannot be made.
+        OSError: The folder cannot be created.
     """
     parent = os.path.realpath(parent or tempfile.gettempdir())
     _remove_scratch(parent, purpose)
@@ -188,7 +188,7 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
         finally:
             try:
                 shutil.rmtree(path, ignore_errors=True)
-            finally:  # for a removal that a signal has interrupted
+            finally:  # a signal may interrupt the removal
                 shutil.rmtree(path, ignore_errors=True)
 
 
@@ -198,7 +198,7 @@ def _remove_scratch(parent: str, purpose: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Wait until the names in a folder are on the disk, where the file system can do that."""
+    """Wait until the entries of a folder are on the disk, if the file system supports that."""
     fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -210,6 +210,6 @@ def sync_folder(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove ``path``; that it is gone already, or cannot be removed, is no failure."""
+    """Remove ``path``, ignoring a missing file and errors."""
     with contextlib.suppress(OSError):
         os.unlink(path)

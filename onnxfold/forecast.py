@@ -1,4 +1,4 @@
-"""A bound of what a run will take, known before anything large is done."""
+"""Predict the memory of a run before large constants are computed."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from onnxfold.shown import Shown
 from onnxfold.storage.layout import EXTERNAL_FROM
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
-_MODULES = 10 << 20  # what rules, symbolic shapes and writing import and make once
-_PER_NODE = 3_000  # what passes know of a node
+_MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
+_PER_NODE = 3_000  # data of passes about a node
 _ONNXRUNTIME = 30 << 20  # importing it, and a session
-_CHECK = 44 << 20  # running two models on it, besides their weights, one model at a time
+_CHECK = 44 << 20  # running two models one after the other, besides their weights
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run will take at most.
+    """An upper bound of the memory and the output of a run.
 
     Attributes:
         peak_bytes: Peak resident memory of the process.
         bytes_written: Bytes of the tensors that are written.
-        memory: What the peak is made of, bytes: what the process holds already (``now``), what it
-            still imports (``modules``), what passes know of the ``graph``, and the larger of what
-            ``constants`` and a ``check`` take.
+        memory: Parts of the peak in bytes: the memory of the process so far (``now``), further
+            imports (``modules``), data of passes about the ``graph``, and ``constants`` and a
+            ``check``, of which only the larger counts.
     """
 
     peak_bytes: int
@@ -49,15 +49,15 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown, text="onnxfold.report.tables:plan_text"):
-    """What a run would do, found out without doing it.
+    """The result of a dry run.
 
     Attributes:
         source: The model file, or "a model in memory".
         nodes: Nodes of the model.
-        folded: Nodes that constant propagation removes first; rules and its other rounds come on
-            top.
-        prediction: What the run will take.
-        decisions: Why nodes with constant inputs are folded or stay.
+        folded: Nodes that constant propagation removes first, not including rules and further
+            rounds.
+        prediction: The memory and output of the run.
+        decisions: Why nodes with constant inputs are folded or not.
     """
 
     source: str
@@ -81,21 +81,21 @@ def predict(
     share_weights: bool = False,
     check: bool = False,
 ) -> Prediction:
-    """Return what a run will take at most.
+    """Return an upper bound of the memory and output of a run.
 
     Args:
-        model: The model, before anything of it was rewritten.
-        cut: What will be stored and removed.
+        model: The model, before any rewrite.
+        cut: The values to store and the nodes to remove.
         pool: The pool that holds the buffers.
-        options: What the run does.
+        options: The options of the run.
         bytes_before: Stored bytes of the model.
-        share_weights: Whether unchanged weights stay where they are.
-        check: Whether both models run on onnxruntime before the end.
+        share_weights: Whether unchanged weights stay in their files.
+        check: Whether both models run on onnxruntime at the end.
     """
     stored = [pool.buffer_of(value) for value in cut.stored]
     sizes = [buffer.nbytes for buffer in stored]
     largest = max(sizes, default=0)
-    written = min(largest, LARGE) + THREADS * min(largest, SLAB)  # pages that are read, and blocks
+    written = min(largest, LARGE) + THREADS * min(largest, SLAB)  # mapped pages, and blocks
     unchanged = _unchanged(model, set(cut.removed), share_weights)
     memory = {
         "now": rss_bytes(),
@@ -111,8 +111,8 @@ def predict(
 
 
 def _needed(stored: Sequence[Buffer]) -> int:
-    """Return the bytes of all that is computed as a whole, of what it is computed from, and of the
-    threads that compute it.
+    """Return the bytes of all results that are computed whole, of their operands, and of the
+    threads that compute them.
     """
     needed: set[Buffer] = set()
     for operation in postponed(stored):
@@ -124,15 +124,13 @@ def _needed(stored: Sequence[Buffer]) -> int:
 
 
 def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
-    """Yield the bytes of the tensors that came with the model, are still read and are written
-    again.
-    """
+    """Yield the bytes of the model's tensors that are still used and are written again."""
     for graph in all_graphs(model):
         constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
         for value in (*graph.initializers.values(), *constants):
             tensor = value.const_value
             is_read = value.is_graph_output() or any(u.node not in removed for u in value.uses())
-            # what loading left in the protobuf message is small
+            # tensors that loading left in the protobuf message are small
             if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_read:
                 continue
             nbytes = storage.data_bytes(tensor.dtype, tensor.shape)

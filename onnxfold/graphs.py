@@ -1,4 +1,4 @@
-"""The graphs of a model, and what constant nodes and subgraphs hold."""
+"""Graphs of a model, subgraphs, constant nodes, and types as text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
 
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
-    """Return the graphs among a node's attributes."""
+    """Return the subgraphs in a node's attributes."""
     return _graphs_in(node.attributes.values()) if holds_graphs(node) else ()
 
 
 def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    """Yield nodes and those of their subgraphs."""
+    """Yield nodes and all nodes of their subgraphs."""
     for node in nodes:
         yield node
         for graph in subgraphs_of(node):
@@ -32,9 +32,7 @@ def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def has_references(node: ir.Node) -> bool:
-    """Return whether the caller of the function that a node is in supplies one of its
-    attributes.
-    """
+    """Return whether an attribute of a node is a reference to one of the function's attributes."""
     for attribute in node.attributes.data.values():  # noqa: SIM110, a generator takes longer
         if attribute.is_ref():
             return True
@@ -42,14 +40,14 @@ def has_references(node: ir.Node) -> bool:
 
 
 def root_graphs(model: ir.Model) -> list[ir.Graph]:
-    """Return the main graph and those of the functions: every other graph is inside one of them."""
+    """Return the main graph and the functions' graphs, which contain all others."""
     return [model.graph, *[function.graph for function in model.functions.values()]]
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the main graph, the functions' graphs, and every subgraph in them, outer ones first.
+    """Yield the main graph, the functions' graphs, and all their subgraphs, outer ones first.
 
-    Graphs that are the defaults of a function's attributes are among them.
+    Graphs in default values of a function's attributes are included.
     """
     stack: list[ir.Graph] = [model.graph]
     for function in model.functions.values():
@@ -74,22 +72,22 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
 
 
 def is_initialized(value: ir.Value) -> bool:
-    """Return whether a value is an initializer and no graph input: callers cannot override it."""
+    """Return whether a value is an initializer that callers cannot override, so no graph input."""
     return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
 
 
 def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a ``Constant`` node; None where a function's caller supplies it."""
+    """Return the tensor of a ``Constant`` node; None if it is an attribute of the function."""
     (attribute,) = node.attributes.data.values()
     return tensor_of(attribute, node.outputs[0].name)
 
 
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
-    """Return the tensor that the attribute of a ``Constant`` says; None as for the node.
+    """Return the tensor in the attribute of a ``Constant``; None as for the node.
 
     Args:
         attribute: The attribute.
-        name: Of the tensor, unless it is the attribute's value itself.
+        name: The name of the tensor, unless it is the attribute's value itself.
 
     Raises:
         KeyError: A ``Constant`` has no such attribute.
@@ -98,7 +96,7 @@ def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
         return None
     kind, value = attribute.name, attribute.value
     if kind == "value":
-        tensor: ir.TensorProtocol = value  # as_tensor() checks a protocol, which takes long
+        tensor: ir.TensorProtocol = value  # as_tensor() checks a protocol, which is slow
         return tensor
     if kind in ("value_string", "value_strings"):
         texts = [value] if kind == "value_string" else list(value)
@@ -109,7 +107,7 @@ def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
 
 
 def is_constant_node(node: ir.Node) -> bool:
-    """Return True for ONNX's own Constant op."""
+    """Return whether a node is ONNX's own Constant op."""
     return node.op_type == "Constant" and node.domain == ""
 
 
@@ -135,11 +133,11 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
 
 
 def count_nodes(model: ir.Model) -> dict[str, int]:
-    """Count the nodes by op (see `op_name`), those of subgraphs and functions included."""
-    counts: Counter[str] = Counter()
+    """Count the nodes by op (see `op_name`), subgraphs and functions included."""
+    counts: Counter[tuple[str, str]] = Counter()
     for graph in all_graphs(model):
-        counts.update(map(op_name, nodes_of(graph)))
-    return dict(counts)
+        counts.update([(node.domain, node.op_type) for node in nodes_of(graph)])
+    return {f"{domain}::{op}" if domain else op: n for (domain, op), n in counts.items()}
 
 
 def op_name(node: ir.Node) -> str:
@@ -148,7 +146,7 @@ def op_name(node: ir.Node) -> str:
 
 
 def type_text(value: ir.Value) -> str:
-    """Return the type and shape of a value, as far as the model says: "float32[n,3]"."""
+    """Return the declared type and shape of a value: "float32[n,3]"."""
     tensor = value.const_value
     if tensor is not None:
         return shaped(tensor.dtype, tensor.shape)
@@ -156,8 +154,8 @@ def type_text(value: ir.Value) -> str:
 
 
 def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[object] | None) -> str:
-    """Return a type and shape as text, such as "float32[n,3]", which is how all that is printed
-    shows them; "" if nothing is known. A dimension without size and name is "?".
+    """Return a type and shape as text, such as "float32[n,3]", the format of all output; "" if both
+    are unknown. A dimension without size and name is "?".
     """
     name = kind if isinstance(kind, str) else _kind_text(kind)
     if shape is None:
@@ -170,9 +168,7 @@ _EXPRESSION = re.compile(r"(?!.*\*\*)[\w +\-*/%(),.]{1,200}")
 
 
 def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
-    """Return the names in a dimension; any text may name one, and is its own name if it is no
-    expression.
-    """
+    """Return the names in the expression of a dimension; other text is a single name."""
     if dim.value is None:
         return frozenset()
     try:
@@ -183,7 +179,7 @@ def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
 
 
 def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
-    """Return a dimension with sizes for some names in it."""
+    """Return a dimension with sizes substituted for some names."""
     if dim.value is None or dim.value in sizes:
         return dim if dim.value is None else sizes[dim.value]
     if sizes.keys().isdisjoint(symbols_in(dim)):
@@ -196,7 +192,7 @@ def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.Symbolic
 
 
 def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
-    """Return a type as NumPy names it: "float32", "string", "sequence(int64)"."""
+    """Return a type with NumPy's names: "float32", "string", "sequence(int64)"."""
     if kind is None or kind is ir.DataType.UNDEFINED:
         return ""
     if isinstance(kind, ir.DataType):
@@ -207,7 +203,7 @@ def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
 
 
 def attribute_text(attribute: ir.Attr) -> str:
-    """Return the value of an attribute as text; of a tensor its type, of a graph "..."."""
+    """Return the value of an attribute as text; for a tensor its type, for a graph "..."."""
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:

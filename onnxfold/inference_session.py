@@ -32,13 +32,13 @@ from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import copy_of, open_session, write_optimized
+from onnxfold.options import Level, OptionArguments, Target, options_of
+from onnxfold.signatures import checked
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     from typing_extensions import Unpack
-
-    from onnxfold.options import Level, OptionArguments, Target
 
 logger = logging.getLogger("onnxfold")
 
@@ -100,8 +100,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             onnxruntime expects them to equal those of the model.
         providers: Execution providers, as onnxruntime takes them.
         provider_options: Options of the providers, as onnxruntime takes them.
-        level: The level of the optimization, see `onnxfold.options.Options`.
-        target: The target of the optimization, see `onnxfold.options.Options`.
+        level: The level of the optimization; None for 1, or 2 with a target.
+        target: The target of the optimization, see `onnxfold.options.OptionArguments`.
         kwargs: Further arguments of ``onnxruntime.InferenceSession``.
 
     Raises:
@@ -109,6 +109,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
 
+    @checked
     def __init__(
         self,
         path_or_bytes: str | bytes | os.PathLike[str],
@@ -116,11 +117,12 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         providers: Sequence[_Provider] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
-        level: Level = 1,
+        level: Level | None = None,
         target: Target | None = None,
         **kwargs: Unpack[_Further],
     ) -> None:
-        fold: OptionArguments = {"level": level, "target": target}
+        chosen = options_of({"target": target, **({} if level is None else {"level": level})})
+        fold: OptionArguments = {"level": chosen.level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold
         self._open(providers, provider_options, kwargs)
 
@@ -141,9 +143,6 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             try:
                 kept = _kept(source, options, providers, fold)
             except Exception as error:  # what makes a session faster must not make it fail
-                from onnxfold.options import options_of
-
-                options_of(fold)  # but for an invalid option
                 _warn(str(error))
         if kept is not None and kept.model is not None:
             opening = options

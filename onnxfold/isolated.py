@@ -1,13 +1,13 @@
-"""Run functions of this package, and commands, in other processes that cannot harm this one.
+"""Run functions of this package, and commands, in separate processes.
 
-A function that is run here takes a JSON-ready request and a list of arrays, and returns a
-JSON-ready answer and a list of arrays. Requests and answers are lines of JSON on the standard input
-and output of the process; arrays are memory-mapped files in the scratch folder of the call, where
-temporary files go, too.
+Such a function takes a JSON-ready request and a list of arrays, and returns a JSON-ready answer and
+a list of arrays. Requests and answers are lines of JSON on the standard input and output of the
+process; arrays are memory-mapped files in the scratch folder of the call, which also holds
+temporary files.
 
-Each process leads a process group (and session) of its own. The group ends when the process is
-closed, when a call takes too long, and when the standard input is closed because the caller was
-killed: SIGTERM first, then SIGKILL. What the group leaves in the scratch folder is removed with it.
+Each process leads a process group (and session) of its own. The group is ended when the process is
+closed, when a call exceeds its time limit, and when the caller was killed, which closes the
+standard input: SIGTERM first, then SIGKILL. The scratch folder is removed with its contents.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
 
 _PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.isolated import main; main()"
-# How long a group that was asked to end may take before it is killed, seconds.
+# Seconds from the request to end a group until it is killed.
 _GRACE = 5.0
-# Bytes of private memory besides the limit of a call: modules, and stacks of threads.
+# Bytes of private memory in addition to the limit of a call: modules, and stacks of threads.
 _SLACK = 128 << 20
-_KEPT_OUTPUT = 1 << 16  # bytes of the beginning of what a process prints, and as many of the end
+_KEPT_OUTPUT = 1 << 16  # bytes that are kept of the start of the output, and of its end
 
 
 class Failure(Exception):
-    """A function in another process has no result; the message says why in one line.
+    """A function in another process failed; the message is one line.
 
     Attributes:
-        kind: The class of the exception that the function raised; "late" if it took too long,
-            "ended" if the process ended, "stopped" if none is started any more.
+        kind: The class of the exception that the function raised; "late" if it exceeded its time
+            limit, "ended" if the process ended, "stopped" if no processes are started any more.
         code: The exit code of a process that ended, -n for signal n.
-        output: What the process printed: of much, the beginning and the end.
+        output: The output of the process; the start and the end if it is long.
     """
 
     def __init__(self, message: str, kind: str, *, code: int = 0, output: str = "") -> None:
@@ -78,17 +78,17 @@ def run(
         function: A function of a module: ``"package.module:function"``.
         request: Its first argument, JSON-ready.
         arrays: Its second argument. Arrays of any type of NumPy and ml_dtypes but objects.
-        seconds: Wall time that it may take, None for any.
-        cpu_seconds: CPU time that it may take, 0 for any.
-        memory: Private memory that it may take (on Linux), bytes; None for any.
-        keep: Keep the process for the next call of this thread, unless the call fails. It ends
-            with the thread.
+        seconds: Limit of wall time; None for no limit.
+        cpu_seconds: Limit of CPU time; 0 for no limit.
+        memory: Limit of private memory in bytes (on Linux); None for no limit.
+        keep: Whether to keep the process for the next call of this thread, unless the call fails.
+            It ends with the thread.
 
     Returns:
         The answer and the arrays of the function. The arrays are memory-mapped and read-only.
 
     Raises:
-        Failure: The function raises an exception, takes too long, or its process ends.
+        Failure: The function raises an exception or exceeds its time, or its process ends.
     """
     process = (keep and _thread.kept) or _Process()
     _thread.kept = None
@@ -109,22 +109,21 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as `run` runs a function.
+    """Run a command in the same way as `run` runs a function.
 
     Args:
         command: The command line.
-        seconds: Wall time that it may take.
-        memory: Private memory that each of its processes may take (on Linux), bytes.
-        folder: Its working directory, also for temporary files; None for that of this process.
-        environment: Its variables; None for those of this process.
-        removal: The command that removes the container that the command has started, if it is
-            ended.
+        seconds: Limit of wall time.
+        memory: Limit of private memory of each of its processes in bytes (on Linux).
+        folder: Its working directory, also for temporary files; None for the current one.
+        environment: Its environment variables; None for the current ones.
+        removal: The command that removes the container of the command if that is killed.
 
     Returns:
-        Exit code (-n for signal n), and what it printed: of much, the beginning and the end.
+        Exit code (-n for signal n) and output; the start and the end of long output.
 
     Raises:
-        Failure: It cannot be started, or is ended.
+        Failure: The command cannot be started, or is killed.
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]
@@ -136,7 +135,7 @@ def run_command(
 
 @contextlib.contextmanager
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that run functions in other processes, which end with the context."""
+    """Provide threads that run functions in other processes, which end with the context."""
     group = _Group()
     executor = ThreadPoolExecutor(threads, "onnxfold", lambda: setattr(_thread, "group", group))
     try:
@@ -151,7 +150,7 @@ def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 class _Group:
-    """The processes of some threads."""
+    """The processes of a group of threads."""
 
     def __init__(self) -> None:
         self.processes: set[_Process] = set()
@@ -159,7 +158,7 @@ class _Group:
 
 
 class _Thread(threading.local):
-    """What a thread has: its process for calls that keep it, and the group of its processes."""
+    """The state of a thread: the process that it keeps, and the group of its processes."""
 
     def __init__(self) -> None:
         self.kept: _Process | None = None
@@ -170,7 +169,7 @@ _thread = _Thread()
 
 
 class _Process:
-    """A process that has started.
+    """A running process.
 
     Raises:
         Failure: The process cannot be started, or the `workers` of this thread have ended.
@@ -180,7 +179,7 @@ class _Process:
         try:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
             self._popen = subprocess.Popen(
-                # it finds the modules that this process finds
+                # with the module path of this process
                 [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
                 + [os.path.abspath(path) for path in sys.path],
                 stdin=subprocess.PIPE,
@@ -202,12 +201,12 @@ class _Process:
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function; see `run`. The process has ended if that fails.
+        """Run a function; see `run`. If that fails, the process is closed.
 
         Args:
             what: The function, its request, and the limits of CPU time and memory.
             arrays: Its arrays.
-            seconds: Wall time that it may take.
+            seconds: Limit of wall time.
         """
         timer = threading.Timer(seconds or 0, self._expire)
         try:
@@ -217,7 +216,7 @@ class _Process:
                 try:
                     return self._called(folder, what, arrays, seconds)
                 except BaseException:
-                    self.close()  # before its folder goes
+                    self.close()  # before its folder is removed
                     raise
         except OSError as error:
             self.close()
@@ -230,7 +229,7 @@ class _Process:
     ) -> tuple[Any, list[Array]]:
         assert self._popen.stdin is not None and self._popen.stdout is not None
         stored = [_store(f"{folder}/{k}.npy", array) for k, array in enumerate(arrays)]
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended, or was closed
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended or was closed
             self._popen.stdin.write(json.dumps([folder, *what, stored]) + "\n")
             self._popen.stdin.flush()
         line = self._popen.stdout.readline()
@@ -251,13 +250,13 @@ class _Process:
         self.close()
 
     def ask_to_end(self) -> None:
-        """Have the process end, without waiting for it."""
+        """Request the end of the process, without waiting for it."""
         assert self._popen.stdin is not None
         with contextlib.suppress(OSError):
             self._popen.stdin.close()
 
     def close(self) -> None:
-        """End the process with its group."""
+        """Terminate the process with its group."""
         try:
             self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -269,9 +268,7 @@ class _Process:
             self._group.processes.discard(self)
 
     def printed(self) -> str:
-        """Return what the process has printed on standard error; it cannot print more
-        afterwards.
-        """
+        """Return the standard error output of the process."""
         return _ends_of(self._output)
 
 
@@ -281,10 +278,10 @@ def _kill(group: int) -> None:
 
 
 def _store(path: str, array: Array) -> tuple[str, str]:
-    """Write an array; the path, and the name of the type, of which NumPy's files know some only."""
+    """Write an array; return its path, and the name of a dtype that NumPy's files cannot store."""
     import numpy as np
 
-    is_foreign = array.dtype.isbuiltin == 2  # a type of ml_dtypes
+    is_foreign = array.dtype.isbuiltin == 2  # a dtype of ml_dtypes
     words = array.view(f"u{array.itemsize}") if is_foreign else array
     np.save(path, words, allow_pickle=False)
     return path, array.dtype.name if is_foreign else ""
@@ -302,7 +299,7 @@ def _mapped(path: str, dtype: str) -> Array:
 
 
 def _ends_of(file: IO[bytes]) -> str:
-    """Return the text of a file: of much, the beginning and the end."""
+    """Return the text of a file; the start and the end of a long one."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     text = file.read(2 * _KEPT_OUTPUT)
@@ -322,11 +319,11 @@ def _message(error: BaseException) -> str:
 
 
 def main() -> None:
-    """Run functions until the caller closes the standard input, or is gone."""
+    """Run functions until the caller closes the standard input, or has ended."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what others print is no answer
+    os.dup2(2, 1)  # other output must not be read as an answer
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     defer(SYMBOLIC_ARITHMETIC)
@@ -336,7 +333,7 @@ def main() -> None:
             answers.write(_answer(*json.loads(line)) + "\n")
             answers.flush()
     except (KeyboardInterrupt, BrokenPipeError):
-        pass  # nobody reads what this process could still say
+        pass  # the caller does not read answers any more
     finally:
         _kill(0)
         os._exit(1)
@@ -345,8 +342,8 @@ def main() -> None:
 def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
     for line in requests:
         waiting.put(line)
-    waiting.put("")  # for a process that waits
-    # for one that works, and what it has started: files that are being written are removed
+    waiting.put("")  # ends a waiting process
+    # ends a working process and its children, which remove files that are being written
     os.killpg(0, signal.SIGTERM)
     time.sleep(_GRACE)
     _kill(0)
@@ -356,7 +353,7 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
 def _answer(
     folder: str, function: str, request: Any, cpu_seconds: float, memory: int | None, arrays: Any
 ) -> str:
-    """Return the result and the arrays of a function, or what it raises, as JSON."""
+    """Return the result and the arrays of a function, or its exception, as JSON."""
     module, _, name = function.partition(":")
     os.environ["TMPDIR"] = tempfile.tempdir = folder
     try:
@@ -367,13 +364,13 @@ def _answer(
         _limit(0, None)
         stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(made)]
         return json.dumps({"result": result, "arrays": stored})
-    except (Exception, SystemExit) as error:  # whatever it is, the caller is told
+    except (Exception, SystemExit) as error:  # reported to the caller
         return json.dumps({"raised": type(error).__name__, "message": _message(error)})
 
 
 def _limit(cpu_seconds: float, memory: int | None) -> None:
-    """Bound this process, and the memory of each process that it starts."""
-    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF ends the process
+    """Limit the CPU time of this process, and the memory of each process that it starts."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills the process
     if sys.platform == "linux":
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         limit = most
@@ -387,7 +384,7 @@ def _limit(cpu_seconds: float, memory: int | None) -> None:
 
 
 def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Run a command; its exit code and standard output. Its standard error is this process's."""
+    """Run a command; return its exit code and standard output. It inherits the standard error."""
     words, variables, folder, removal = request
     variables["TMPDIR"] = folder or tempfile.tempdir
     out = tempfile.TemporaryFile()  # noqa: SIM115  read in the end
@@ -400,7 +397,7 @@ def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[
             process.wait(_GRACE / 2)
         raise
     finally:
-        if removal and code < 0:  # a container goes on without its client
+        if removal and code < 0:  # a container survives its client
             with contextlib.suppress(OSError):
                 process = subprocess.Popen(
                     removal,

@@ -1,4 +1,4 @@
-"""The memory and processors of this process and of the machine, and when garbage is collected."""
+"""Memory and processors of this process and the machine, and garbage collection."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 
 _LEVEL = "x86-64-v3"
 _LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"))
-"""What CPUs of that level have, by Linux's names."""
+"""Features of CPUs of that level, by the names of Linux."""
 
 
 @contextlib.contextmanager
 def paused_garbage_collection() -> Iterator[None]:
-    """A large graph makes millions of objects, all of them in use: there is nothing to collect."""
+    """Pause garbage collection: the millions of objects of a large graph are all in use."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -34,18 +34,18 @@ def paused_garbage_collection() -> Iterator[None]:
 
 
 def leave_garbage() -> None:
-    """For a process that ends after one model: the end frees all of it.
+    """Skip the garbage collections of a process that ends after one model.
 
-    Python would look at every object of the model first, as soon as it may and at the end again.
+    They would visit every object of the model before the end frees all of them.
     """
     gc.disable()
     atexit.register(gc.freeze)
 
 
 def peak_rss_bytes() -> int:
-    """Peak resident set size of this process in bytes.
+    """Return the peak resident set size of this process in bytes.
 
-    Linux tells it in a file: what its getrusage tells is inherited through exec.
+    On Linux it is read from a file, as the value of getrusage is inherited through exec.
     """
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
@@ -56,8 +56,8 @@ def peak_rss_bytes() -> int:
 
 
 def rss_bytes() -> int:
-    """Resident set size of this process now, bytes."""
-    import psutil  # the command line must be able to help without it
+    """Return the resident set size of this process in bytes."""
+    import psutil  # `onnxfold --help` works without it
 
     return int(psutil.Process().memory_info().rss)
 
@@ -68,7 +68,7 @@ def c_library() -> Any:
 
 
 def give_back_freed() -> None:
-    """Give memory that was freed back to the system, where the C library keeps some of it."""
+    """Return freed memory to the system where the C library keeps some of it."""
     trim = getattr(c_library(), "malloc_trim", None)
     if trim is not None:
         trim(0)
@@ -100,7 +100,7 @@ def processors() -> int:
     """Return the number of processors that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not on all systems
         return os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""What is used of onnx-ir beyond its public API, each with the reason; tested with onnx-ir 1.1."""
+"""Uses of onnx-ir beyond its public API, each with the reason; tested with onnx-ir 1.1."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeGuard, TypeVar
 
 import onnx_ir as ir
 
-# `ir.ExternalTensor` and its like have a public base only in the form of a protocol, without names,
-# metadata and sizes. `Usage` is what ``uses()`` gives.
+# `ir.ExternalTensor` and similar classes have a public base only as a protocol, without names,
+# metadata and sizes. ``uses()`` returns `Usage` objects.
 from onnx_ir._core import TensorBase, Usage
 
 __all__ = [
@@ -33,28 +33,28 @@ _Tensor = TypeVar("_Tensor", bound=TensorBase)
 
 
 def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
-    """Return whether a tensor is of that class, or of one below it.
+    """Return whether a tensor is an instance of a class.
 
-    onnx-ir's tensor classes are protocols: ``isinstance`` takes microseconds to say no.
+    onnx-ir's tensor classes are protocols, for which a negative ``isinstance`` takes microseconds.
     """
     return kind in type(tensor).__mro__
 
 
 def uses(value: ir.Value) -> Collection[Usage]:
-    """Who reads a value, and as which input: not a copy, so it changes with the graph.
+    """Return the users of a value with the input index: no copy, it changes with the graph.
 
-    ``ir.Value.uses()`` copies all at every call: far too much for a shared weight.
+    ``ir.Value.uses()`` copies all users at every call: too slow for a shared weight.
     """
     return value._uses
 
 
 def is_used(value: ir.Value) -> bool:
-    """Return whether a value has users, the outputs of its graph among them."""
+    """Return whether a value has users or is an output of its graph."""
     return bool(value._uses) or value._is_graph_output
 
 
 def is_unused(node: ir.Node) -> bool:
-    """Return whether no result of the node has users; every pass asks it of every node."""
+    """Return whether no result of the node is used; called by every pass for every node."""
     for value in node._outputs:  # noqa: SIM110, a generator takes longer than what it would ask
         if value._uses or value._is_graph_output:
             return False
@@ -62,9 +62,9 @@ def is_unused(node: ir.Node) -> bool:
 
 
 def nodes_of(graph: ir.Graph) -> list[ir.Node]:
-    """Return the nodes of a graph in order, as they are now.
+    """Return a list of the current nodes of a graph, in order.
 
-    Iterating over the graph takes four times as long, as it goes on while the graph changes.
+    Iterating over the graph takes four times as long, as it supports changes meanwhile.
     """
     nodes: list[ir.Node] = []
     end = link = graph._nodes._root
@@ -74,9 +74,9 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 
 def holds_graphs(node: ir.Node) -> bool:
-    """Return whether a graph is among the attributes of a node.
+    """Return whether an attribute of a node is a graph.
 
-    Every pass asks it of every node: a property for each attribute takes most of the time.
+    Every pass calls this for every node, and a property call for each attribute would dominate.
     """
     for attribute in node._attributes.data.values():  # noqa: SIM110, a generator takes longer
         if attribute._type in _GRAPHS:
@@ -85,26 +85,26 @@ def holds_graphs(node: ir.Node) -> bool:
 
 
 def noted(owner: ir.Node | ir.Value, key: str) -> Any:
-    """Return what the ``meta`` of a node or value says; None if it has nothing under that key.
+    """Return an entry of the ``meta`` of a node or value; None if there is none.
 
-    ``meta`` itself makes a store of four objects for everybody who is asked and has none.
+    ``meta`` itself would create a store of four objects for each owner without one.
     """
     store = owner._metadata
     return None if store is None else store.data.get(key)
 
 
 def entries_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
-    """Return the ``metadata_props`` of a node or value; None where it has none, for the same
-    reason.
+    """Return the ``metadata_props`` of a node or value; None if there are none, without creating
+    any.
     """
     return owner._metadata_props
 
 
 def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
-    """A node reads another value.
+    """Replace an input of a node.
 
-    ``ir.Node.replace_input_with`` does the same in a line of Python for each input of the node, far
-    too much for a node that loses thousands of them one after the other.
+    ``ir.Node.replace_input_with`` runs a line of Python for each input of the node, which is too
+    slow for a node that loses thousands of them one after the other.
     """
     inputs = list(node._inputs)
     old, inputs[index] = inputs[index], value
@@ -118,7 +118,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
 
 
 def read_nothing(node: ir.Node) -> list[ir.Value]:
-    """Take away all inputs of a node, in one go for the same reason; what they were."""
+    """Remove all inputs of a node at once, for the same reason; return them."""
     operands = []
     for k, value in enumerate(node._inputs):
         if value is not None:
@@ -130,10 +130,10 @@ def read_nothing(node: ir.Node) -> list[ir.Value]:
 
 @contextlib.contextmanager
 def taken_apart(model: ir.Model) -> Iterator[None]:
-    """Take a model apart at the end, with the nodes that it has lost meanwhile.
+    """Take a model apart at the end, with the nodes that were removed meanwhile.
 
-    Its nodes and values refer to each other: left alone, they stay in memory until Python looks for
-    garbage among all objects, which takes twice as long.
+    Its nodes and values are reference cycles. Without this, they stay in memory until a garbage
+    collection of all objects, which takes twice as long.
     """
     nodes = nodes_of(model.graph)
     yield

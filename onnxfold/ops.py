@@ -1,7 +1,7 @@
-"""What is known of ONNX's ops beyond their schemas: one table of traits.
+"""Traits of ONNX ops that their schemas lack, in one table.
 
-What an op computes is in its kernel (`onnxfold.kernels`), what shape comes out of it in its shape
-function (`onnxfold.analysis.symbolic`), and which types it takes in onnx's schema.
+The computation of an op is in its kernel (`onnxfold.kernels`), its shape inference in its shape
+function (`onnxfold.analysis.symbolic`), and its types in onnx's schema.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ import functools
 
 
 class Trait(enum.Flag):
-    """Something that is true of an op."""
+    """A property of an op."""
 
     COMMUTES = enum.auto()
-    """Two operands may change places."""
+    """The two operands may be exchanged."""
     EXACT = enum.auto()
-    """Element-wise, and onnxruntime makes the same of an element wherever it is; but see ORDERS."""
+    """Element-wise, with a result in onnxruntime independent of the position; but see ORDERS."""
     VECTORIZED = enum.auto()
-    """EXACT in float32 only. Log, Sin, Cos, Softplus, Elu and others are not: the last few
-    elements, which fill no vector register, are computed by other code."""
+    """EXACT in float32 only. Log, Sin, Cos, Softplus, Elu and others are not: the last elements,
+    which do not fill a vector register, are computed by other code."""
     ORDERS = enum.auto()
-    """Finds the greater of two numbers. Of int64, onnxruntime does not always: in vector registers
-    it takes the lower half for a signed number, so the result depends on an element's place."""
+    """Compares numbers. onnxruntime's SIMD code compares the lower halves of int64 as signed
+    numbers, so that the result depends on an element's position."""
     LIKE_FIRST = enum.auto()
     """The result has the dtype and the shape of the first operand."""
     REDUCES = enum.auto()
-    """The axes that `axes` names, to 1 or none."""
+    """Reduces the axes in `axes`, to size 1 or none."""
     MULTIPLIES = enum.auto()
-    """A matrix product: all elements of one operand meet all of the other at most."""
+    """A matrix product: an element of one operand is multiplied by at most all of the other."""
     CONVOLVES = enum.auto()
-    """A window with weights slides over all axes but the first two."""
+    """A window with weights slides over all axes except the first two."""
     POOLS = enum.auto()
-    """A window without weights does."""
+    """A window without weights slides over them."""
     MOVES = enum.auto()
-    """The results are elements of the first operand, of a Concat those of all operands."""
+    """The results are elements of the first operand; for Concat, of all operands."""
     REPEATS = enum.auto()
-    """Copies elements that are there already, to more places."""
+    """Copies elements to more places."""
     SELECTS = enum.auto()
-    """Copies elements, to more places or fewer."""
+    """Copies elements to more or fewer places."""
     FREE = enum.auto()
-    """Runtimes do it without touching an element."""
+    """Runtimes execute it without reading elements."""
     ALONG_AXES = enum.auto()
-    """Looks at each element once or twice; an attribute that is no tensor is an axis or a type."""
+    """Reads each element once or twice; attributes other than tensors are axes or types."""
     HEAVY = enum.auto()
-    """Many operations an element."""
+    """Many operations per element."""
     UNBOUNDED = enum.auto()
-    """The number of operations is not known."""
+    """The number of operations is unknown."""
     SIZED_BY_FLOATS = enum.auto()
-    """Elements of floating point operands say what shape the result has."""
+    """Elements of floating-point operands determine the shape of the result."""
     READS_AT_FLOATS = enum.auto()
-    """Reads at places that floating point numbers say."""
+    """Reads at positions given by floating-point numbers."""
 
 
 T = Trait

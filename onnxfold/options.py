@@ -1,99 +1,168 @@
-"""What may be asked of an optimization, and of the check of its result."""
+"""The options of an optimization and of the check of its result."""
 
 from __future__ import annotations
 
 import fnmatch
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from onnxfold.errors import UsageError, check_amounts, suggestion
+from onnxfold.errors import UsageError, suggestion
+from onnxfold.signatures import Size
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-    from onnxfold.comparison.feeds import GivenFeeds
     from onnxfold.rewrite.rule import RuleSet
 
 
 Level = Literal[0, 1, 2]
 Target = Literal["onnxruntime"]
 Precision = Literal["exact", "wide"]
+FoldAt = Literal["compile", "runtime"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-@dataclass(frozen=True)
-class Options:
-    """All options of an optimization.
+class OptionArguments(TypedDict, total=False):
+    """The options of an optimization.
 
     Args:
-        level: 0 folds constants only, 1 also rewrites by the rules that keep every bit, 2 by
-            inexact ones, too.
+        level: 0: fold constants; 1 (default): also apply rules that keep every bit; 2: also
+            inexact rules.
         fold_all: Fold everything that can be evaluated, whatever its size.
-        fold_quantized: Treat DequantizeLinear of constants like any other op.
-        max_growth: Bytes by which the model may grow where that removes nodes: a number, or a text
-            such as "64kB". By default 64 KiB or 1 % of the model, whichever is larger, and at most
-            16 KiB for a node. With 0 the model does not grow.
-        memory_limit: Bytes that results may take in memory before they go to a scratch file, and
-            that the evaluation of one node may take: a number, or a text such as "512MB"; None for
-            512 MiB.
-        keep: Globs of value names, or op types such as "Transpose" or "com.microsoft::Gelu"; nodes
-            that make such a value, or have such a type, stay.
-        fold: Globs of value names, or op types; such a value, or the results of such a node, are
-            folded whatever their size, if they can be evaluated and ``keep`` does not name them.
-        precision: "wide" computes chains of constants in float64, int64 and uint64 and rounds once,
-            where the result is stored; "exact" rounds after every op, as a runtime does.
-        explain: Record also why small nodes were folded, not only those whose bytes were counted.
-        enable: Names of opt-in rules or rule sets.
-        disable: Names of rules or rule sets not to use.
-        target: A runtime whose own ops may be used at level 2 ("onnxruntime").
-        rules: Rule sets or paths of Python files with rules, besides those that onnxfold has.
-        passes: Names of passes to run instead of the level's own, in this order.
-        dims: Sizes to give to symbolic dims, by their name.
-        input_shapes: Shapes to give to inputs, by their name; a -1 leaves a size as it is.
-        keep_dims: Names of dims that stay dynamic, whatever ``input_shapes`` says.
-        value_info: Whether the inferred dtypes and shapes of all values are written into the
-            model. If not, recorded ones are kept only where inference cannot restore them.
+        fold_quantized: Fold DequantizeLinear of weights too.
+        max_growth: Bytes by which the model may grow where that removes nodes, such as 64kB; 0: no
+            growth. By default 64 KiB or 1 % of the model, whichever is larger, and at most 16 KiB
+            for a node.
+        memory_limit: Bytes of intermediate results to hold in memory, such as 512MB; more goes to
+            disk. Also the limit for the evaluation of one node. By default 512 MiB.
+        keep: Leave nodes that make a value whose name matches a glob, or that have an op type such
+            as Transpose or com.microsoft::Gelu.
+        fold: Fold values whose name matches a glob, or that nodes of an op type make, whatever
+            their size, if they can be evaluated and are not to be kept.
+        precision: exact: round after every op, as a runtime does; wide: compute chains of constants
+            in 64 bits and round once, at their end.
+        explain: Record also why nodes were folded, not only why nodes stay.
+        enable: Use opt-in rules or rule sets.
+        disable: Leave out rules or rule sets.
+        target: Also use ops that only this runtime has; implies level 2.
+        rules: Also use the rules of Python files, or rule sets.
+        passes: Run these passes, in this order, instead of those of the level.
+        dims: Fix sizes of symbolic dimensions, by name.
+        input_shapes: Fix shapes of inputs, by name or in texts such as x:1,3,224,224; -1 leaves a
+            size as it is.
+        keep_dims: Leave dimensions dynamic, whatever shapes of inputs are fixed.
+        value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
+            are kept where inference cannot restore them.
     """
+
+    level: Level
+    fold_all: bool
+    fold_quantized: bool
+    max_growth: int | str | None
+    memory_limit: int | str | None
+    keep: Sequence[str]
+    fold: Sequence[str]
+    precision: Precision
+    explain: bool
+    enable: Sequence[str]
+    disable: Sequence[str]
+    target: Target | None
+    rules: Sequence[str | os.PathLike[str] | RuleSet]
+    passes: Sequence[str] | None
+    dims: Mapping[str, int]
+    input_shapes: Mapping[str, Sequence[Size]] | Sequence[str] | None
+    keep_dims: Sequence[str]
+    value_info: bool
+
+
+class SplitArguments(OptionArguments, total=False):
+    """What decides how a model is split.
+
+    Args:
+        runtime_constants: Inputs that stay the same over many runs, by name or glob; if no input is
+            called that, weights, by their names in the file or PyTorch's.
+        overridable: Also fold every input that has a default value.
+        fold_at: compile: fold constants now; runtime: leave them to runtime_fold, for a smaller
+            bundle. By default compile.
+        max_cache: Bytes that cached tensors may take at nominal sizes. By default without limit.
+        nominal: Assumed sizes of symbolic dimensions, by name, for the cut and for timing kernels.
+        backend_options: Options for the backend's compiler, such as -O2. Kernels are kept by them.
+        compile_seconds: Time limit of one compilation. By default 120.
+        dump_ir: Folder for both parts as .dot, and for the stages of the compilation of
+            runtime_fold.
+    """
+
+    runtime_constants: Iterable[str]
+    overridable: bool
+    fold_at: FoldAt
+    max_cache: int | None
+    nominal: Mapping[str, int] | None
+    backend_options: Sequence[str]
+    compile_seconds: float
+    dump_ir: str | os.PathLike[str] | None
+
+
+class CheckedOptionArguments(OptionArguments, total=False):
+    """The options of an optimization, see `OptionArguments`, and of the check of its result.
+
+    Without a tolerance, the result must be equal bit for bit; where inexact rules fired and in wide
+    precision, within 1e-4 relative and 1e-5 absolute.
+
+    Args:
+        check: Compare on so many random inputs before the result is put in place. The other options
+            of the check ask for one, too.
+        feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
+            arrays by name.
+        check_dims: Sizes of dynamic dimensions to compare with, by name.
+        rtol: Relative tolerance; once a tolerance is given, those not given are 0.
+        atol: Absolute tolerance.
+        ulp: Units in the last place that floats may be apart.
+        custom_ops: Shared libraries with custom ops of the model, for onnxruntime.
+    """
+
+    check: int
+    feeds: Mapping[str, Any] | str | os.PathLike[str] | None
+    check_dims: Mapping[str, int]
+    rtol: float | None
+    atol: float | None
+    ulp: int | None
+    custom_ops: Sequence[str | os.PathLike[str]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of all options, see `CheckedOptionArguments`."""
 
     level: Level = 1
     fold_all: bool = False
     fold_quantized: bool = False
     max_growth: int | None = None
     memory_limit: int | None = None
-    keep: tuple[str, ...] = ()
-    fold: tuple[str, ...] = ()
+    keep: Sequence[str] = ()
+    fold: Sequence[str] = ()
     precision: Precision = "exact"
     explain: bool = False
-    enable: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
+    enable: Sequence[str] = ()
+    disable: Sequence[str] = ()
     target: Target | None = None
-    rules: tuple[str | os.PathLike[str] | RuleSet, ...] = ()
-    passes: tuple[str, ...] | None = None
+    rules: Sequence[str | os.PathLike[str] | RuleSet] = ()
+    passes: Sequence[str] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    keep_dims: tuple[str, ...] = ()
+    keep_dims: Sequence[str] = ()
     value_info: bool = False
-
-    def __post_init__(self) -> None:
-        for name, known in (
-            ("level", get_args(Level)),
-            ("precision", get_args(Precision)),
-            ("target", (*get_args(Target), None)),
-        ):
-            if getattr(self, name) not in known:
-                choices = " or ".join(map(str, known))
-                raise UsageError(f"{name} must be {choices}, got {getattr(self, name)!r}")
-        check_amounts(max_growth=self.max_growth)
-        if self.memory_limit is not None and self.memory_limit <= 0:
-            raise UsageError(f"the memory limit must be positive, got {self.memory_limit}")
-        for name in ("keep", "fold", "enable", "disable", "rules", "passes", "keep_dims"):
-            if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} must be a sequence, not one string")
+    check: int = 0
+    feeds: Mapping[str, Any] | str | os.PathLike[str] | None = None
+    check_dims: Mapping[str, int] = field(default_factory=dict)
+    rtol: float | None = None
+    atol: float | None = None
+    ulp: int | None = None
+    custom_ops: Sequence[str | os.PathLike[str]] = ()
 
     def growth_of(self, size: int) -> int:
         """Return the bytes by which a model of ``size`` bytes may grow."""
@@ -103,9 +172,7 @@ class Options:
         """Return a warning for each option that has no effect on a model, or two meanings."""
         from onnxfold.graphs import all_graphs, count_nodes
 
-        found = []
-        if self.target is not None and self.level < 2:
-            found.append(f"target {self.target} has no effect below level 2 (-O2)")
+        found: list[str] = []
         if not self.keep and not self.fold:
             return found
         ops = count_nodes(model)
@@ -138,8 +205,22 @@ class Options:
         given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
         return [*available_rule_sets(), *given]
 
+    @property
+    def seeds(self) -> int:
+        """Number of runs with random inputs; 0 for no check."""
+        given = (self.rtol, self.atol, self.ulp, self.feeds)
+        asks = any(value is not None for value in given) or self.check_dims or self.custom_ops
+        return self.check or int(bool(asks))
 
-def _matches(value: ir.Value, globs: tuple[str, ...]) -> bool:
+    @property
+    def tolerance(self) -> dict[str, float] | None:
+        """The tolerances as `onnxfold.compare` takes them, or None if none is given."""
+        given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
+        found = {name: value for name, value in given.items() if value is not None}
+        return found or None
+
+
+def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
     """Return whether a glob matches the name of a value, or is the op type of its node."""
     from onnxfold.graphs import op_name
 
@@ -149,7 +230,7 @@ def _matches(value: ir.Value, globs: tuple[str, ...]) -> bool:
     )
 
 
-def byte_size(size: int | str) -> int:
+def byte_size(size: int | str | None) -> int | None:
     """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units).
 
     Raises:
@@ -177,116 +258,33 @@ def named_shape(text: str) -> tuple[str, list[int]]:
     return name, [int(part) for part in parts]
 
 
-class ShapelessArguments(TypedDict, total=False):
-    """The options by keyword but ``input_shapes``, see `Options`."""
+def options_of(
+    given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
+) -> Options:
+    """Return the options that keywords say.
 
-    level: Level
-    fold_all: bool
-    fold_quantized: bool
-    max_growth: int | str | None
-    memory_limit: int | str | None
-    keep: Sequence[str]
-    fold: Sequence[str]
-    precision: Precision
-    explain: bool
-    enable: Sequence[str]
-    disable: Sequence[str]
-    target: Target | None
-    rules: Sequence[str | os.PathLike[str] | RuleSet]
-    passes: Sequence[str] | None
-    dims: Mapping[str, int]
-    keep_dims: Sequence[str]
-    value_info: bool
-
-
-class OptionArguments(ShapelessArguments, total=False):
-    """The options by keyword, see `Options`."""
-
-    input_shapes: Mapping[str, Sequence[int]]
-
-
-def options_of(given: Mapping[str, Any]) -> Options:
-    """Return the options that keywords say; a list is as good as a tuple.
+    Args:
+        given: The keywords; their types are checked.
+        declared: Which options there are.
 
     Raises:
         UsageError: There is no such option, or it cannot have this value.
     """
-    known = Options.__dataclass_fields__
+    known = declared.__annotations__
     for name in given:
         if name not in known:
             raise UsageError(f"unknown option {name!r}{suggestion(name, known)}")
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    for name in ("max_growth", "memory_limit"):
-        if isinstance(values.get(name), str):
-            values[name] = byte_size(values[name])
+    shapes = given.get("input_shapes") or {}
+    is_named = isinstance(shapes, Mapping)
+    values = {
+        **given,
+        "max_growth": byte_size(given.get("max_growth")),
+        "memory_limit": byte_size(given.get("memory_limit")),
+        "input_shapes": shapes if is_named else dict(map(named_shape, shapes)),
+    }
+    if values["memory_limit"] == 0:
+        raise UsageError("the memory limit must be positive, got 0")
+    target = given.get("target")
+    if target is not None and values.setdefault("level", 2) < 2:
+        raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")
     return Options(**values)
-
-
-@dataclass(frozen=True)
-class Check:
-    """How a result is compared with its source, see `onnxfold.compare`.
-
-    Args:
-        check: Number of runs with random inputs; 0 for no check, unless another argument is given:
-            each of them asks for one.
-        feeds: Inputs to use instead of random ones.
-        check_dims: Sizes of dynamic dimensions, by name.
-        rtol: Relative tolerance; None for that of the level and the precision, unless `atol` or
-            `ulp` is given.
-        atol: Absolute tolerance, likewise.
-        ulp: Units in the last place that floats may be apart, likewise.
-        custom_ops: Shared libraries with custom ops of the model.
-    """
-
-    check: int = 0
-    feeds: GivenFeeds | None = None
-    check_dims: Mapping[str, int] = field(default_factory=dict)
-    rtol: float | None = None
-    atol: float | None = None
-    ulp: int | None = None
-    custom_ops: Sequence[str | os.PathLike[str]] = ()
-
-    def __post_init__(self) -> None:
-        check_amounts(check=self.check, rtol=self.rtol, atol=self.atol, ulp=self.ulp)
-        if isinstance(self.custom_ops, str):
-            raise UsageError("custom_ops must be a sequence, not one string")
-
-    @property
-    def seeds(self) -> int:
-        """Number of runs with random inputs; 0 for no check."""
-        given = (self.rtol, self.atol, self.ulp, self.feeds)
-        asks = any(value is not None for value in given) or self.check_dims or self.custom_ops
-        return self.check or int(bool(asks))
-
-    @property
-    def tolerance(self) -> dict[str, float] | None:
-        """The tolerances as `onnxfold.compare` takes them, or None if none is given."""
-        given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
-        found = {name: value for name, value in given.items() if value is not None}
-        return found or None
-
-
-class CheckArguments(TypedDict, total=False):
-    """The arguments of a check by keyword, see `Check`."""
-
-    check: int
-    feeds: GivenFeeds | None
-    check_dims: Mapping[str, int]
-    rtol: float | None
-    atol: float | None
-    ulp: int | None
-    custom_ops: Sequence[str | os.PathLike[str]]
-
-
-class CheckedOptionArguments(OptionArguments, CheckArguments, total=False):
-    """Options of an optimization, see `onnxfold.options.Options`, and of its check, see `Check`."""
-
-
-def checked_options_of(given: Mapping[str, Any]) -> tuple[Options, Check]:
-    """Return the options and the check that keywords say, see `options_of`.
-
-    Raises:
-        UsageError: There is no such option, or it cannot have its value.
-    """
-    own = {name: value for name, value in given.items() if name in Check.__dataclass_fields__}
-    return options_of({n: v for n, v in given.items() if n not in own}), Check(**own)

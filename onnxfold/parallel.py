@@ -1,4 +1,4 @@
-"""Pieces of work by several threads at once."""
+"""Work by several threads."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-# More threads than this only wait for memory.
+# More threads would wait for memory.
 THREADS = min(4, os.cpu_count() or 1)
 
 _helpers = threading.local()
 
 
 def cpu_time() -> float:
-    """Return the CPU seconds of this thread and of those that have worked for it."""
+    """Return the CPU seconds of this thread and of its helpers."""
     return time.thread_time() + getattr(_helpers, "seconds", 0.0)
 
 
 def add_helpers(seconds: float) -> None:
-    """Count CPU seconds that other threads have worked for this one."""
+    """Add CPU seconds of helpers of this thread."""
     _helpers.seconds = getattr(_helpers, "seconds", 0.0) + seconds
 
 
@@ -35,7 +35,7 @@ def for_each(
 ) -> None:
     """Call ``work`` on all items, in any order, and ``done`` in this thread after each.
 
-    The first exception stops the others after their present item, and is raised.
+    The first exception is raised; the other threads stop after their current item.
     """
     if threads <= 1:
         for item in items:

@@ -1,4 +1,4 @@
-"""Results that print as the table that the command line prints of them."""
+"""Results that print as the tables of the command line."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 class Shown:
-    """A result whose ``repr`` is its table, also in notebooks."""
+    """A result whose ``repr`` is its table, in notebooks as well."""
 
     _text = ""
 
     def __init_subclass__(cls, text: str = "", **keywords: Any) -> None:
-        """Take the function that makes the table, as ``"package.module:function"``."""
+        """Set the function that makes the table, as ``"package.module:function"``."""
         super().__init_subclass__(**keywords)
         cls._text = text or cls._text
 
     def to_text(self, **how: Any) -> str:
-        """Return the table as text; how it is shown are arguments of the function that makes it."""
+        """Return the table as text; arguments are those of the function that makes it."""
         module, _, name = self._text.partition(":")
         text: str = getattr(importlib.import_module(module), name)(self, **how)
         return text

@@ -1,4 +1,4 @@
-"""Places that are no paths of this machine: what fsspec reaches."""
+"""URLs, by fsspec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxfold.errors import UsageError
 
 
 def is_url(path: str) -> bool:
-    """Return whether it is no path of this machine."""
+    """Return whether a place is a URL, not a local path."""
     return "://" in path
 
 
@@ -24,6 +24,6 @@ def file_system(url: str) -> tuple[Any, str]:
         raise UsageError("URLs need fsspec: pip install 'onnxfold[remote]'", file=url) from None
     try:
         files, path = url_to_fs(url)
-    except (ValueError, ImportError) as error:  # of what the protocol needs
+    except (ValueError, ImportError) as error:  # a package of the protocol
         raise UsageError(f"it cannot be reached: {error}", file=url) from None
     return files, str(path)

@@ -15,5 +15,5 @@ Its tests, in the table ``tests/rules/<module>.txt``, are models before and afte
       (float[N] x) t = Relu(x) y = Relu(t) -> y = Relu(x)
       - t = Neg(x)
 
-A set with ``OPTIONAL = True`` is used only if it is asked for by name.
+A set with ``OPTIONAL = True`` is used only if it is selected by name.
 """

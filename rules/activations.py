@@ -1,7 +1,7 @@
-"""Activations that exporters spell out, as the ops with the fewest passes over memory.
+"""Replace activations that exporters spell out by standard ops with fewer passes over memory.
 
-They are standard ops of which onnxruntime's CPU provider has kernels. Clip has the bits of what it
-takes the place of; all others round their own way, so their rules are for level 2.
+onnxruntime's CPU provider has kernels for these ops. Clip is bit-exact; all others round
+differently, so their rules are for level 2.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def gelu_by_tanh(x: Value) -> Any:
     return _gelu(x, op.Add(op.Tanh(cubic), filled(1)))
 
 
-# onnxruntime has no kernels of most of the ops for double, and casts where they are float16
+# onnxruntime has no kernels for double for most of the ops, and inserts casts for float16
 @rule(opset=20, inexact=True, seen_in="torch/gelu_new")
 def gelu_tanh(x):
     """The ops of Gelu's tanh approximation, as in transformers' GPT-2, become one Gelu."""
@@ -73,7 +73,7 @@ _HARD_SWISH = """x * min(max(x + 3, 0), 6) / 6, as in PaddlePaddle, is x * HardS
 not four. onnxruntime fuses both into a convolution."""
 
 
-# the benefit: before the sixth goes into the weight of the next convolution
+# the benefit: first, as the factor 1/6 could also be merged into the next convolution's weight
 @rule(
     each={
         "hard_sigmoid": (False, "", "tf2onnx/hard_sigmoid"),
@@ -96,9 +96,9 @@ def hard_activation(x, swish, doc, seen_in):
 
 # -------------------------------------------------------------------- Clip
 
-# On onnxruntime Clip is min(max(x, low), high), also where low > high, and a NaN stays a NaN; -0.0
-# stays where the bound is 0.0, where Max and Min may give either. For int64 none of it holds always
-# (see `Value.is_misordered`).
+# In onnxruntime, Clip is min(max(x, low), high), even if low > high, and preserves NaN; -0.0 stays
+# if the bound is 0.0, for which Max and Min may give either zero. For int64 none of this is
+# reliable (see `Value.is_misordered`).
 
 
 @rule(

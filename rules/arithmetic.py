@@ -1,7 +1,7 @@
-"""Arithmetic and logic with fewer ops, and constants that come together.
+"""Reduce the number of arithmetic and logical ops, and combine constants.
 
-Without a rule, the constant-propagation pass computes what has only constant operands, and the one
-for symbolic shapes what the types determine.
+The constant-propagation pass computes ops on constants only, and symbolic-shapes results that
+follow from types; they need no rules.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
 # -------------------------------------------------------------------- logic
 
 
-# On onnxruntime -0.0 becomes 0.0 where it is taken from the first branch, and stays in the second:
-# unless the second one repeats along the last axis together with the condition, then vice versa.
+# In onnxruntime, -0.0 of the first branch becomes 0.0, and -0.0 of the second one stays; or vice
+# versa if the second branch repeats along the last axis together with the condition.
 @rule(seen_in="khmersm/model")
 def where_not(x, y, z):
     """Where(not z, x, y) is Where(z, y, x)."""
@@ -95,13 +95,13 @@ def not_of_greater(x, y):
 
 
 def may_meet(c: Constant, d: Constant) -> Term:
-    """Return the condition that what two constants give is not larger than both."""
+    """Return the condition that the result of two constants is not larger than both."""
     return c.broadcasts_to(d) | d.broadcasts_to(c)
 
 
 @computed
 def rounds(x: Matched) -> bool:
-    """Return whether sums and products are rounded: those of floats."""
+    """Return whether sums and products are rounded, as those of floats are."""
     return not x.is_integer
 
 
@@ -117,7 +117,7 @@ def rounds(x: Matched) -> bool:
     inexact=rounds,
 )
 def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in):
-    """Two constants that follow each other are one."""
+    """Two consecutive constants are combined into one."""
     inner = first(x, c)
     is_inverse = first in (op.Sub, op.Div)
     after = second(x, first(d, c)) if is_inverse else first(x, second(c, d))

@@ -1,4 +1,4 @@
-"""Expand and Tile before ops that broadcast anyway."""
+"""Remove Expand and Tile before ops that broadcast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def expand_before_binary(x, y, i):
     )
 
 
-# the benefit: before `where_not` has the branches change places
+# the benefit: before `where_not` exchanges the branches
 @rule(benefit=1, seen_in="khmersm/model")
 def expand_before_where(x, y, z, i):
     """Expand before Where is removed if the other operands broadcast to the same shape."""

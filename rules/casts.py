@@ -1,4 +1,4 @@
-"""Casts that can be removed because they lose nothing."""
+"""Remove lossless casts."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _FLOATS = (*_HALF, FLOAT, DOUBLE)
 
 @computed
 def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
-    """Return whether a cast of a dtype to t and then to u gives what the direct one gives."""
+    """Return whether casts of a dtype to t and then to u have the same result as the direct one."""
     dtypes = first, between, last = dtype, ir.DataType(t), ir.DataType(u)
     if not all(d in _FLOATS or d == BOOL or (d.is_integer() and d.bitwidth >= 8) for d in dtypes):
         return False
     if all(d.is_integer() for d in dtypes) and between.bitwidth >= last.bitwidth:
-        return True  # integers wrap: the low bits are those of the first
+        return True  # integers wrap: the low bits are those of the first dtype
     if between in _FLOATS and last.is_integer() and not np.can_cast(first.numpy(), last.numpy()):
-        # what does not fit is undefined: only where it is all the same
+        # overflow is undefined: only if it cannot differ
         return first in _HALF and between == FLOAT and last.bitwidth >= 32
     # NumPy considers casts from 64-bit integers to double safe
     is_rounded = first.is_integer() and first.bitwidth == 64 and between in _FLOATS

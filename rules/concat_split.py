@@ -1,4 +1,4 @@
-"""Concat, Split and sequences that meet."""
+"""Merge adjacent Concat, Split and sequence ops."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ def part_of_sequence(xs: Values, x, ys: Values, i: Constant):
 
 @computed
 def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
-    """Return the sizes of the parts that SplitToSequence makes."""
+    """Return the sizes of the outputs of SplitToSequence."""
     if c.rank:
         return c.ints
     (part,), (whole,) = c.ints, x.sizes_of([a])
     return tuple(min(part, whole - start) for start in range(0, whole, part)) if part > 0 else ()
 
 
-# the splits that the parts come from are one when common subexpressions are
+# the splits of several parts are merged as common subexpressions
 @rule(opset=13, seen_in="torch/chunks")
 def split_of_sequence(x, c: Constant, i: Constant, a: Attribute, k: Attribute):
-    """SequenceAt of SplitToSequence, with a known place, is an output of Split."""
+    """SequenceAt of SplitToSequence, with a known index, is an output of Split."""
     sequence = op.SplitToSequence(x, c, axis=a, keepdims=k)
     parts = sizes_of_parts(x, c, a)
     split = op.Split(x, constant(parts), axis=a, _outputs=parts.length)
     return op.SequenceAt(sequence, i) >> split[i.number % parts.length], where(
         -parts.length <= i.number,
         i.number < parts.length,
-        # all that is done with the sequence is taking known parts out of it
+        # the sequence is used only to read known parts of it
         sequence.is_only_read_by("SequenceAt"),
-        # of parts of one size onnxruntime drops the axis if it is told to, where ONNX keeps it
+        # for parts of equal size, onnxruntime drops the axis with keepdims=0, where ONNX keeps it
         (k == 1) | (c.rank == 1),
     )

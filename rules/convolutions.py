@@ -1,10 +1,9 @@
-"""Convolutions and matrix products whose weights take in what is next to them.
+"""Merge adjacent ops into the weights of convolutions and matrix products.
 
-That is a scale, a shift, or a normalization. Scaling a weight rounds once more, or once less, than
-scaling the result, so most rules here are for level 2. The new weights are computed in float64 and
-rounded once. The bias is another matter: onnxruntime's CPU kernels of Conv and ConvTranspose, which
-are for float32, add it to the finished sum of each element, as an Add after the convolution does. A
-first bias is exact therefore.
+These are scales, shifts, and normalizations. Scaling a weight changes the number of roundings, so
+most rules are for level 2. New weights are computed in float64 and rounded once. A first bias is
+exact: onnxruntime's float32 CPU kernels of Conv and ConvTranspose add the bias to the finished sum
+of each element, like an Add after the convolution.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from onnxfold.rewrite import (
 from onnxfold.rewrite.conditions import Term
 
 _ALLOWANCE = 512
-"""Bytes by which a rewrite may grow the constants: about what the removed nodes take."""
+"""Bytes by which a rewrite may grow the constants: about the size of the removed nodes."""
 
 _scales, _shifts = op.any_of("Mul", "Div"), op.any_of("Add", "Sub")
 
 
 def wide(value: Any) -> Any:
-    """In a replacement: a constant in float64; what is computed of it is rounded only once."""
+    """Cast a constant in a replacement to float64, so that results are rounded only once."""
     return op.Cast(value, to=int(DOUBLE))
 
 
 @computed
 def affordable(elements: int, *constants: Matched | None) -> bool:
-    """Return whether new constants are not larger than those that nothing reads then.
+    """Return whether new constants are not larger than those that become unused.
 
-    They are float32 or float64, too: scaling a float16 weight would be seen in the results. A
-    weight without elements stays: a 0 in the shape of a Reshape has another meaning.
+    They must be float32 or float64: scaling a float16 weight would visibly change results. A weight
+    without elements stays: in the shape of a Reshape, 0 has another meaning.
 
     Args:
         elements: The number of elements of the new constants.
-        constants: Those that the matched nodes read, the first one of the dtype of the new ones;
-            None for one that is omitted. One that others read, too, stays.
+        constants: The constants of the matched nodes, the first one with the dtype of the new ones;
+            None for omitted ones. Those with other users stay.
     """
     found = [each for each in constants if each is not None]
     dtype = found[0].dtype
@@ -69,8 +68,8 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
 
 @computed
 def shape_of_channels(w: Matched, product: Matched) -> tuple[int, ...]:
-    """Return a shape with -1 along the axis of a weight that the channels of the product, or its
-    columns, come from.
+    """Return a shape with -1 for the axis of a weight that gives the channels or columns of the
+    product.
     """
     axis = int(product.op_type != "Conv" and not product.attribute("transB"))
     return tuple(-1 if k == axis else 1 for k in range(w.rank))
@@ -83,7 +82,7 @@ def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
 
 
 def _has_vector_bias(b: Constant) -> Term:
-    """Return whether the bias, if any, has one number for each channel or column, or for all."""
+    """Return whether the bias, if any, has one number per channel or column, or for all."""
     return b.is_omitted | (b.rank < 2) | (b.shape[0] == 1)
 
 
@@ -104,7 +103,7 @@ def conv_batch_normalization(
     variance: Constant,
     e: Attribute,
 ):
-    """BatchNormalization of a Conv, ConvTranspose or Gemm goes into its weight and bias."""
+    """BatchNormalization after a Conv, ConvTranspose or Gemm is merged into its weight and bias."""
     biased = op.any_of("Gemm", "Conv", "ConvTranspose")
     product = biased(x, w, optional(b))
     factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, DOUBLE))))
@@ -118,7 +117,7 @@ def conv_batch_normalization(
     ) >> biased(x, new_weight, op.Cast(new_bias, to=w.dtype), beta=None), where(
         _has_vector_bias(b),
         _is_scalable(product),
-        # before opset 14, further outputs ask for training
+        # before opset 14, further outputs mean training
         result.has_one_output,
         affordable(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
     )
@@ -126,8 +125,8 @@ def conv_batch_normalization(
 
 @rule(opset=7, inexact=True, benefit=1, seen_in="models/lora/torchscript")
 def product_scaled(x, w: Constant, b: Constant, c: Constant):
-    """A product or convolution times (or divided by) a constant, one number or one a channel, has
-    a scaled weight and bias instead.
+    """A product or convolution scaled (or divided) by a constant, one number or one per channel,
+    has a scaled weight and bias instead.
     """
     products = op.any_of("MatMul", "Gemm", "Conv", "ConvTranspose")
     product = products(x, w, optional(b))
@@ -147,7 +146,7 @@ def product_scaled(x, w: Constant, b: Constant, c: Constant):
 
 @rule(opset=7, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
-    """A constant added to a convolution, one number or one a channel, goes into its bias."""
+    """A constant added to a convolution, one number or one per channel, is added to its bias."""
     conv = op.any_of("Conv", "ConvTranspose")
     product = conv(x, w, optional(b))
     along = op.Reshape(wide(c), constant([-1]))
@@ -163,7 +162,7 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
             c.is_per_channel(product, 1),
             affordable(product.shape[1], c, b.or_else(None)),
         ),
-        # the convolution rounds the sum with its own bias before the constant is added
+        # the convolution rounds the sum with its own bias before adding the constant
         inexact_if((c.dtype != FLOAT) | (~b.is_omitted & ~b.is_zeros)),
     )
 
@@ -173,8 +172,8 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @computed
 def is_half_of_gelu(x: Matched) -> bool:
-    """Return whether a value is x * (1 + erf(...)): onnxruntime makes one kernel of a Gelu that is
-    spelled out.
+    """Return whether a value is x * (1 + erf(...)), which onnxruntime fuses with the rest of a
+    Gelu.
     """
     return x.is_made_by("Mul") and any(
         operand is not None
@@ -201,7 +200,7 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
 
 @rule(opset=7, inexact=True, seen_in="torch/preprocessing")
 def convolution_of_scaled_channels(x, w: Constant, c: Constant, *rest):
-    """Conv(x * c, w) with one number a channel is Conv(x, w scaled by input channel)."""
+    """Conv(x * c, w) with one number per channel is Conv(x, w scaled by input channel)."""
     conv = op("Conv")
     scaled = _scales(x, c)
     before = conv(scaled, w, *rest)
@@ -219,7 +218,7 @@ def convolution_of_scaled_channels(x, w: Constant, c: Constant, *rest):
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
-    """Conv(x + c) without padding: c adds the same to every window, so it goes into the bias."""
+    """Conv(x + c) without padding: c adds the same to every window, so it is added to the bias."""
     conv = op("Conv")
     shifted = _shifts(x, c)
     before = conv(shifted, w, optional(b))
@@ -246,7 +245,7 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     inexact=True,
 )
 def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
-    """The scale of attention, behind the split into heads, goes into the projection's weight."""
+    """The scale of attention after the split into heads is merged into the projection's weight."""
     matmul, gemm = op("MatMul"), op("Gemm")
     reshape, transpose = op("Reshape"), op("Transpose")
     product = gemm(x, w, b) if is_gemm else matmul(x, w)

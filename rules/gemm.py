@@ -1,9 +1,9 @@
-"""Matrix products: a bias that is added to them, more dimensions, transposes.
+"""Merge matrix products with biases, transposes and reshapes.
 
-A Gemm is one op for a product and a bias. On onnxruntime it has the bits of MatMul and Add if the
-sum fits into one pass of its kernels (128 elements) and there is more than one row; otherwise the
-bias is added earlier, and rounding differs. Bits also differ if an operand is read transposed.
-Rules are for float32 and float64: one rounding less would be seen in float16.
+A Gemm is a product with a bias. In onnxruntime it has the same bits as MatMul and Add if the sum
+fits into one pass of its kernels (128 elements) and there is more than one row; otherwise the bias
+is added earlier, and rounding differs. It also differs for transposed operands. The rules are for
+float32 and float64, as one rounding less would be visible in float16.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KERNEL_DEPTH = 128
 
 @computed
 def rounds_otherwise(product: Matched, x: Matched) -> bool:
-    """Return whether a Gemm may round the sum with the bias otherwise than an Add after it."""
+    """Return whether a Gemm may round the sum with the bias differently from an Add."""
     depth = x.shape[0 if product.attribute("transA") else -1]
     several_rows = any(isinstance(size, int) and size != 1 for size in product.shape[:-1])
     scaled = product.attribute("alpha") not in (None, 1.0)
@@ -82,7 +82,7 @@ def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
     """Reshape(MatMul(x, y) + z) with more than two axes becomes a Gemm of matrices, reshaped."""
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
-    # of a matrix with any number of rows
+    # for a matrix with any number of rows
     shape = constant(result.sizes_for_reshape((-1, product.shape[-1])))
     flat = op.Gemm(_as_matrix(x, y), y, op.Reshape(z, constant([-1])))
     return op.Reshape(biased, c, allowzero=anything) >> op.Reshape(flat, shape), where(
@@ -90,7 +90,7 @@ def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
         x.rank > 2,
         y.rank == 2,
         y.shape[0] > 0,
-        # one number a column, or one for all
+        # one number per column, or one for all
         z.rank <= product.rank,
         z.shape[:-1].product == 1,
         product.is_single_use,

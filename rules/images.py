@@ -1,7 +1,7 @@
-"""Images: what pads, scales, averages or adds up between convolutions.
+"""Padding, scales, means and sums between convolutions.
 
-onnxruntime computes convolutions in a memory layout of their own, in which some ops can stay. The
-rules that round elsewhere than the ops before are for level 2.
+onnxruntime computes convolutions in a special memory layout, which some ops preserve. Rules that
+change rounding are for level 2.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
     return all(user.is_made_by("Conv") and user.is_unpadded for user in x.users)
 
 
-# the benefit: where a sum with nothing goes, or a scale goes into a product, that is better
+# the benefit: removing a zero sum, or merging a scale into a product, is better
 @rule(
     opset=7,
     inexact=True,
@@ -47,7 +47,7 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 def scale_and_shift(x, c: Constant, d: Constant):
-    """x * c + d, with one number or one a channel, becomes a BatchNormalization. onnxruntime
+    """x * c + d, with one number or one per channel, becomes a BatchNormalization. onnxruntime
     computes it in the memory layout of the convolutions around it.
     """
     scaled = op.Mul(x, c)
@@ -68,20 +68,20 @@ def scale_and_shift(x, c: Constant, d: Constant):
         scaled.is_single_use,
         c.is_per_channel(x, 1),
         d.is_per_channel(x, 1),
-        # a convolution behind it takes in both
+        # a following convolution can absorb both
         ~d.has_one_element | ~result.is_single_use | ~is_read_by_unpadded_convolutions(result),
     )
 
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def scale_plus_one(x, s):
-    """x + x * s is x * (s + 1). With one number a channel in s, the sum is then small."""
+    """x + x * s is x * (s + 1). With one number per channel in s, the sum is then small."""
     gated = op.Mul(x, s)
     after = op.Mul(x, op.Add(s, constant(1.0, FLOAT)))
     return op.Add(x, gated) >> after, where(
         x.dtype == FLOAT,
         gated.is_single_use,
-        # a sum with s is small: its last axis is broadcast
+        # the sum with s is small, as its last axis is broadcast
         s.rank == x.rank,
         s.extent(-1) == 1,
         x.extent(-1) != 1,
@@ -116,8 +116,8 @@ def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tup
 
 @computed
 def sums_in_another_order(w: Matched, conv: Matched) -> bool:
-    """Return whether onnxruntime may sum in another order without padding: it does where a kernel
-    of one channel is as long as its axis, and there is neither a stride nor a dilation.
+    """Return whether onnxruntime may sum in another order without padding: for a kernel with one
+    channel that is as long as its axis, without stride and dilation.
     """
     return (
         all(s == 1 for name in ("strides", "dilations") for s in conv.attribute(name) or ())
@@ -173,7 +173,7 @@ def mean_of_image(x, *ys):
         x.dtype == FLOAT,
         x.rank == 4,
         result.axes == (2, 3),
-        # the convolution may have got an activation by then
+        # the convolution may have an activation by then
         result.is_read_by("Conv", "FusedConv"),
     )
 
@@ -186,7 +186,7 @@ def expected_value(x, w):
     turn = (0, 2, 1, 3)
     before = op("Conv")(op.Softmax(op.Transpose(x, perm=turn), axis=1), w)
     product = op.MatMul(op.Reshape(w, constant([1, -1])), op.Softmax(x, axis=2))
-    # the convolution adds up its channels with one weight each, at every place
+    # the convolution is a sum of channels with one weight each, at every position
     return before >> op.Transpose(product, perm=turn), where(
         x.dtype == FLOAT,
         w.sizes[0] == 1,

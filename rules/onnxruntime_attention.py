@@ -1,13 +1,13 @@
-"""Attention as one op of onnxruntime's own, whatever the model (target "onnxruntime").
+"""Fuse attention into one op of onnxruntime (target "onnxruntime").
 
-Heads and their sizes come from shapes, the scale from the product that holds it. Keys and values
-are taken as they are, [batch, heads, length, size]: with a past before them, turned, or repeated.
-float32 only: for that onnxruntime's CPU provider has the kernel, which rounds its own way.
+Heads and their sizes are inferred from shapes, the scale from the product with it. Keys and values
+have any source, with shape [batch, heads, length, size]: with a past, rotated, or repeated. float32
+only: the CPU provider's kernel is for that, and rounds differently.
 
-A Transpose behind the block must bring its heads back behind the length: the op does that itself,
-and blocks of GPT-2, Llama and ViT take 0.85 to 0.9 of the time (release 1.32, one thread). Where
-the heads go elsewhere (`nn.MultiheadAttention`, SAM), the op took 1 to 10 % longer than the two
-products and the Softmax; where batch and heads are one axis, from 12 % less to 70 % more.
+A Transpose after the block must move its heads behind the length, as the op does: blocks of GPT-2,
+Llama and ViT take 0.85 to 0.9 of the time (release 1.32, one thread). For other layouts
+(`nn.MultiheadAttention`, SAM), the op took 1 to 10 % longer than the two products and the Softmax;
+with batch and heads on one axis, from 12 % less to 70 % more.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ def attention(
         scores,
     )
     weights = op.Softmax(masked, axis=axis)
-    # a row that is all hidden gives zeros, or what is no number
+    # a fully masked row gives zeros, or NaN
     zero = filled(0)
     guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
-    # the mask, as something that is added to the scores
+    # the mask as a value added to the scores
     nothing = constant(0.0, like=q)
     added = any_of(
         op.Where(keep, mask, low),
@@ -95,17 +95,17 @@ def attention(
     after = op.Reshape(guarded_too, constant((0, 0, q.shape[1], q.shape[3])))
     return op.Transpose(op.MatMul(guarded, v), perm=_TURN) >> after, where(
         q.dtype == FLOAT,
-        # operands have the same batch, heads and head size: only a mask is broadcast
+        # operands have the same batch, heads and head size: only the mask is broadcast
         q.rank == 4,
         v.rank == 4,
         weights.axes == (3,),
         q.sizes_of((1, 3)).smallest > 0,
         v.shape == (*q.shape[:2], v.shape[2], q.shape[3]),
-        # its last axis is that of the values, or the product with them fails
+        # the last axis is that of the values, or the product with them fails
         weights.shape[:-1] == q.shape[:-1],
         k.is_omitted | (k.shape == v.shape),
         kt.is_omitted | (kt.shape == (*q.shape[:2], q.shape[3], v.shape[2])),
-        # what is put in the place of a score is the same as what it gives added to the score
+        # replacing a score by this value has the same effect as adding it
         low.is_omitted | (low.number <= -1e30),
         zero.is_omitted | (zero.rank <= 1),
         *(c.is_omitted | ((c.rank <= 4) & (c.number != 0)) for c in (factor, divisor)),
@@ -115,8 +115,8 @@ def attention(
 # -------------------------------------------------------------------- batch and heads on one axis
 
 
-# Exporters of models that multiply matrices in batches of one axis reshape to it and back. The rule
-# above looks for the heads on an axis of their own.
+# Exporters for batched matrix products reshape to three axes and back. The rule above requires a
+# separate axis for the heads.
 @rule(
     each=[(op("MatMul"),), (_ms("FusedMatMul"),)],
     inexact=True,
@@ -124,7 +124,7 @@ def attention(
     seen_in="torch/deberta_v2",
 )
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
-    """MatMul between Reshapes that join batch and heads to one axis and back is done without
+    """MatMul between Reshapes that join batch and heads to one axis and back is computed without
     them.
     """
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
@@ -141,7 +141,7 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
         x.shape[:2] == y.shape[:2],
         left.shape[1:] == x.shape[2:],
         right.shape[1:] == y.shape[2:],
-        # the result is their product with batch and heads apart
+        # the result is their product with separate batch and heads
         result.shape[:-1] == x.shape[:3],
         result.shape[-1] == y.shape[-1 - product.attribute("transB", 0)],
         product.is_single_use,

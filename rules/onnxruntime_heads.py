@@ -1,6 +1,6 @@
-"""What onnxruntime's MultiHeadAttention takes in: layouts, scales, the past (target "onnxruntime").
+"""Merge layouts, scales and the past into onnxruntime's MultiHeadAttention (target "onnxruntime").
 
-float32 only: for that onnxruntime's CPU provider has the kernel, which rounds its own way.
+float32 only: the CPU provider's kernel is for that, and rounds differently.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TURN = (0, 2, 1, 3)
 
 
 def _flat(k: Value) -> Any:
-    """[batch, length, heads, size] as [batch, length, heads * size]."""
+    """Return a shape [batch, length, heads, size] as [batch, length, heads * size]."""
     return op.Reshape(k, constant((0, 0, k.shape[2] * k.shape[3])))
 
 
@@ -47,7 +47,7 @@ def attention_of_rows(x, k, v, *rest):
     seen_in="models/lora/dynamo",
 )
 def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: Values, of_queries):
-    """A factor of the queries or keys goes into the scale of MultiHeadAttention."""
+    """A factor of the queries or keys is merged into the scale of MultiHeadAttention."""
     fused = _ms("MultiHeadAttention")
     scaled = op.Mul(x, factor)
     before = any_of(op.Reshape(scaled, sizes), scaled)
@@ -82,9 +82,9 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
 # -------------------------------------------------------------------- one product
 
 
-# onnxruntime's own Attention makes queries, keys and values itself. On the CPU provider (1.32) it
-# takes 3 to 8 % less time than three products and MultiHeadAttention at sizes of BERT and ViT up to
-# 200 tokens, and as long at 512. One product whose result is split takes longer than three.
+# onnxruntime's own Attention computes queries, keys and values itself. On the CPU provider (1.32)
+# it takes 3 to 8 % less time than three products and MultiHeadAttention for sizes of BERT and ViT
+# up to 200 tokens, and as long for 512. One product with a split result takes longer than three.
 @rule(inexact=True, target="onnxruntime", seen_in="models/t5-decoder")
 def packed_attention(
     x,
@@ -110,7 +110,7 @@ def packed_attention(
         product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, flat), weight, bias)
         projection = any_of(op.Add(product, bias), op.Reshape(gemm, size), op.MatMul(x, weight))
         projections.append(projection)
-        # nothing else reads them
+        # they have no other users
         conditions += [
             projection.is_single_use,
             weight.is_single_use,
@@ -131,7 +131,7 @@ def packed_attention(
         x, weights, biases, None, None, mask, num_heads=heads, scale=scale
     ), where(
         x.rank == 3,
-        # as many columns for queries, keys and values, those of the heads
+        # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,
         wq.shape[1] % heads == 0,
@@ -144,10 +144,10 @@ def packed_attention(
 # -------------------------------------------------------------------- repeated keys and values
 
 
-# Exporters repeat keys and values until there are as many heads as for the queries. Here the
-# queries that share a head stand one after the other instead, as if the sequence were longer:
-# nothing is repeated but a mask. On onnxruntime's CPU provider (1.31) that takes a half to a
-# quarter of the time for one new token after many, and as long for a whole prompt.
+# Exporters repeat keys and values to match the number of query heads. Here the queries that share a
+# head are concatenated instead, like a longer sequence: only a mask is repeated. On onnxruntime's
+# CPU provider (1.31), this takes a half to a quarter of the time for one new token after many, and
+# as long for a whole prompt.
 @rule(inexact=True, target="onnxruntime", seen_in="models/lora/torchscript")
 def attention_of_groups(
     x,
@@ -163,8 +163,8 @@ def attention_of_groups(
     ys: Values,
     zs: Values,
 ):
-    """Keys and values that are repeated for groups of query heads are not repeated: the queries of
-    a group follow each other as if the sequence were longer.
+    """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
+    concatenated to a longer sequence.
     """
     keys = op.Expand(op("Unsqueeze")(k, *ys), one)
     values = op.Expand(op("Unsqueeze")(v, *zs), other)
@@ -188,7 +188,7 @@ def attention_of_groups(
     in_order = op.Transpose(apart, perm=(0, 2, 3, 1, 4))
     conditions = []
     for known, repeated, joined in ((k, keys, all_keys), (v, values, all_values)):
-        # [batch, heads before, length, size], each head several times, one after the other
+        # [batch, heads before, length, size], each head repeated consecutively
         conditions += [
             known.rank == 4,
             repeated.rank == 5,

@@ -1,12 +1,12 @@
-"""Ops of onnxruntime's own domain, for models that will run nowhere else (target "onnxruntime").
+"""Ops of onnxruntime's own domain, for models run by onnxruntime only (target "onnxruntime").
 
-float32 only: for that onnxruntime's CPU provider has every kernel. Each of these ops rounds its own
-way, so all rules here are for level 2.
+float32 only: the CPU provider has all kernels for that. These ops round differently, so all rules
+are for level 2.
 
-A fused op is here if its kernel is faster than what onnxruntime makes of the model without it,
-measured alone with version 1.31. BiasGelu is not: onnxruntime makes it itself, and only where the
-bias does not go into a Gemm, where it costs nothing. Nor is SkipSimplifiedLayerNormalization, which
-takes twice as long as what onnxruntime makes of the spelled-out one.
+A fused op is used if its kernel is faster than onnxruntime's result without it, measured alone with
+version 1.31. BiasGelu is not: onnxruntime fuses it itself, only where the bias cannot be part of a
+Gemm, where it costs nothing. SkipSimplifiedLayerNormalization takes twice as long as the fusion of
+the spelled-out ops.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def sum_before_layer_normalization(x, y):
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
-# it broadcasts what it transposes only between operands of the same rank
+# it broadcasts transposed operands only if both have the same rank
 @rule(
     each=[(True,), (False,)],
     inexact=True,

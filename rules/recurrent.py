@@ -1,4 +1,4 @@
-"""Recurrent networks: states that start at zero need not be made."""
+"""Omit initial states of recurrent networks that are zero."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def hidden_from_zero(x, w, r, b, lengths, h):
     """An initial hidden state of GRU or RNN that is zero is omitted: zero is the default."""
     rnn = op.any_of("GRU", "RNN")
     before = rnn(x, w, r, optional(b), optional(lengths), h)
-    # a state that is not given is no product
+    # an omitted state takes no product
     return before.outputs >> rnn(x, w, r, b, lengths).outputs, where(
         h.is_positive_zeros, r.is_finite
     )

@@ -1,4 +1,4 @@
-"""Changes of shape that meet: Reshape, Squeeze, Unsqueeze, Flatten."""
+"""Merge consecutive changes of shape: Reshape, Squeeze, Unsqueeze, Flatten."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ CHANGES_OF_SHAPE = ops(Trait.MOVES | Trait.FREE)
 
 @rule(benefit=2, seen_in="pmsh-ocr/decoder_loop")
 def shape_there_and_back(x, ys: Values, zs: Values):
-    """A change of shape that gives back the shape before the previous one: both are removed."""
+    """A change of shape that restores the shape before the previous one: both are removed."""
     one, other = op.any_of(*CHANGES_OF_SHAPE), op.any_of(*CHANGES_OF_SHAPE)
     return other(one(x, *ys), *zs) >> x, where(x.same_shape(result))
 
 
 @computed
 def axes_of_both(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the axes that two Unsqueezes add: each of the first is the one at its place among
-    those that the second does not add.
+    """Return the axes that two Unsqueezes add. An axis of the first one is an index into the axes
+    that the second one does not add.
     """
     return sorted((*second, *np.delete(range(64), second)[[*first]].tolist()))
 
@@ -49,8 +49,8 @@ def unsqueeze_of_unsqueeze(x, ys: Values, zs: Values):
 
 @computed
 def shape_of_original(sizes: Sequence[int], x: Matched, inner: Matched) -> tuple[int, ...] | None:
-    """Return the sizes for a Reshape of x that those for a Reshape of ``inner``, which has other
-    axes, say: a 0 stands for the same size.
+    """Return the sizes for a Reshape of x, given those for a Reshape of ``inner``, which has other
+    axes; 0 copies a size.
     """
     found = tuple(n or inner.extent(k) or 0 for k, n in enumerate(sizes))
     same = all(n or x.shape[k : k + 1] == inner.shape[k : k + 1] for k, n in enumerate(found))
@@ -88,6 +88,6 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     return op("Unsqueeze")(reduced, *zs) >> reduce(x, *ys, keepdims=1), where(
         reduced.is_single_use,
         reduced.axes == result.axes,
-        # onnxruntime leaves axes counted from the end alone where a tensor has no elements
+        # onnxruntime ignores axes counted from the end for tensors without elements
         x.has_elements | (reduced.written_axes.smallest >= 0),
     )

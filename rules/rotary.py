@@ -1,8 +1,8 @@
-"""Rotary position embeddings as one op of onnxruntime's own (target "onnxruntime").
+"""Fuse rotary position embeddings into one op of onnxruntime (target "onnxruntime").
 
-The halves of every head are turned by angles that are the same for all heads. The op reads cosines
-and sines from tables by position; here the tables are what the model computes for its positions,
-one half of it, as exporters compute both. float32 only, for which the CPU provider has the kernel.
+The halves of every head are rotated by angles that are the same for all heads. The op reads cosines
+and sines from tables by position; here the tables are those computed by the model, one half of
+them, as exporters compute both. float32 only, for which the CPU provider has the kernel.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _TURN = (0, 2, 1, 3)
 
 
 def _positions(table: Value, has_batch: bool) -> Any:
-    """Return [batch, length], the rows of the tables of all sequences, one by one; or the first
-    row, where the angles are the same for a whole batch.
+    """Return [batch, length], the rows of the tables for all sequences, or the first row if the
+    angles are the same for the batch.
     """
     if not has_batch:
         return constant([0])
@@ -75,8 +75,8 @@ def rotary(
 ):
     """Rotary embedding of the halves of heads becomes RotaryEmbedding."""
     both = op.Concat(angles, angles, axis=a)
-    # cosines and sines for both halves, with an axis for the heads; the tables of the op have the
-    # shape [positions, size of a half]
+    # cosines and sines of both halves, with an axis for the heads; the tables of the op have the
+    # shape [positions, half size]
     found, tables = [], []
     for function, scale, axes in ((op.Cos, factor, ys), (op.Sin, other, zs)):
         scaled = any_of(op.Mul(function(both), scale), function(both))
@@ -89,7 +89,7 @@ def rotary(
     cosines, sines = found
     plain, across = op.Mul(x, cosines), op.Mul(turned, sines)
     after = _ms.RotaryEmbedding(x, _positions(angles, has_batch), *tables)
-    # the angles are those of a position, the same for all heads
+    # angles depend on the position, not on the head
     shape = (x.shape[0] if has_batch else 1, 1, x.shape[2], x.shape[3])
     return op.Add(plain, across) >> after, where(
         x.dtype == FLOAT,
@@ -129,8 +129,8 @@ def rotary_of_rows(x, sizes, *rest):
 # -------------------------------------------------------------------- neighbours
 
 
-# Elements 0 and 1 of a head are turned by one angle, 2 and 3 by the next, as GPT-J does it. Cosines
-# and sines are computed once for each pair and repeated for both.
+# Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Cosines and
+# sines are computed once for each pair and repeated for both.
 @rule(
     each=_rows("Rotary embedding of neighbouring elements becomes RotaryEmbedding"),
     opset=11,
@@ -172,14 +172,14 @@ def interleaved_rotary(
     rotated = _ms.RotaryEmbedding(
         op.Reshape(x, constant((0, 0, x.shape[2] * x.shape[3]))),
         _positions(cosines, has_batch),
-        # [positions, size of a half]
+        # [positions, half size]
         op.Reshape(cosines, constant((-1, cosines.shape[3]))),
         op.Reshape(sines, constant((-1, sines.shape[3]))),
         interleaved=1,
         num_heads=x.shape[2],
     )
     after = op.Reshape(rotated, constant((0, 0, x.shape[2], x.shape[3])))
-    # there is a number for each pair of a position, the same for all heads
+    # one number for each pair of a position, the same for all heads
     shape = (x.shape[0] if has_batch else 1, x.shape[1], 1, x.shape[3] // 2, 1)
     return op.Add(op.Mul(x, all_cosines), op.Mul(turned, all_sines)) >> after, where(
         x.dtype == FLOAT,
@@ -190,7 +190,7 @@ def interleaved_rotary(
         second.number == 1,
         *(each.number.is_in(-1, 3) for each in (last, other_last)),
         *(each.number >= x.shape[3] for each in (end, other_end)),
-        # the pairs are on an axis of their own, the last one, and then as they were
+        # the pairs are on a separate last axis, and then in their places again
         axis.is_in(-1, 4),
         pairs.shape == (*x.shape[:3], x.shape[3] // 2, 2),
         turned.shape == x.shape,

@@ -1,9 +1,8 @@
-"""Runtime constants that meet each other, and compile-time ones: adapters become part of weights.
+"""Combine runtime constants with each other and with weights: merge adapters into weights.
 
-``x @ w + s * (x @ a @ b)`` is ``x @ (w + s * (a @ b))``: where a and b stay the same over many
-runs, so does the sum, which is computed once. `onnxfold split` asks for this set, and takes a
-rewrite only where runs save more by it than they lose. Sums of floats are rounded elsewhere then:
-for those, the rules are for level 2.
+``x @ w + s * (x @ a @ b)`` is ``x @ (w + s * (a @ b))``: if a and b are the same over many runs,
+the sum is computed once. `onnxfold split` uses this set, and keeps a rewrite only if runs save more
+than they lose. Sums of floats are rounded differently, so these rules are for level 2.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def product_of_products(x, a, b):
 
 
 def _is_factor(x: Value, a: Value, c: Value, product: Value) -> Any:
-    """One number that stays the same scales a product with a runtime constant."""
+    """Return the condition that one fixed number scales a product with a runtime constant."""
     return where(
         ~x.is_fixed,
         a.is_runtime_constant,
@@ -75,7 +74,7 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
 
 
 def _are_alike(x: Value, a: Value, w: Value, product: Value, other: Value) -> Any:
-    """Two weights can be added, and nothing else reads the products with them."""
+    """Return the condition that two weights can be added and their products have no other user."""
     return where(
         ~x.is_fixed,
         a.is_fixed,
@@ -142,7 +141,7 @@ def flat_gemm_and_product(x, a, w, shape, whole, *rest):
         a.rank == 2,
         product.is_single_use,
         gemm.is_single_use,
-        # all axes but the last are one in between
+        # all axes except the last are joined in between
         flat.rank == 2,
         flat.shape[1] == x.shape[-1],
         reshaped.shape[:-1] == x.shape[:-1],
@@ -168,7 +167,7 @@ def conv_of_conv(x, a, b):
         a.is_runtime_constant,
         b.is_fixed,
         product.is_single_use,
-        # the second mixes the channels of each place and does nothing else
+        # the second mixes the channels of each position only
         b.shape[2:].product == 1,
         second.attribute("group") == 1,
         second.attribute("auto_pad") == "NOTSET",

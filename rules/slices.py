@@ -1,4 +1,4 @@
-"""Parts that are taken: slices of slices, and sizes out of shapes."""
+"""Merge slices of slices, and read sizes from shapes directly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxfold.rewrite import (
 
 _TO_THE_END = 2**31 - 1
 _MOST = 2**63 - 1
-"""A place behind the last element of any axis, and a step beyond it."""
+"""An index behind the last element of any axis, and a step beyond it."""
 
 
 def _bounds(taken: Matched) -> dict[int, tuple[int, int, int]]:
@@ -36,9 +36,9 @@ def _bounds(taken: Matched) -> dict[int, tuple[int, int, int]]:
 
 @computed
 def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...], ...] | None:
-    """Return starts, ends, axes and steps that do what two slices do; None if it cannot be told.
+    """Return starts, ends, axes and steps equivalent to two slices; None if they are unknown.
 
-    Slices that go backwards stay: ONNX and onnxruntime do not agree on where some of them end.
+    Slices with negative steps stay: ONNX and onnxruntime disagree on the end of some of them.
     """
     both = _bounds(sliced)
     for axis, (start2, end2, step2) in _bounds(outer).items():
@@ -87,7 +87,7 @@ def slice_of_slice(
 
 @computed
 def place_after(k: int) -> int:
-    """Return the end of a part that is one element: the last one, -1, has no end."""
+    """Return the end of a part with one element; for the last one, -1, it is unbounded."""
     return k + 1 or 1 << 31
 
 

@@ -1,4 +1,4 @@
-"""Transposes that meet each other or what they can be moved past, and transposes of nothing."""
+"""Merge transposes with each other and with reshapes, and remove those without effect."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def transpose_of_reshaped_ones(x, p: Attribute, *ys):
 def transpose_between_reshapes(x, y, *zs):
     """Reshape, swap of the last two axes, and Reshape back is one Transpose of those axes."""
     before = op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
-    # the axes before the last two become one, which is taken apart again
+    # the axes before the last two are joined, and split again
     return before >> op.Transpose(x, perm=x.last_two_swapped), where(
         y.sizes_in[1:] == x.shape[-2:],
         result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2]),
@@ -64,16 +64,16 @@ def transpose_between_reshapes(x, y, *zs):
 
 @computed
 def come_back(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
-    """Return whether all parts that axes are split into and joined of come back into their order.
+    """Return whether all parts of split and joined axes return to their order.
 
     Args:
-        x: What the first Transpose reads.
+        x: The input of the first Transpose.
         p: Its permutation.
-        between: What the second Transpose reads.
+        between: The input of the second Transpose.
         q: Its permutation.
     """
     left = [(x.shape[axis], axis) for axis in reversed(p) if x.shape[axis] != 1]
-    parts: list[list[tuple[int, int]]] = []  # of each axis between: the axes it has a part of
+    parts: list[list[tuple[int, int]]] = []  # for each axis between, the original axes in it
     for place, size in enumerate(between.shape):
         parts.append([])
         while size != 1:

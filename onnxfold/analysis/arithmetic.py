@@ -1,9 +1,9 @@
-"""How many multiply-accumulates and floating point operations a run of a node takes.
+"""Count the multiply-accumulates and floating-point operations of a node.
 
 Multiply-accumulates are those of matrix products, convolutions, recurrent ops, attention and
-Einsum, without biases. Each is two operations. Ops that only move, copy, select or convert elements
-take none. All others take one operation for each element that they read or make, whichever are
-more; a pooling op takes one for each element of its window.
+Einsum, without biases, and count as two operations. Ops that only move, copy, select or convert
+elements count none. All others count one operation per element that they read or write, whichever
+is more; pooling ops count one per element of the window.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _MOVING = (
 def operations_of(
     node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
 ) -> tuple[int, int] | None:
-    """Return the multiply-accumulates of a node and its floating point operations.
+    """Return the multiply-accumulates and the floating-point operations of a node.
 
     Args:
         node: A node.
         shape_of: Returns the shape of a value, or None.
 
     Returns:
-        None if they are not known: a size is not, or the op is not one of ONNX's own.
+        None if they are unknown: a size is unknown, or the op is not one of ONNX's own.
     """
     if node.domain != "":
         return None
@@ -47,7 +47,7 @@ def operations_of(
     made = [shape_of(v) for v in node.outputs]
     try:
         macs = _multiplied(node, cast(Shapes, read), cast(Shapes, made))
-    except (IndexError, TypeError, ValueError):  # a shape is None, or an operand is missing
+    except (IndexError, TypeError, ValueError):  # a shape is unknown, or an operand is missing
         return None
     if macs is not None:
         return macs, 2 * macs
@@ -62,21 +62,21 @@ def operations_of(
 
 
 def _multiplied(node: ir.Node, read: Shapes, made: Shapes) -> int | None:
-    """Return the multiply-accumulates; None for an op that has none."""
+    """Return the multiply-accumulates; None for an op without any."""
     op = node.op_type
-    if op in ops(Trait.MULTIPLIES):  # each element of the result is a sum of so many products
+    if op in ops(Trait.MULTIPLIES):  # each element of the result is a sum of this many products
         axis = 0 if node.attributes.get_int("transA", 0) else -1
         return math.prod(made[0]) * read[0][axis]
-    if op == "ConvTranspose":  # each element of the operand meets all weights of its channel
+    if op == "ConvTranspose":  # each operand element is multiplied by its channel's weights
         return math.prod(read[0]) * math.prod(read[1][1:])
     if op in ops(Trait.CONVOLVES) or op == "DeformConv":
         return math.prod(made[0]) * math.prod(read[3 if op == "QLinearConv" else 1][1:])
-    if op in _RECURRENT:  # at each step, each row meets all weights of W and R
+    if op in _RECURRENT:  # at each step, each row is multiplied by all weights of W and R
         return math.prod(read[0][:2]) * (math.prod(read[1]) + math.prod(read[2]))
-    if op == "Attention":  # elements of queries and results meet all keys or values that there are
+    if op == "Attention":  # elements of queries and results are multiplied by all keys or values
         past = read[4][-2] if len(read) > 4 and node.inputs[4] is not None else 0
         return (math.prod(read[0]) + math.prod(made[0])) * (read[1][-2] + past)
-    if op == "Einsum":  # all indices take all their values; one operand is multiplied with nothing
+    if op == "Einsum":  # the product of all index ranges; one operand needs no multiplication
         equation = node.attributes["equation"].as_string().replace(" ", "")
         labels = equation.partition("->")[0].split(",")
         sizes: dict[str, int] = {}

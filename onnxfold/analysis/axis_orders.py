@@ -1,4 +1,4 @@
-"""Orders of axes: which nodes could compute on transposed values, and where it would save any."""
+"""Find regions of nodes that could compute on transposed values with fewer transposes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ Keeps = Callable[[ir.Value], bool]
 
 REDUCTIONS = ops(Trait.REDUCES)
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear")
-_BROADCASTING = 7  # the opset from which on operands broadcast as in NumPy
+_BROADCASTING = 7  # the first opset with NumPy's broadcasting
 
 
 def regions(
     graph: ir.Graph, facts: ModelFacts, keeps: Keeps, *, inexact: bool
 ) -> Iterator[AxisRegion]:
-    """Yield the regions beside transposes, as large as can be; the caller may change each that it
-    gets.
+    """Yield the largest regions adjacent to transposes; the caller may change each of them.
 
     Args:
-        graph: Where to look.
-        facts: What is known of the model.
-        keeps: Says of a value whether the node that makes it must stay.
-        inexact: Whether last bits may change.
+        graph: The graph to search.
+        facts: The facts about the model.
+        keeps: Returns whether the node that makes a value must stay.
+        inexact: Whether the last bits may change.
     """
     seen: set[tuple[ir.Node, Perm]] = set()
     for node in nodes_of(graph):
@@ -55,7 +54,7 @@ def regions(
 
 
 def _perm(node: ir.Node, facts: ModelFacts) -> Perm | None:
-    """Return what a Transpose does; None for other nodes, and where it is not known."""
+    """Return the permutation of a Transpose; None for other nodes, or if it is unknown."""
     if node.op_type != "Transpose" or node.domain != "" or len(node.inputs) != 1:
         return None
     (operand,) = node.inputs
@@ -73,11 +72,11 @@ class AxisRegion:
     """Connected nodes of one graph that could compute on transposed values.
 
     Args:
-        start: A node of it; there are none if it is none that could.
-        perm: How the values would be transposed.
-        facts: What is known of the model.
-        keeps: Says of a value whether the node that makes it must stay.
-        inexact: Whether last bits may change.
+        start: A node of it; the region is empty if that node cannot change.
+        perm: The permutation of the values.
+        facts: The facts about the model.
+        keeps: Returns whether the node that makes a value must stay.
+        inexact: Whether the last bits may change.
     """
 
     def __init__(
@@ -92,9 +91,9 @@ class AxisRegion:
         self._keeps = keeps
         self._inexact = inexact
         self.nodes: dict[ir.Node, None] = {}
-        """Those that can change."""
+        """The nodes that can change."""
         reached = {start}
-        seen: set[ir.Value] = set()  # a constant may have very many users
+        seen: set[ir.Value] = set()  # a constant may have many users
         pending = [start]
         while pending:
             node = pending.pop()
@@ -113,17 +112,17 @@ class AxisRegion:
     # ---------------------------------------------------------------- nodes
 
     def operands(self, node: ir.Node) -> list[ir.Value]:
-        """Return what a node reads, as far as its axes are those that change."""
+        """Return the inputs of a node whose axes change."""
         is_first = node.op_type == "Split" or node.op_type in REDUCTIONS
         values = node.inputs[:1] if is_first else node.inputs
         return [v for v in values if v is not None and not self._is_single(v)]
 
     def results(self, node: ir.Node) -> Sequence[ir.Value]:
-        """Return what a node makes, as far as its axes are those that change."""
+        """Return the outputs of a node whose axes change."""
         return () if drops_axes(node) else [v for v in node.outputs if not self._is_single(v)]
 
     def _is_single(self, value: ir.Value) -> bool:
-        """Return whether all axes have the size 1: their order does not matter."""
+        """Return whether all axes have size 1, so that their order is irrelevant."""
         shape = self.facts.types.of(value).shape
         return shape is not None and all(size == 1 for size in shape)
 
@@ -154,7 +153,7 @@ class AxisRegion:
         return self._is_elementwise(node)
 
     def _is_elementwise(self, node: ir.Node) -> bool:
-        """Return whether the op makes the same of an element wherever it is, to the bit."""
+        """Return whether the result for an element does not depend on its position."""
         dtypes = [None if v is None else self.facts.types.of(v).dtype for v in node.inputs]
         if not dtypes or dtypes[0] is None:
             return False
@@ -178,15 +177,13 @@ class AxisRegion:
             return False
 
     def axis(self, node: ir.Node) -> int | None:
-        """Return where the axis of a Concat or Split is in the new order."""
+        """Return the index of the axis of a Concat or Split in the new order."""
         written, rank = self.facts.attribute(node, "axis"), len(self.perm)
         is_known = written is not None and -rank <= written < rank
         return self.perm.index(written % rank) if is_known else None
 
     def axes(self, node: ir.Node) -> list[int] | None:
-        """Return the axes that a reduction names, from the front; None if not known or
-        not valid.
-        """
+        """Return the axes of a reduction, counted from the front; None if unknown or invalid."""
         rank = len(self.perm)
         if "axes" in node.attributes:
             written = list(node.attributes["axes"].as_ints())
@@ -198,8 +195,8 @@ class AxisRegion:
         return sorted(axes) if axes and len(axes) == len(written) else None
 
     def _reduces(self, node: ir.Node) -> bool:
-        """Return whether the axes that a reduction names are known, and those that it leaves keep
-        their order.
+        """Return whether the axes of a reduction are known, and the remaining ones keep their
+        order.
         """
         axes = self.axes(node)
         if axes is None:
@@ -208,9 +205,7 @@ class AxisRegion:
         return not drops_axes(node) or left == sorted(left)
 
     def is_inexact(self, node: ir.Node) -> bool:
-        """Return whether the last bits of what the node makes may depend on the order
-        of the axes.
-        """
+        """Return whether the last bits of a node's results may depend on the order of the axes."""
         if node.op_type not in VECTORIZED:
             return node.op_type in REDUCTIONS
         (value,) = node.inputs
@@ -219,7 +214,7 @@ class AxisRegion:
     # ---------------------------------------------------------------- the cut
 
     def is_entry(self, node: ir.Node | None) -> bool:
-        """Return whether the node makes for the region what it could have as it was before."""
+        """Return whether the node transposes a value that the region can use without it."""
         return (
             node is not None
             and _perm(node, self.facts) == self.back
@@ -228,7 +223,7 @@ class AxisRegion:
         )
 
     def is_exit(self, node: ir.Node) -> bool:
-        """Return whether the node makes of a result of the region what the region could make."""
+        """Return whether the node transposes a result as the region would."""
         return (
             node.graph is self.graph
             and _perm(node, self.facts) == self.perm
@@ -237,7 +232,7 @@ class AxisRegion:
         )
 
     def turned(self) -> list[ir.Node]:
-        """Return the nodes that change, in order: none if there would not be fewer transposes."""
+        """Return the nodes to change, in order; none if that would not remove a transpose."""
         network = Network()
         vertex = {node: network.vertex() for node in self.nodes}
         values: dict[ir.Value, None] = {}
@@ -251,7 +246,7 @@ class AxisRegion:
             elif self.is_entry(maker):
                 start = SINK
             elif self.facts.known.is_constant(value) and all(user in vertex for user in users):
-                start = network.vertex()  # folding gives it either order
+                start = network.vertex()  # constant folding gives it either order
             else:
                 start = SOURCE
             readers = set()
@@ -264,7 +259,7 @@ class AxisRegion:
                     readers.add(SOURCE)
             if value.is_graph_output():
                 readers.add(SOURCE)
-            # one transpose if the maker keeps its order and a reader does not, or the reverse
+            # one transpose if the maker keeps its order and a reader does not, or vice versa
             if start != SINK and readers - {SOURCE}:
                 one = network.vertex()
                 network.edge(start, one, 1)

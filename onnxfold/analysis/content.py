@@ -1,4 +1,4 @@
-"""What tells attributes and small tensors from others: their bits, not what ``==`` says of them."""
+"""Keys of the content of attributes and small tensors, by their bits instead of ``==``."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
 from onnxfold.storage import data_bytes, sizes_of
 
-# Up to this many bytes the elements themselves tell.
+# Bytes up to which the elements themselves are the key.
 _SMALL = 1024
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
-    """Return the same for tensors with the same dtype, shape and bytes, and no others.
+    """Return a key that is equal for tensors with the same dtype, shape and bytes only.
 
     Returns:
-        None for a tensor that is too large to be looked at for this, or is none.
+        None for a large tensor, or for a value that is none.
     """
     dtype, shape = tensor.dtype, sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
-        return None  # an attribute left empty, as custom operators do
+        return None  # an empty attribute, which custom operators have
     kind = (dtype, shape)
     if dtype == ir.DataType.STRING:
         return (*kind, *tensor.numpy().reshape(-1).tolist())
@@ -38,21 +38,21 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | None:
-    """Return the same for nodes that compute the same if they are deterministic; None for no
-    others. ``operands`` tell inputs from others.
+    """Return a key that is equal only for nodes that compute the same if deterministic, or None.
+    ``operands`` are keys of the inputs.
     """
     attributes = content_of_attributes(node.attributes.data.values())
-    # what a kernel does may depend on which of its outputs are asked for
+    # the results of a kernel may depend on which outputs are used
     outputs = tuple(bool(value.name) for value in node.outputs)
     key = (node.op_identifier(), tuple(operands), outputs, attributes)
     return None if attributes is None else key
 
 
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
-    """Return the same for the same names, types and bits: 0.0 is not -0.0, and a NaN is itself.
+    """Return a key of names, types and bits: 0.0 differs from -0.0, and NaN equals itself.
 
     Returns:
-        None if one of them is a graph, a type, a sparse or a large tensor.
+        None if an attribute is a graph, a type, a sparse or a large tensor.
     """
     contents = []
     for attribute in attributes:

@@ -1,4 +1,4 @@
-"""Which operations give the same result every time and everywhere, from onnx's schemas."""
+"""Find operations with the same result in every run and runtime, from onnx's schemas."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """Answers for one model, remembering what it found about its functions.
+    """Decides which nodes of a model may be evaluated; caches results for functions.
 
     Args:
-        model: The model. Functions that are added to it later are unknown.
+        model: The model. Functions added to it later are unknown.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -28,9 +28,9 @@ class Determinism:
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        """Return why a node with constant inputs must not be evaluated, or None if it may be.
+        """Return why a node with constant inputs must not be evaluated; None if it may be.
 
-        An op that ONNX does not define (a custom domain) is never evaluated, whatever its name.
+        Ops that ONNX does not define (custom domains) are never evaluated.
         """
         if self._functions:
             function = self._functions.get(node.op_identifier())
@@ -46,7 +46,7 @@ class Determinism:
             model_version = self._imports.get(node.domain, model_version)
             other = schema_of(node.op_type, model_version, node.domain)
             if other is None or other.since_version != schema.since_version:
-                # ONNX says the function's; onnxruntime takes the model's
+                # ONNX specifies the function's opset; onnxruntime uses the model's
                 return (
                     f"{node.op_type} is another op at opset {version} of its function than at "
                     f"opset {model_version} of the model"
@@ -79,10 +79,10 @@ class Determinism:
 
 @functools.lru_cache(maxsize=4096)
 def is_random(op_type: str, version: int, domain: str) -> bool:
-    """Return True for an op whose result differs between runs.
+    """Return whether the result of an op differs between runs.
 
-    onnx also marks ops as non-deterministic because of the subgraphs they may hold, or because
-    their function body has such an op: there the body decides.
+    onnx also marks ops as non-deterministic because of subgraphs, or of a function body with such
+    an op: for these, the body decides.
     """
     schema = schema_of(op_type, version, domain)
     determinism = getattr(schema, "node_determinism", None)  # missing in onnx's type stubs
@@ -95,10 +95,8 @@ def is_random(op_type: str, version: int, domain: str) -> bool:
 
 
 def _is_inference(node: ir.Node, opset: int) -> bool:
-    """Return True for a Dropout that copies its input: training is off, or the ratio is a constant
-    0.
-    """
-    inputs = [*node.inputs, None, None, None]  # a senseless one has none at all
+    """Return whether a Dropout copies its input: training is off, or the ratio is a constant 0."""
+    inputs = [*node.inputs, None, None, None]  # an invalid node has none at all
     if _is_constant_zero(inputs[1]):
         return True
     if inputs[2] is not None:

@@ -1,15 +1,15 @@
-"""Which nodes may fail when they run, whatever values their inputs have.
+"""Find nodes that may fail at run time for some values of their inputs.
 
-onnxruntime looks at the operands of each node when it runs and raises an error where they do not
-fit. That a node cannot fail has to be shown:
+onnxruntime checks the operands of each node at run time and raises an error if they do not fit. A
+node is safe only if all this is proved:
 
 - Each size is a number or follows from sizes of the inputs, and is at least 1 if theirs are.
-- Sizes that must agree do: the shape functions say which these are.
-- Places, lengths, axes and counts are known, or follow from sizes. They are recognized by their
-  type: ONNX takes nothing but 32 or 64 bit integers for them. Places are within what they point to.
-- Integers are divided by what is known and not 0.
+- Sizes that must be equal, according to the shape functions, are equal.
+- Indices, lengths, axes and counts are known, or follow from sizes. They are recognized by their
+  type in ONNX, 32-bit or 64-bit integers only. Indices are within range.
+- Integers are divided by known numbers other than 0.
 
-Whether sizes fit that are all constant, loading the model tells.
+Constant sizes are checked when the model is loaded.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _Facts = Sequence[Fact | None]
 
 
 class Failures:
-    """Tells which nodes may fail, on inputs of the model's types that have elements.
+    """Finds nodes that may fail, on inputs of the model's types with at least one element.
 
     Args:
         model: The model.
         sizes: Sizes of its inputs: numbers and names.
-        is_fixed: Whether a constant has the value that it has in the model in every run.
+        is_fixed: Whether a constant has its current value in every run.
 
     Attributes:
-        reason: Why nothing is certain: an input has no elements.
-        unequal: Sizes that would have to be the same for the last node that was asked about.
-        rows: By the names of inputs that say where, the rows that they must be within.
+        reason: Why no node is safe: an input has no elements.
+        unequal: Sizes that must be equal for the last checked node.
+        rows: By names of inputs that are indices, the number of rows that they must be within.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Failures:
             self._analysis.set(value, of_type(value.dtype, dims, algebra))
 
     def fact(self, value: ir.Value) -> Fact:
-        """Return what is known of a value."""
+        """Return the fact of a value."""
         return self._analysis.of(value)
 
     def why(self, node: ir.Node) -> str | None:
-        """Return why a node may fail; None if it does not."""
+        """Return the reason why a node may fail; None if it cannot."""
         if node.op_identifier() in self._functions:
             return "it is a function"
         operands = [None if v is None else self._analysis.of(v) for v in node.inputs]
@@ -84,7 +84,7 @@ class Failures:
         return next(self._reasons(node, operands, results), None)
 
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
-        """Return the sizes that its shape function finds to differ and that must not."""
+        """Return pairs of sizes that must be equal, but may differ by the op's shape function."""
         op_type, unequal = node.op_type, list[tuple[Number, Number]]()
         function = find(op_type, node.domain)
         if function is not None:
@@ -113,7 +113,7 @@ class Failures:
         divisor = operands[1] if node.op_type in ("Div", "Mod") and len(operands) > 1 else None
         if divisor is not None and (divisor.dtype is None or divisor.dtype.is_integer()):
             numbers = divisor.objects
-            # the least integer divided by -1 has no result, either
+            # the smallest integer divided by -1 overflows, too
             if numbers is None or not all(
                 algebra.is_positive(number) or algebra.high(number) < -1 for number in numbers.flat
             ):
@@ -135,14 +135,12 @@ class Failures:
     def _is_known(self, value: ir.Value, fact: Fact) -> bool:
         tensor = self._analysis.known.tensor(value)
         if tensor is not None and self._is_fixed(tensor):
-            return True  # that it is right, loading the model tells
+            return True  # loading the model checks it
         items = fact.objects
         return items is not None and all(map(self._is_of_sizes, items.flat))
 
     def _has_rows(self, node: ir.Node, value: ir.Value, fact: Fact) -> bool:
-        """Return whether all places that a Gather is given are within its axis, or must be: see
-        `rows`.
-        """
+        """Return whether all indices of a Gather are within its axis, or must be: see `rows`."""
         algebra, places = self.algebra, fact.objects
         tensor = self._analysis.known.tensor(value)
         if places is None and tensor is not None and tensor.size:
@@ -164,7 +162,7 @@ class Failures:
         )
 
     def _is_of_sizes(self, number: Number) -> bool:
-        """Return whether sizes of the inputs determine it."""
+        """Return whether a value is determined by sizes of the inputs."""
         if not isinstance(number, Expr):
             return True
         atoms = [self.algebra.atoms[k] for monomial, _ in number.terms for k in monomial]
@@ -176,7 +174,7 @@ class Failures:
         )
 
     def _is_place(self, node: ir.Node, position: int) -> bool:
-        """Return whether an operand can only be places, lengths, axes or counts, by its type in
+        """Return whether an operand can only be indices, lengths, axes or counts, by its type in
         ONNX.
         """
         schema = schema_of(node.op_type, self._opset, node.domain)

@@ -1,15 +1,13 @@
-"""The frontier: which constant values to store so that the fewest bytes are stored.
+"""The frontier: the constant values that are stored so that the model is smallest.
 
-A constant region is a graph of ops over values. Some values are demanded by the rest of the
-model. Each demanded value is either stored, or its op stays and then needs its own inputs. So on
-every path from what the file holds to what is demanded some value is stored: a cut, and the
-cheapest one is a minimum cut of a network in which every value is an edge with its stored bytes
-as capacity. Inputs that several ops share, and weights that are needed as they are anyway, count
-once.
+A constant region is a graph of ops over values. The rest of the model demands some of the values.
+Each of these is either stored, or its op stays and its inputs are needed in turn. So every path
+from the file's values to the demanded ones has a stored value: a cut. The smallest one is a minimum
+cut of a network in which every value is an edge with its stored bytes as capacity. Inputs shared by
+several ops, and weights that are needed anyway, count once.
 
-With a price on every op that stays, the minimum cut folds more ops and stores more bytes. Where
-bytes are allowed above the minimum, the highest price is searched whose cut they pay for (a
-Lagrange multiplier).
+With a price on every op that stays, the minimum cut folds more ops and stores more bytes. If bytes
+above the minimum are allowed, the highest affordable price is searched (a Lagrange multiplier).
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from onnxfold.analysis.preflow import SINK, SOURCE, Network
 V = TypeVar("V", bound=Hashable)
 
 FORBIDDEN = math.inf
-"""Cost of a value that cannot be stored, or must not be."""
+"""Cost of a value that cannot or must not be stored."""
 
-_HIGHEST = 1 << 62  # no region takes as many bytes
-_HALVES = 9  # prices that are tried, each half of the next one
+_HIGHEST = 1 << 62  # more than the bytes of any region
+_HALVES = 9  # number of prices that are tried, each half of the next one
 
 
 @dataclass(eq=False, slots=True)
 class RegionOp(Generic[V]):
-    """One op of a constant region: the values it reads and makes, and what it costs to keep."""
+    """An op of a constant region: its inputs and outputs, and the cost if it stays."""
 
     inputs: Sequence[V]
     outputs: Sequence[V]
@@ -41,20 +39,20 @@ class RegionOp(Generic[V]):
 
 
 class Growth(NamedTuple):
-    """Bytes that may be stored above the minimum if more ops fold by it."""
+    """Bytes that may be stored above the minimum in order to fold more ops."""
 
     allowed: float
     per_op: float = math.inf
-    """Bytes of these that may be spent for each op that folds."""
+    """Limit of these bytes for each additional op that folds."""
 
 
 @dataclass
 class Choice(Generic[V]):
-    """What to store of one region."""
+    """The values of a region to store."""
 
     stored: set[V] = field(default_factory=set)
     spent: float = 0
-    """Bytes above the minimum that were spent."""
+    """Bytes stored above the minimum."""
 
 
 def choose(
@@ -63,14 +61,14 @@ def choose(
     cost: Mapping[V, float],
     growth: Iterable[Growth] = (),
 ) -> Choice[V]:
-    """Return the set of values to store; of equally cheap ones the one that folds the most ops.
+    """Return the values to store; of equally small sets the one that folds the most ops.
 
     Args:
-        ops: The region's ops in any order; a value that none of them makes is in the file.
-        demanded: Values that something outside the region reads.
-        cost: Stored bytes of each value; FORBIDDEN for one that cannot be stored (never so for
-            a value that is in the file).
-        growth: What may be spent above the minimum, one after the other.
+        ops: The region's ops in any order; other values than their outputs are in the file.
+        demanded: Values that are read outside of the region.
+        cost: Stored bytes of each value; FORBIDDEN for a value that cannot be stored, which must
+            not be in the file.
+        growth: Allowances above the minimum, applied one after the other.
     """
     wanted = set(demanded)
     total = Choice[V]()
@@ -80,7 +78,7 @@ def choose(
         parts.append(_Part(found, touched & wanted, cost))
     for allowed, per_op in growth:
         left = allowed
-        price = int(min(allowed, per_op, _HIGHEST))  # whole bytes: sums of them are exact
+        price = int(min(allowed, per_op, _HIGHEST))  # sums of whole bytes are exact
         offers = {part: part.bytes_per_op(price) for part in parts if part.staying and price}
         for part in sorted(offers, key=offers.__getitem__):
             if offers[part] < math.inf:
@@ -92,7 +90,7 @@ def choose(
 
 
 class _Part(Generic[V]):
-    """Ops that share no value with others, and what is stored of them."""
+    """Ops that share no values with others, and their stored values."""
 
     def __init__(self, ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float]) -> None:
         self._ops = ops
@@ -104,15 +102,13 @@ class _Part(Generic[V]):
         _, self._bytes, self.staying = self._weigh(self.stored)
 
     def bytes_per_op(self, price: int) -> float:
-        """Return what the cut at a price takes more for each op that folds by it."""
+        """Return the bytes that the cut at a price adds, for each additional op that it folds."""
         _, nbytes, staying = self._weigh(self._cut(price))
         gain = self.staying - staying
         return (nbytes - self._bytes) / gain if gain > 0 else math.inf
 
     def spend(self, allowed: float, most: int) -> float:
-        """Store what the cut at the highest price takes that these bytes pay for; return how many
-        bytes more.
-        """
+        """Use the cut at the highest affordable price; return the bytes that it adds."""
 
         def more(price: int) -> float:
             return self._weigh(self._cut(price))[1] - self._bytes
@@ -127,11 +123,11 @@ class _Part(Generic[V]):
         return spent
 
     def _cut(self, price: int) -> set[V]:
-        """Return the minimum cut if each op that stays costs so much more."""
+        """Return the minimum cut with a price on each op that stays."""
         if price not in self._cuts:
             if len(self._ops) > 1:
                 found = _minimum_cut(self._ops, self._wanted, self._cost, price)
-            else:  # it goes, or it stays and its inputs are needed
+            else:  # it is folded, or it stays and its inputs are needed
                 (op,) = self._ops
                 inputs = self._wanted.union(op.inputs).difference(op.outputs)
                 both = [(stored, *self._weigh(stored)[1:]) for stored in (self._wanted, inputs)]
@@ -140,8 +136,8 @@ class _Part(Generic[V]):
         return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
-        """Return what is needed of these values; what it costs with the ops that stay; how many
-        stay.
+        """Return the needed ones of these values, their bytes plus the cost of staying ops, and the
+        number of those.
         """
         staying: set[int] = set()
         needed: set[V] = set()
@@ -159,7 +155,7 @@ class _Part(Generic[V]):
 
 
 def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[list[RegionOp[V]]]:
-    """Split into parts that share no value that costs anything: they can be cut separately."""
+    """Split into parts that share no value with a cost, which can be cut separately."""
     parent = list(range(len(ops)))
 
     def find(k: int) -> int:
@@ -183,13 +179,13 @@ def _components(ops: Sequence[RegionOp[V]], cost: Mapping[V, float]) -> list[lis
 def _minimum_cut(
     ops: Sequence[RegionOp[V]], wanted: set[V], cost: Mapping[V, float], price: float
 ) -> set[V]:
-    """Return the cheapest values to store; of equally cheap sets the one nearest to what is wanted.
+    """Return the cheapest values to store; of equally cheap sets the one nearest to ``wanted``.
 
-    An op that stays costs its own cost and the price: a higher price never folds less.
+    An op that stays costs its own cost and the price, so a higher price never folds less.
     """
     network = Network()
     index: dict[V, int] = {}
-    """The vertex before each value's own edge; the one after it is the next number."""
+    """The start vertex of each value's own edge; the end vertex is the next number."""
 
     def before(value: V) -> int:
         vertex = index.get(value)

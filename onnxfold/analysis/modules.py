@@ -1,4 +1,4 @@
-"""The modules that nodes come from, and what PyTorch called the weights, as exporters tell it."""
+"""The PyTorch modules of nodes, and the PyTorch names of weights, from an exporter's metadata."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import onnx_ir as ir
 from onnxfold.graphs import all_graphs
 from onnxfold.onnx_ir_private import uses
 
-# As PyTorch's exporter writes it: "['', 'model', 'model.layers.0', 'add_3']", the node at the end.
+# PyTorch's exporter writes "['', 'model', 'model.layers.0', 'add_3']", with the node at the end.
 _SCOPES = "pkg.torch.onnx.name_scopes"
-# What the exporter adds itself is in no module.
+# Nodes added by the exporter are in no module.
 _PLACEHOLDER = "_empty_nn_module_stack_from_metadata_hook"
-# Longer entries, which nobody's exporter writes, are not read.
+# Longer entries, which no exporter writes, are not parsed.
 _LONGEST = 10_000
 _MOST = 64
 
@@ -24,11 +24,11 @@ Module = tuple[str, ...]
 
 
 def module_of(node: ir.Node) -> Module:
-    """Return the module that a node comes from.
+    """Return the module of a node.
 
-    PyTorch's exporter says it in the node's metadata. Otherwise it is the node's name without the
-    last part, as in ``/model/layers.0/self_attn/MatMul``. A node whose name says nothing is the
-    model's own.
+    PyTorch's exporter writes it into the node's metadata. Otherwise it is the node's name without
+    the last part, as in ``/model/layers.0/self_attn/MatMul``; a node without such a name belongs to
+    the model itself.
     """
     scopes = _scopes(node.metadata_props.get(_SCOPES, ""))
     if scopes is not None:
@@ -40,7 +40,7 @@ def module_of(node: ir.Node) -> Module:
 
 
 def common_module(modules: Sequence[Module]) -> Module:
-    """Return the innermost module that holds all of them."""
+    """Return the innermost module that contains all of them."""
     first, last = min(modules), max(modules)
     same = 0
     while same < len(first) and same < len(last) and first[same] == last[same]:
@@ -54,14 +54,14 @@ def _scopes(text: str) -> list[str] | None:
     try:
         scopes = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return None  # another tool may write there what it likes
+        return None  # other tools may write anything there
     if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
         return None
     return scopes[:-1]
 
 
 def _relative(scopes: Sequence[str]) -> Module:
-    """Qualified names, each without what the one before says: ("model", "layers.0", "mlp")."""
+    """Return qualified names, each relative to the one before: ("model", "layers.0", "mlp")."""
     parts: list[str] = []
     before = ""
     for scope in scopes[:_MOST]:
@@ -71,17 +71,17 @@ def _relative(scopes: Sequence[str]) -> Module:
     return tuple(parts)
 
 
-# peft's layers have these parts: in the module's name, TorchScript leaves out which one it is.
+# peft's layers have such parts, which TorchScript omits in the module's name.
 _BASE = "base_layer"
 
 
 def parameter_names(model: ir.Model) -> dict[ir.Value, str]:
-    """Return what PyTorch calls the weights of the main graph:
+    """Return the PyTorch names of the main graph's weights:
     "layers.0.q_proj.lora_A.default.weight".
 
-    That is the name in the file if it has dots. Exporters that transpose a weight make up another
-    one; the module is then that of the node that reads it. A weight is left out if nodes of several
-    modules read it, or if its module has another weight that would be called the same.
+    It is the name in the file if that has dots. Exporters rename weights that they transpose; the
+    name then comes from the module of the node that reads it. Weights read by several modules, or
+    with the same name as another one, are omitted.
     """
     modules = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     known = set(modules.values())
@@ -107,10 +107,10 @@ def _kind(value: ir.Value, node: ir.Node, operand: int) -> str:
 
 
 def _with_part(module: Module, known: Collection[Module]) -> Module:
-    """Return the module as peft names it: TorchScript calls lora_A.default and lora_B.default by
-    the last.
+    """Return the module as peft names it: TorchScript names lora_A.default and lora_B.default
+    alike.
 
-    The one that is called second has "_1" behind its name.
+    The second one called has the suffix "_1".
     """
     if not module or (*module[:-1], _BASE) not in known:
         return module

@@ -1,9 +1,9 @@
-"""Maximum preflow by pushing and relabelling, the furthest vertex first (Goldberg, Tarjan 1988).
+"""Maximum preflow by push-relabel, highest label first (Goldberg, Tarjan 1988).
 
-What is pushed from many places flows together and is pushed on as one amount, so a long chain with
-a source at every link takes one walk. Labels are lower bounds of the distance to the sink; where a
-label has no vertex any more, the sink is out of reach of all vertices above it. What cannot reach
-the sink stays where it got stuck: that is enough to read off minimum cuts.
+Flow from several vertices is merged and pushed on as one amount, so a long chain with a source at
+every link takes one pass. Labels are lower bounds of the distance to the sink; if no vertex has a
+label, the sink is unreachable from all vertices above it. Excess that cannot reach the sink stays
+at its vertex: this suffices for minimum cuts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SOURCE, SINK = 0, 1
 
 
 class Network:
-    """A network of which the cheapest cut is read off from the sink's side."""
+    """A network whose minimum cut is found from the sink's side."""
 
     def __init__(self) -> None:
         self._heads: list[list[int]] = [[], []]  # vertex -> its edges
@@ -25,7 +25,7 @@ class Network:
         return len(self._heads) - 1
 
     def edge(self, start: int, end: int, capacity: float) -> None:
-        """A new edge; it is cut where only its end is on the sink's side."""
+        """Add an edge; it is cut only if just its end is on the sink's side."""
         self._heads[start].append(len(self._to))
         self._to.append(end)
         self._left.append(capacity)
@@ -34,8 +34,8 @@ class Network:
         self._left.append(0)
 
     def before_sink(self) -> set[int]:
-        """Return the vertices on the sink's side of the cheapest cut, as few as there can be."""
-        self._nowhere = nowhere = len(self._heads)  # the label of what cannot reach the sink
+        """Return the vertices on the sink's side of the minimum cut with the smallest such side."""
+        self._nowhere = nowhere = len(self._heads)  # the label without a path to the sink
         self._label = [nowhere] * nowhere
         for vertex, distance in self._distances().items():
             self._label[vertex] = distance
@@ -60,7 +60,7 @@ class Network:
         return set(self._distances())
 
     def _distances(self) -> dict[int, int]:
-        """Return the edges to the sink from each vertex that can reach it."""
+        """Return the number of edges to the sink from each vertex that can reach it."""
         distance = {SINK: 0}
         queue = [SINK]
         for vertex in queue:
@@ -80,7 +80,7 @@ class Network:
         self._excess[end] += amount
 
     def _discharge(self, vertex: int, label: int) -> int:
-        """Push what the vertex has, relabelling it as needed; returns its label at the end."""
+        """Push the excess of a vertex, relabelling it as needed; return its final label."""
         edges = self._heads[vertex]
         while self._excess[vertex] and self._label[vertex] == label:
             position = self._position[vertex]
@@ -97,7 +97,7 @@ class Network:
         return label
 
     def _relabel(self, vertex: int, label: int) -> int:
-        """Give the vertex a higher label; returns it, or the old one where the sink is too far."""
+        """Raise the label of a vertex and return it, or the old one if the sink is unreachable."""
         self._position[vertex] = 0
         self._count[label] -= 1
         if not self._count[label]:
@@ -114,7 +114,7 @@ class Network:
         return higher
 
     def _cut_off(self, label: int) -> None:
-        """No vertex has this label: those above cannot reach the sink any more."""
+        """Relabel the vertices above a label that no vertex has: they cannot reach the sink."""
         for above in range(label + 1, self._top + 1):
             for vertex in self._labelled[above]:
                 if self._label[vertex] == above:

@@ -1,4 +1,4 @@
-"""Where a graph stands: the opsets that hold in it, and whether it belongs to a function."""
+"""The scopes of graphs: their opsets, and whether they belong to a function."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from onnxfold.onnx_ir_private import holds_graphs, nodes_of
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What all nodes of one graph have in common."""
+    """Common properties of the nodes of a graph."""
 
     graph: ir.Graph
     opsets: Mapping[str, int]
     """Domain to version."""
     root: ir.Graph
-    """The main graph or the function's graph that this one is (in)."""
+    """The main graph or function graph that contains this graph, or is it."""
     parent: ir.Node | None
-    """The node whose subgraph this is."""
+    """The node with this graph as a subgraph."""
     in_function: bool
 
 
@@ -30,7 +30,7 @@ class Scopes:
     """The scopes of all graphs of a model.
 
     Args:
-        model: The model. Graphs that are added to it later are unknown until :meth:`refresh`.
+        model: The model. Graphs added to it later are unknown until :meth:`refresh`.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -38,13 +38,13 @@ class Scopes:
         self._by_graph: dict[ir.Graph, Scope] = {}
         self._paths: dict[ir.Graph | None, list[ir.Graph]] = {}
         self.parents: set[ir.Node] = set()
-        """Nodes that hold graphs."""
+        """Nodes with subgraphs."""
         self.refresh()
 
     def refresh(self) -> None:
-        """Find the graphs that the model has by now.
+        """Update the scopes to the current graphs of the model.
 
-        Nothing adds a graph to a model; those in nodes are moved with them, or go.
+        Graphs are not added to a model; subgraphs move with their nodes, or are removed.
         """
         roots = root_graphs(self.model)
         if self._by_graph and not self.parents and roots == list(self._by_graph):
@@ -58,7 +58,7 @@ class Scopes:
             self._root(function.graph, function.opset_imports, in_function=True)
 
     def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
-        if "" not in opsets and "ai.onnx" in opsets:  # the same domain, written in full
+        if "" not in opsets and "ai.onnx" in opsets:  # the same domain, spelled out
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
         pending: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
         while pending:
@@ -75,13 +75,13 @@ class Scopes:
         return self._by_graph[graph]
 
     def find(self, graph: ir.Graph | None) -> Scope | None:
-        """Return the scope of a graph, or None for one that is not (or no longer) in the model."""
+        """Return the scope of a graph, or None if it is not (or no longer) in the model."""
         return None if graph is None else self._by_graph.get(graph)
 
     def path(self, graph: ir.Graph | None) -> list[ir.Graph]:
-        """Return a graph and those that hold it, the innermost first; those whose values it sees.
+        """Return a graph and the graphs around it, innermost first, whose values it can read.
 
-        A graph that is not in the model has none.
+        For a graph that is not in the model, there are none.
         """
         found = self._paths.get(graph)
         if found is None:
@@ -92,5 +92,5 @@ class Scopes:
         return found
 
     def graphs(self) -> list[ir.Graph]:
-        """Return all graphs, outer ones before what they hold."""
+        """Return all graphs, outer ones before inner ones."""
         return list(self._by_graph)

@@ -1,4 +1,4 @@
-"""A batch on a cluster of dask.distributed: it decides what runs where, and again what was lost."""
+"""Run a batch on a cluster of dask.distributed, which places models and repeats lost ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.report.console import bytes_text
 
-# Workers that are started with ``--resources memory=...`` say what they give.
+# Workers started with ``--resources memory=...`` declare their memory.
 _RESOURCE = "memory"
 _ANY = 1 << 62
 
@@ -36,7 +36,7 @@ def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
     except OSError as error:
         raise OnnxFoldError(f"there is no dask scheduler at {address}: {error}") from error
     with client:
-        # which worker is to run a model is decided when its memory is known
+        # a worker is chosen when the memory of the model is known
         plans = [replace(task, only_plan=True, limit=_ANY) for task in tasks]
         futures = dict(zip(client.map(run_task, plans, pure=False), tasks, strict=True))
         finished = as_completed(futures)
@@ -57,7 +57,7 @@ def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
 
 
 def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
-    """Return where a model can run that takes so many bytes, or why nowhere."""
+    """Return the workers with enough memory for a model, or the reason why there is none."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     declared = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
     given = {name: n for name, n in declared.items() if n is not None}

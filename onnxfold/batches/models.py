@@ -1,4 +1,4 @@
-"""The models of a batch: files of this machine, or at URLs wherever fsspec reaches."""
+"""Find, fetch and store the models of a batch: local files, or URLs by fsspec."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class FoundModel(NamedTuple):
 
 
 class _Listing(NamedTuple):
-    """The files that a pattern stands for: their names, with bytes, begin with a folder."""
+    """The files of a pattern below a folder: their names and sizes in bytes."""
 
     folder: str
     files: list[tuple[str, int]]
 
 
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
-    """Return the models that patterns stand for, each once, in the order of their names.
+    """Return the models of the patterns, each once, sorted by name.
 
     A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards, with
     ``**`` for any folders. A result has below ``output`` the path that its model has below the
     folder, or below the part of the pattern without wildcards. What is in ``output`` is no model.
 
     Raises:
-        UsageError: A pattern stands for nothing, or two models for one result.
+        UsageError: A pattern matches nothing, or two models have the same result path.
     """
     results: dict[str, FoundModel] = {}
     seen: set[str] = set()
@@ -61,7 +61,7 @@ def _listed(pattern: str, output: str) -> _Listing:
     if os.path.isdir(pattern):
         below = os.path.join(glob.escape(pattern), "**", "*.onnx")
         return _Listing(pattern, list(_files(below, output)))
-    if os.path.exists(pattern):  # a name with brackets in it is none with wildcards
+    if os.path.exists(pattern):  # an existing file with brackets in its name is no pattern
         return _Listing(os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))])
     return _Listing(_without_wildcards(pattern), list(_files(pattern, output)))
 
@@ -117,7 +117,7 @@ def fetch(url: str, folder: str) -> str:
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
         for location in external_locations(local):
-            if _is_beside(location):  # what is elsewhere is refused when the model is loaded
+            if _is_beside(location):  # data elsewhere is refused when the model is loaded
                 beside = os.path.join(folder, location)
                 os.makedirs(os.path.dirname(beside), exist_ok=True)
                 files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
@@ -145,7 +145,7 @@ def _is_beside(location: str) -> bool:
 
 @contextlib.contextmanager
 def _errors(url: str) -> Iterator[None]:
-    """Whatever a store raises, and each has errors of its own, is one error about the URL."""
+    """Turn the errors of a file system, whatever their class, into one that names the URL."""
     try:
         yield
     except OnnxFoldError:

@@ -1,4 +1,4 @@
-"""What became of the models of a batch: the journal, and what `onnxfold batch` prints."""
+"""Results of a batch: the journal, and the output of `onnxfold batch`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Status = Literal["done", "unchanged", "planned", "failed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one model.
+    """The result of one model.
 
     Attributes:
         source: Path or URL of the model.
@@ -30,7 +30,7 @@ class Outcome:
             if nothing more was asked for.
         reason: Why it failed.
         differs: Whether it failed because the result does not compute the same (``check``).
-        is_final: Whether it failed for what it is: the same model fails again.
+        is_final: Whether the same model would fail again.
         key: Stands for the content of the model, the options and the version of onnxfold.
         written: Stands for the content of what was written.
         nodes_before, nodes_after: Nodes of all graphs and functions.
@@ -65,7 +65,7 @@ class Outcome:
 
 @dataclass(repr=False)
 class Batch(Shown, text="onnxfold.batches.outcome:batch_text"):
-    """What became of all models, in their order.
+    """The results of all models, in their order.
 
     Attributes:
         outcomes: One for each model.
@@ -80,7 +80,7 @@ class Batch(Shown, text="onnxfold.batches.outcome:batch_text"):
 
     @property
     def failed(self) -> list[Outcome]:
-        """The models that have no result, with the reasons."""
+        """The models without a result, with the reasons."""
         return [o for o in self.outcomes if o.status == "failed"]
 
     def count(self) -> dict[str, int]:
@@ -100,13 +100,13 @@ class Batch(Shown, text="onnxfold.batches.outcome:batch_text"):
 class Journal:
     """A file with a line of JSON for each model; the last line about a target counts.
 
-    A line that is not complete, because the process was killed, is passed over.
+    An incomplete line of a killed process is ignored.
 
     Args:
         path: The file, which is created with the first line.
 
     Raises:
-        UsageError: The file is something else, or cannot be read.
+        UsageError: The file is no journal, or cannot be read.
     """
 
     def __init__(self, path: str) -> None:
@@ -139,7 +139,7 @@ def _outcome(line: str) -> Outcome | None:
 
 @rendered
 def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Return sums, and the models that have no result; each model if ``verbose``."""
+    """Return the totals and the models without a result; all models if ``verbose``."""
     if verbose:
         yield _each(result.outcomes)
         yield ""

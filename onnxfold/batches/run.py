@@ -1,4 +1,4 @@
-"""Running a batch: which models there are, who works on them, and what came of it."""
+"""Run a batch: find the models, distribute them to workers, and collect the results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any
 
 from onnxfold import isolated
 from onnxfold.batches.models import find
@@ -16,26 +16,28 @@ from onnxfold.batches.outcome import Batch, Journal, Outcome
 from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
-from onnxfold.options import Check, CheckedOptionArguments, Options, checked_options_of
+from onnxfold.options import CheckedOptionArguments, Options, options_of
+from onnxfold.signatures import Positive, checked
 from onnxfold.urls import is_url
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _JOURNAL = "onnxfold-batch.jsonl"
-# What a model costs whatever its size, in bytes of its file: for the progress only.
+# The fixed cost of a model in bytes of its file, for the progress bar only.
 _BYTES_OF_A_MODEL = 1 << 20
 
-PathLike = Union[str, "os.PathLike[str]"]
+PathLike = str | os.PathLike[str]
 Progress = Callable[[str, int, int], None]
 
 
+@checked
 def batch(
     sources: PathLike | Sequence[PathLike],
     output: PathLike,
     /,
     *,
-    workers: int | None = None,
+    workers: Positive | None = None,
     executor: Executor | None = None,
     scheduler: str | None = None,
     memory: int | None = None,
@@ -69,13 +71,15 @@ def batch(
         UsageError: There is no such model, or an option is invalid. Nothing was done.
     """
     began = time.perf_counter()
-    sent = _as_json(*checked_options_of(options))
+    sent = _as_json(options_of(options))
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
     if journal is None and is_url(output):
         raise UsageError("a journal must be given where the results go to a URL")
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    if not given:
+        raise UsageError("sources is empty: give at least one model")
     models = find(given, output)
     kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
     tasks = [
@@ -83,7 +87,7 @@ def batch(
             *(model.source, model.target, sent, only_plan, timeout, memory),
             before=kept.before.get(model.target),
         )
-        # the largest first: no worker begins one when the others have nothing left to do
+        # the largest first, so that no worker starts a large model last
         for model in sorted(models, key=lambda m: m.nbytes, reverse=True)
     ]
     outcomes: dict[str, Outcome] = {}
@@ -123,14 +127,14 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
         yield future.result() if error is None else lost(futures[future], error)
 
 
-def _as_json(options: Options, check: Check) -> dict[str, Any]:
-    """Return options as they are sent to another process.
+def _as_json(options: Options) -> dict[str, Any]:
+    """Return the options in the form that is sent to another process.
 
     Raises:
         UsageError: One of them cannot be sent, or names a file that does not exist.
     """
-    feeds: Sequence[Any] = [] if check.feeds is None else [check.feeds]
-    sent = {**vars(options), **vars(check), "feeds": feeds}
+    feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
+    sent = {**vars(options), "feeds": feeds}
     for name in ("rules", "feeds", "custom_ops"):
         try:
             sent[name] = [os.path.abspath(path) for path in sent[name]]

@@ -1,4 +1,4 @@
-"""Optimizing one model of a batch, wherever that is: here, or on another machine."""
+"""Optimize one model of a batch, on this machine or another one."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
-from onnxfold.options import checked_options_of
+from onnxfold.options import options_of
 from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
 from onnxfold.urls import is_url
 
-# A process that is killed from outside, by the system for want of memory or by a person, was
-# perhaps not at fault: the model is tried again.
+# A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
+# fault: the model is tried again.
 _KILLED = (-9, -15)
 
-# Bytes of memory of a model whose process is not used again: it may not give all of it back.
+# Bytes of a model above which its process is not used again, as it may keep some of the memory.
 _LARGE = 1 << 30
 
-_shares: dict[int, _MemoryShare] = {}  # by process: a fork has none of its origin's
+_shares: dict[int, _MemoryShare] = {}  # by process: a fork must not use the shares of its parent
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done with one model; can be sent to another machine.
+    """A model and what to do with it; can be sent to another machine.
 
     Attributes:
         source: Path or URL of the model.
@@ -61,7 +61,7 @@ class Task:
 
 
 def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
-    """Optimize a model, as soon as there is the memory that it takes.
+    """Optimize a model as soon as enough memory is free.
 
     Args:
         task: The model, and what is to be done.
@@ -164,7 +164,7 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
         differs = isinstance(error, CheckFailedError)
         told = {"differs": differs, "is_final": differs or isinstance(error, ModelError)}
         return {"status": "failed", "reason": str(error), **told}, []
-    except Exception as error:  # the next model is another one
+    except Exception as error:  # cached results are of no use to the next model
         reason = f"{type(error).__name__}: {error} (this is a bug)"
         return {"status": "failed", "reason": reason}, []
 
@@ -181,7 +181,7 @@ def lost(task: Task, error: BaseException) -> Outcome:
 
 @contextlib.contextmanager
 def _local(source: str) -> Iterator[str]:
-    """The model as a file of this machine."""
+    """Return the model as a local file."""
     if not is_url(source):
         yield source
         return
@@ -194,13 +194,13 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
         return before.key == outcome.key and before.is_final
     try:
         return before.written == _content(outcome.target)
-    except (OnnxFoldError, OSError):  # it is not there any more
+    except (OnnxFoldError, OSError):  # it was removed meanwhile
         return False
 
 
 def _key(task: Task, source: str) -> str:
-    """Stands for the model, the options, the files with rules and the version of onnxfold."""
-    options = {**task.options, "check": checked_options_of(task.options)[1].seeds > 0}
+    """Return a key of the model, the options, the files with rules and the version of onnxfold."""
+    options = {**task.options, "check": options_of(task.options).seeds > 0}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
         path = Path(options["feeds"])  # reading them tells what is missing
@@ -211,7 +211,7 @@ def _key(task: Task, source: str) -> str:
 
 
 def _content(path: str) -> str:
-    """Stands for the content of a model and its external data; at a URL, for their version."""
+    """Return a key of the content of a model and its external data; of their version at a URL."""
     if is_url(path):
         return models.version_of(path)
     folder = Path(path).parent
@@ -223,7 +223,7 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Bytes of memory that are given out to threads, first come, first served."""
+    """Memory that threads reserve, first come, first served."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -232,7 +232,7 @@ class _MemoryShare:
 
     @contextlib.contextmanager
     def of(self, nbytes: int, limit: int) -> Iterator[None]:
-        """Hold some bytes; wait until no more than a limit, bytes, is held with them."""
+        """Reserve bytes; wait until the sum of all reservations is within a limit in bytes."""
         turn = object()
         with self._condition:
             self._waiting.append(turn)

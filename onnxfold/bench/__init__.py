@@ -1,1 +1,1 @@
-"""What onnxruntime makes of models, and how long they take it: measuring, printing is elsewhere."""
+"""Measure how models run on onnxruntime: fused ops, session creation, run time and memory."""

@@ -1,6 +1,6 @@
-"""What onnxruntime makes of a model, what opening it takes, and what runs take.
+"""Measure the ops onnxruntime runs for a model, session creation, and runs.
 
-Several things are timed in turns: what disturbs the machine disturbs all of them.
+Measurements are interleaved, so that a disturbance of the machine affects all models alike.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 Runner = Callable[[], Any]
 
-_LONGEST = 1800  # seconds for opening a model once
-_LEAST = 0.002  # seconds of one turn: what takes less runs several times in it
+_LONGEST = 1800  # seconds that creating a session may take
+_LEAST = 0.002  # seconds of one measurement; shorter runs are repeated within it
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of several measurements the median and the least."""
+    """The median and the minimum of several measurements."""
 
     median: float
     least: float
 
 
 def spread(measured: Iterable[float]) -> Spread:
-    """Of at least one measurement."""
+    """Return the median and the minimum of at least one measurement."""
     measured = list(measured)
     return Spread(statistics.median(measured), min(measured))
 
@@ -65,7 +65,7 @@ class Benched:
 
     @property
     def name(self) -> str:
-        """What it is called in tables."""
+        """The name of the model in tables."""
         is_split = self.arguments is not None and "runtime_constants" in self.arguments
         return f"{self.path} split" if is_split else self.path
 
@@ -84,16 +84,16 @@ class Benched:
             return Session(self.path, options, providers, **self.arguments)
         except OnnxFoldError:
             raise
-        except Exception as error:  # onnxruntime's exceptions have no base of their own
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             if self.arguments is None:
-                storage.load(self.path)  # whose errors tell what is missing or damaged
+                storage.load(self.path)  # its errors say what is missing or damaged
             reason = f"onnxruntime does not take it: {message_of(error)}"
             raise ModelError(reason, file=self.path) from error
 
 
 @dataclass(frozen=True)
 class Opening:
-    """What creating a session takes, each time in a new process.
+    """Time and memory of creating a session, each time in a new process.
 
     Attributes:
         cpu_seconds: User and system time.
@@ -107,7 +107,7 @@ class Opening:
 
 
 def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
-    """Return how many nodes of each op onnxruntime runs when it has applied all its optimizations.
+    """Return the number of nodes of each op after all optimizations of onnxruntime.
 
     Nodes of subgraphs are counted, constants are not. An op that is not ONNX's own has its domain
     before its name: ``com.microsoft::Gelu``.
@@ -165,7 +165,7 @@ def _in_child(
 
 
 def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Open a model in this process, which `isolated` has started: no memory is warm there.
+    """Create a session in this process, which `isolated` has started for it.
 
     Args:
         request: "path", "arguments" and "custom_ops" of a `Benched`, and "providers"; "optimized"

@@ -1,4 +1,4 @@
-"""Models and bundles side by side on onnxruntime as users run it, with all its optimizations."""
+"""Compare models and bundles on onnxruntime with its default optimizations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import MissingFileError, UsageError, about, check_amounts
+from onnxfold.errors import MissingFileError, UsageError, about
 from onnxfold.onnxruntime_sessions import (
     array_of,
     available_providers,
@@ -40,13 +40,12 @@ from onnxfold.onnxruntime_sessions import (
     ort_value,
     session_options,
 )
+from onnxfold.options import SplitArguments
 from onnxfold.runtime.bundles.bundle import is_bundle
 from onnxfold.runtime.sessions.folding import Placement
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.shown import Shown
-
-if TYPE_CHECKING:
-    from onnxfold.runtime.split import SplitArguments
+from onnxfold.signatures import Positive, checked
 
 PathLike = str | os.PathLike[str]
 
@@ -58,7 +57,7 @@ _MOST_PROFILED = 10  # runs
 
 @dataclass(frozen=True)
 class FoldBench:
-    """What folding costs, of a bundle or of a model that is split.
+    """The cost of folding the runtime constants of a bundle or of a split model.
 
     Attributes:
         seconds: Wall time of folding once for a setting of the runtime constants, opening
@@ -77,7 +76,7 @@ class FoldBench:
 
 @dataclass(frozen=True)
 class ModelBench:
-    """One of the models.
+    """The figures of one model.
 
     Attributes:
         model: Its path.
@@ -108,18 +107,18 @@ class ModelBench:
 
     @property
     def nodes(self) -> int:
-        """How many nodes onnxruntime runs in the end."""
+        """The number of nodes after onnxruntime's optimizations."""
         return sum(self.ops.values())
 
     @property
     def fused(self) -> dict[str, int]:
-        """Those of the ops that are not ONNX's own."""
+        """The number of these nodes with ops of other domains: fused ones."""
         return {op: n for op, n in self.ops.items() if "::" in op and not op.startswith("ai.onnx")}
 
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
-    """Models side by side.
+    """The figures of several models on the same inputs.
 
     Attributes:
         models: In the order they were given; the first is what the others are compared with.
@@ -142,6 +141,7 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
         return {**asdict(self), "models": models}
 
 
+@checked
 def bench_models(
     models: Sequence[PathLike],
     *,
@@ -153,7 +153,7 @@ def bench_models(
     threads: Sequence[int] = (1, ALL_THREADS),
     providers: Sequence[str] | None = None,
     custom_ops: Sequence[PathLike] = (),
-    rounds: int = 20,
+    rounds: Positive = 20,
     seed: int = 0,
     backend: str = "auto",
     specialize: bool = False,
@@ -182,9 +182,6 @@ def bench_models(
         UsageError: An argument does not fit, or a model does not run on the inputs.
         ModelError: A file cannot be read, or onnxruntime does not take a model.
     """
-    if rounds < 1:
-        raise UsageError(f"rounds must be positive, got {rounds}")
-    check_amounts(rtol=rtol, atol=atol, ulp=ulp)
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
     chosen = available_providers(providers)
@@ -248,7 +245,7 @@ def _benched(
         reason = "give the model that the bundle was made of before it, to compare with"
         raise UsageError(reason, file=paths[0])
     for each in found:
-        if not os.path.exists(each.path):  # before anything takes long
+        if not os.path.exists(each.path):  # before measuring
             raise MissingFileError(file=each.path)
         if each.arguments is None and os.path.isdir(each.path):
             raise UsageError("not a bundle: it has no manifest.json", file=each.path)
@@ -273,14 +270,14 @@ def _feeds(
 ) -> tuple[Feeds, dict[str, int]]:
     """Return the inputs by name, and the sizes of dynamic dimensions where they were made up."""
     names = symbols_of(first.inputs)
-    check_names(dims, names)
+    check_names(dims, first.inputs)
     if given is not None:
         return next(iter(given_feeds(given, first.inputs, first.overridable).values())), {}
 
     def run(fed: Feeds) -> None:
         try:
             _run_of(session, fed)()
-        except Exception as error:  # onnxruntime's exceptions have no base of their own
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise CannotRun(message_of(error)) from error
 
     usual = usual_sizes(names, dims, _USUAL_SIZE)
@@ -289,7 +286,7 @@ def _feeds(
 
 
 def _run_of(session: Any, fed: Feeds) -> Runner:
-    """Runs a session on those of the feeds that it has inputs for, converted once."""
+    """Run a session on the feeds that it has inputs for, converted once."""
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     mine = {name: feed for name, feed in fed.items() if name in names}
     outputs = [output.name for output in session.get_outputs()]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import pkgutil
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
 from onnxfold.errors import UsageError
-from onnxfold.options import byte_size
+from onnxfold.options import CheckedOptionArguments, Options, SplitArguments, byte_size
+from onnxfold.signatures import entries, hints_of
 
 PATH = click.Path(readable=False)
 FOLDER = click.Path(readable=False, file_okay=False)
@@ -44,7 +45,8 @@ size_in_bytes = _reader(byte_size)
 
 def several(*names: str, help: str, **more: Any) -> Callable[[Command], Command]:
     """Return an option that may be given several times."""
-    return click.option(*names, multiple=True, help=f"{help}; may be repeated.", **more)
+    text = f"{help.removesuffix('.')}; may be repeated."
+    return click.option(*names, multiple=True, help=text, **more)
 
 
 def named(read: Callable[[str], Any], *names: str, **more: Any) -> Callable[[Command], Command]:
@@ -138,13 +140,45 @@ def section(title: str, *options: Callable[[Command], Command]) -> Callable[[Com
     return decorate
 
 
-LEVEL = click.option(
+_HINTS = hints_of(CheckedOptionArguments) | hints_of(SplitArguments)
+_TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
+
+
+def option(*names: str, **how: Any) -> Callable[[Command], Command]:
+    """Return the option for an argument that `onnxfold.options` declares.
+
+    Args:
+        names: Names of the option; and of the argument, if that has another one.
+        how: What does not follow from the declaration.
+    """
+    argument = names[-1].lstrip("-").replace("-", "_")
+    hint = _HINTS[argument]
+    kinds = [hint, *get_args(hint)]
+    how = {"help": _TEXTS.get(argument, ""), **how}
+    if Mapping[str, int] in kinds:
+        return sizes(*names, **how)
+    if get_origin(hint) in (Iterable, Sequence):
+        return several(*names, **{"type": None if kinds[1:] == [str] else PATH, **how})
+    choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+    form: dict[str, Any] = {"type": PATH, "metavar": "PATH"}
+    if choices:
+        texts = [choice for choice in choices if isinstance(choice, str)]
+        form = {"type": click.Choice(texts) if texts else click.IntRange(choices[0], choices[-1])}
+    elif hint is bool:
+        form = {"is_flag": True}
+    elif int in kinds and str in kinds:
+        form = {"type": size_in_bytes, "metavar": "BYTES"}
+    elif int in kinds or float in kinds:
+        form = {"type": (click.IntRange if int in kinds else click.FloatRange)(min=0)}
+    default = getattr(Options, argument, False if hint is bool else None)
+    form |= {"default": default, "show_default": isinstance(default, str)}
+    return click.option(*names, **{**form, **how})
+
+
+LEVEL = option(
     "-O",
     "--level",
-    type=click.IntRange(0, 2),
-    default=1,
-    show_default=True,
-    help="0: fold constants; 1: also rules that keep every bit; 2: also inexact rules.",
+    default=lambda: 1 if click.get_current_context().params.get("target") is None else 2,
 )
 REPORT = click.option(
     "--report",
@@ -160,62 +194,27 @@ PROVIDERS = several(
     help="Execution provider of onnxruntime, by default CPUExecutionProvider",
 )
 _COMPARISON = (
-    click.option(
-        "--feeds",
-        type=PATH,
-        metavar="PATH",
-        help="Inputs to use instead of random ones: an .npz file, or a folder with input_0.pb, ...",
-    ),
-    click.option(
-        "--rtol",
-        type=click.FloatRange(min=0),
-        help="Relative tolerance; once a tolerance is given, those not given are 0.",
-    ),
-    click.option("--atol", type=click.FloatRange(min=0), help="Absolute tolerance."),
-    click.option(
-        "--ulp", type=click.IntRange(min=0), metavar="N", help="Units in the last place to allow."
-    ),
-    several(
-        "--custom-ops",
-        type=PATH,
-        metavar="LIBRARY",
-        help="Shared library with custom ops of the model, for onnxruntime",
-    ),
+    option("--feeds"),
+    option("--rtol"),
+    option("--atol"),
+    option("--ulp", metavar="N"),
+    option("--custom-ops", metavar="LIBRARY"),
 )
 comparison_options = section("Inputs and tolerances", *_COMPARISON)
 """The inputs and tolerances of a comparison; those that are not given are None."""
 check_options = section(
     "Check",
-    click.option(
-        "--check",
-        type=click.IntRange(min=0),
-        default=0,
-        metavar="N",
-        help="Compare with IN on N random inputs before OUT is put in place; the next six options "
-        "ask for it, too.",
-    ),
+    option("--check", metavar="N"),
     *_COMPARISON,
-    sizes("--check-dim", "check_dims", help="Size of a dynamic dimension to compare with"),
+    option("--check-dim", "check_dims"),
 )
-"""All arguments of `onnxfold.options.Check`."""
+"""What `onnxfold.options.CheckedOptionArguments` adds."""
 
 runtime_options = section(
     "Runtime constants",
-    several(
-        "--runtime-const",
-        "runtime_constants",
-        metavar="GLOB",
-        help="Input, or weight, that stays the same over many runs",
-    ),
-    click.option(
-        "--overridable", is_flag=True, help="Also fold every input that has a default value."
-    ),
-    click.option(
-        "--max-cache",
-        type=size_in_bytes,
-        metavar="BYTES",
-        help="Bytes that cached tensors may take at nominal sizes.",
-    ),
+    option("--runtime-const", "runtime_constants", metavar="GLOB"),
+    option("--overridable"),
+    option("--max-cache", type=size_in_bytes, metavar="BYTES"),
     click.option(
         "--backend",
         metavar="[auto|iree|onnx-mlir|onnxruntime]",
@@ -225,11 +224,6 @@ runtime_options = section(
         help="What runs runtime_fold; iree and onnx-mlir compile it, auto uses kernels of a "
         "bundle that are faster than onnxruntime.",
     ),
-    several(
-        "--backend-option",
-        "backend_options",
-        metavar="OPTION",
-        help="Option for the backend's compiler: --backend-option=-O2",
-    ),
+    option("--backend-option", "backend_options", metavar="OPTION"),
 )
 """What `split` and `bench` fold when a model runs, and by what."""

@@ -118,7 +118,7 @@ def optimize(
             fsync=not no_fsync,
             progress=progress,
             advise=advise,
-            count_withheld=as_json or not quiet,
+            count_withheld=as_json or is_verbose(),
             report=report,
             dump_ir=dump_ir,
             **options,

@@ -11,9 +11,9 @@ from onnxfold.cli.arguments import (
     LEVEL,
     PATH,
     REPORT,
+    option,
     output_options,
     runtime_options,
-    sizes,
 )
 from onnxfold.cli.output import write, write_json
 from onnxfold.errors import about
@@ -23,33 +23,15 @@ from onnxfold.errors import about
 @click.argument("source", metavar="IN", type=PATH)
 @click.option("-o", "--output", type=FOLDER, metavar="DIR", required=True, help="Folder to write.")
 @runtime_options
-@click.option(
-    "--fold-at",
-    type=click.Choice(["compile", "runtime"]),
-    default="compile",
-    show_default=True,
-    help="compile: fold constants now; runtime: leave them to runtime_fold, for a smaller bundle.",
-)
-@sizes("--nominal", help="Assumed size of a symbolic dimension, for the cut and for timing kernels")
+@option("--fold-at", default="compile")
+@option("--nominal")
 @click.option(
     "--strict-backend",
     is_flag=True,
     help="Write nothing unless the backend compiles all of runtime_fold.",
 )
-@click.option(
-    "--compile-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
-    show_default=True,
-    metavar="S",
-    help="Time limit of one compilation.",
-)
-@click.option(
-    "--dump-ir",
-    type=PATH,
-    metavar="DIR",
-    help="Write both parts as .dot and the stages of the compilation of runtime_fold.",
-)
+@option("--compile-seconds", default=120.0, metavar="S")
+@option("--dump-ir", metavar="DIR")
 @LEVEL
 @REPORT
 @click.option("--no-fsync", is_flag=True, help="Do not wait for the disk.")

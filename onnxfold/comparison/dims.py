@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,13 +70,16 @@ def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> di
     }
 
 
-def check_names(sizes: Mapping[str, object], known: Collection[str]) -> None:
-    """Refuse sizes of dimensions that there are not.
+def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None:
+    """Refuse sizes of dimensions that inputs do not have; the text of an expression is a name, too.
 
     Raises:
         UsageError: There is one.
     """
-    for name in sorted(sizes.keys() - set(known)):
+    dims = (dim for value in inputs for dim in value.shape or ())
+    texts = [d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value is not None]
+    known = {*symbols_of(inputs), *texts}
+    for name in sorted(sizes.keys() - known):
         raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
 
 

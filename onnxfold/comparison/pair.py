@@ -25,17 +25,19 @@ from onnxfold.comparison.runners import (
     open_runner,
 )
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import ModelError, UsageError, about, check_amounts
+from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.graphs import shaped
 from onnxfold.onnxruntime_sessions import available_providers
+from onnxfold.signatures import Positive, checked
 from onnxfold.storage import ModelLike, PathLike
 
 
+@checked
 def compare(
     a: ModelLike,
     b: ModelLike,
     *,
-    seeds: int = 1,
+    seeds: Positive = 1,
     feeds: GivenFeeds | None = None,
     dims: Mapping[str, int] | None = None,
     rtol: float = 0.0,
@@ -75,12 +77,9 @@ def compare(
 
     Raises:
         ModelError: A file cannot be read, or the first model cannot be run.
-        UsageError: The feeds or sizes do not fit the first model, `seeds` is not positive, or
-            onnxruntime cannot load a provider or a library.
+        UsageError: The feeds or sizes do not fit the first model, or onnxruntime cannot load a
+            provider or a library.
     """
-    if seeds < 1:
-        raise UsageError(f"seeds must be positive, got {seeds}")
-    check_amounts(rtol=rtol, atol=atol, ulp=ulp)
     chosen = available_providers(providers)
     with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
         result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)

@@ -35,7 +35,7 @@ class Trials:
     Sizes that are given are not tried, and usual ones, of all dimensions, before others.
 
     Raises:
-        UsageError: No input has a dimension of a name in `dims`, or a size is negative.
+        UsageError: No input has a dimension of a name in `dims`.
     """
 
     def __init__(
@@ -46,10 +46,7 @@ class Trials:
         usual: Mapping[str, int] | None = None,
     ) -> None:
         names = symbols_of(inputs)
-        check_names(dims, names)
-        for name, size in dims.items():
-            if size < 0:
-                raise UsageError(f"the size of dimension {name!r} is negative: {size}")
+        check_names(dims, inputs)
         self._inputs = inputs
         self._model, self._dims = model, dims
         self._demanded: dict[str, int] | None = None

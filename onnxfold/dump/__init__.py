@@ -1,1 +1,1 @@
-"""Graphs on paper: as ONNX text, as drawings, and what a pass has changed of them."""
+"""Graphs as ONNX text, as drawings, and as diffs of the passes."""

@@ -1,4 +1,4 @@
-"""A model as a drawing in Graphviz's language, coloured by what changes from run to run."""
+"""Draw a model in Graphviz's language, coloured by constness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing. Graphs in nodes, and functions, are boxes of their own.
 
     Runtime constants are those that the model's metadata record.
-    Whatever names hold, it is shown and nothing of it obeyed. Nodes of the model are in order.
+    Names are escaped. Nodes are in the order of the model.
     """
     drawing = _Drawing(ConstnessAnalysis(model, select_runtime_constants(model)))
     drawing.graph(model.graph)

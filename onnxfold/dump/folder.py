@@ -24,7 +24,7 @@ _SMALL = 128  # bytes of a tensor whose elements are written
 
 
 class Dump:
-    """Writes what each pass makes of a model; an `onnxfold.passes.context.Observer`.
+    """Write the model after each pass; an `onnxfold.passes.context.Observer`.
 
     ``00-source.txt`` and ``.dot`` are the model as it came. A pass that changed something adds the
     same two with the next number and its name, and ``.diff`` with the lines that it changed.
@@ -57,12 +57,12 @@ class Dump:
         self._write("source", model, {"txt": text})
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Write what a pass has left, if it has changed anything.
+        """Write the model after a pass that changed it.
 
         Raises:
             OnnxFoldError: The folder cannot be written.
         """
-        if model is not self._model:  # the run begins again with fewer rules
+        if model is not self._model:  # the run starts again with fewer rules
             self._begin(model)
             return
         text = _text_of(model)
@@ -97,13 +97,13 @@ def _text_of(model: ir.Model) -> str:
     """
     try:
         return str(onnx.printer.to_text(to_proto(model, _leave_out)))
-    except UnicodeDecodeError as error:  # texts in attributes may be any bytes
+    except UnicodeDecodeError as error:  # strings in attributes may be any bytes
         return error.object.decode("utf-8", "backslashreplace")
 
 
 def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
     if tensor.dtype == ir.DataType.STRING:
-        return False  # it is in memory, and has no bytes of its own
+        return False  # a tensor in memory without bytes of its own
     nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
     is_known = not is_a(tensor, BufferTensor) or tensor.buffer.is_known
     if nbytes <= _SMALL and is_known:

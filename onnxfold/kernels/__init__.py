@@ -1,4 +1,4 @@
-"""NumPy kernels, one family of ops a file; importing the package fills the table."""
+"""NumPy kernels, one file for each family of ops; importing the package registers them."""
 
 from onnxfold.kernels import cast, elementwise, layout
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable, all_kernels, find

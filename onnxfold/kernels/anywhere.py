@@ -1,4 +1,4 @@
-"""Element-wise ops of which onnxruntime makes the same wherever an element is."""
+"""Element-wise ops whose results in onnxruntime do not depend on the position of an element."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ EXACT_ANYWHERE, VECTORIZED, _ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED,
 
 
 def is_misordered(op_type: str, dtype: ir.DataType) -> bool:
-    """Return whether what onnxruntime makes of an element may depend on its place.
+    """Return whether onnxruntime's result for an element may depend on its position.
 
-    In vector registers it takes the lower half of an int64 for a signed number.
+    Its SIMD code compares the lower halves of int64 as signed numbers.
     """
     return op_type in _ORDERING and dtype == ir.DataType.INT64
 
 
 def in_pieces(operation: Operation) -> NumpyKernel | None:
-    """Return a kernel by which onnxruntime computes any piece of the operation's result by itself.
+    """Return a kernel by which onnxruntime computes any piece of the operation's result separately.
 
-    None where the bits of an element may depend on its place, and where onnxruntime has no kernel.
+    None if the bits of an element may depend on its position, or if onnxruntime has no kernel.
     """
     node, (first, *others) = operation.node, operation.operands
     is_free = node.op_type in (*EXACT_ANYWHERE, *VECTORIZED)
@@ -49,10 +49,10 @@ def in_pieces(operation: Operation) -> NumpyKernel | None:
 
 @functools.cache
 def _of_pieces(model: bytes) -> Callable[..., Array] | None:
-    """Runs a model of one node on the elements of an array, by one thread."""
+    """Return a function that runs a model of one node on an array's elements, with one thread."""
     try:
         session = open_session(model, session_options(threads=1, node_by_node=True))
-    except Exception:  # onnxruntime raises many classes without a common base
+    except Exception:  # the exceptions of onnxruntime have no common base class
         return None
 
     def compute(x: Array, **_: Any) -> Array:

@@ -1,4 +1,4 @@
-"""The model that an engine is given: some operations, their operands, and the wanted results."""
+"""A model for an engine: some operations, their operands, and the wanted results."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from onnxfold.kernels.inference import schema_of, tensor_proto, type_of
 from onnxfold.kernels.operation import Operation, Output
 from onnxfold.pool import Buffer
 
-# Operands up to this many bytes travel inside the model, larger ones are fed in place.
+# Operands up to this many bytes are stored in the model, larger ones are fed.
 _INLINE_BYTES = 4096
 
-# Every supported onnxruntime reads it, while the model's own may be newer than the one installed;
-# it is the first in which functions may be overloaded.
+# All supported versions of onnxruntime read it, even if the model's own version is newer than the
+# installed one supports; the first version with overloads of functions.
 IR_VERSION = 10
 
-# onnxruntime promises to run models from here on.
+# The oldest opset for which onnxruntime guarantees support.
 OLDEST_OPSET = 7
 
 
 @dataclass
 class Assembly:
-    """A model without inputs but for large operands."""
+    """A model whose inputs are large operands only."""
 
     model: onnx.ModelProto
     feeds: dict[str, Buffer] = field(default_factory=dict)
-    """The large operands by their names."""
+    """The large operands by input name."""
     outputs: list[str] = field(default_factory=list)
     """Names of the wanted results."""
 
@@ -43,12 +43,12 @@ def assemble(
 ) -> Assembly:
     """Return a model of operations.
 
-    Every value gets a name of ours, in subgraphs too: what models call their values cannot clash.
+    Every value gets a new name, in subgraphs too, so that names of the model cannot clash.
 
     Args:
-        operations: Operands first. Those that are results of others in the list are wired inside
-            the model; all others must be known.
-        wanted: What to fetch.
+        operations: Operations in topological order. Operands that are results of others in the list
+            are connected in the model; all others must be known.
+        wanted: The outputs to fetch.
         functions: The model's local functions.
         opsets: Domain to version.
     """
@@ -85,7 +85,7 @@ def assemble(
 
 
 def _supply(assembly: Assembly, buffer: Buffer, name: str) -> None:
-    """Put a known operand into the model, or among what is fed to it."""
+    """Put a known operand into the model, or add it to the feeds."""
     graph = assembly.model.graph
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= _INLINE_BYTES:
@@ -96,11 +96,11 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str) -> None:
 
 
 def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
-    """Return the oldest opsets at which all the ops mean what they mean at the model's.
+    """Return the oldest opsets at which all the ops have the same meaning as at those of the model.
 
-    A model may use an opset that is newer than this onnxruntime while its ops are not. A function
-    is written for the opsets of its own, which onnxruntime applies to its body only as long as the
-    model's are no older.
+    A model may use an opset newer than this onnxruntime supports, but only ops that have not
+    changed. A function has opsets of its own, which onnxruntime applies to its body only if the
+    model's are at least as new.
     """
     opsets = dict(operations[0].opsets)
     version = 1

@@ -1,6 +1,6 @@
 """Cast and CastLike between booleans, integers of 8 to 64 bits and floats of 16 to 64.
 
-Strings are left to onnxruntime, and so are the floats of 8 bits and all that is narrower.
+Strings, 8-bit floats and all narrower types are left to onnxruntime.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def _cast_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) ->
 
 @kernel("Cast", since=6, kind=_cast_kind)
 def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
-    """The elements of ``x`` in the dtype with ONNX number ``to``.
+    """Return the elements of ``x`` in the dtype with ONNX number ``to``.
 
-    Floats are truncated toward zero to integers, integers wrap, everything but 0 is true.
-    float64 goes to 16 bit floats by way of float32, rounding twice.
+    Floats are truncated toward zero to integers, integers wrap, everything but 0 is true. float64
+    is converted to 16-bit floats through float32, which rounds twice.
     """
     return _cast(x, _numpy_dtype(to))
 
@@ -58,7 +58,7 @@ def _numpy_dtype(number: int) -> DType:
 
 @kernel("CastLike", since=15)
 def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    """The elements of ``x`` in the dtype of ``like``; see :func:`cast`."""
+    """Return the elements of ``x`` in the dtype of ``like``; see :func:`cast`."""
     return _cast(x, like.dtype)
 
 
@@ -79,7 +79,7 @@ def _refuse_out_of_range(x: Array, target: DType) -> None:
     check_allocatable(x.shape, target)
     if not x.size:
         return
-    # Bounds as float64: the upper one is exclusive, since the greatest int64 is no float.
+    # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
     info = np.iinfo(target)
     low, high = float(info.min), float(int(info.max) + 1)
     least, greatest = float(x.min()), float(x.max())

@@ -1,7 +1,7 @@
 """Chains of element-wise work, views and concatenations, computed block by block.
 
-A chain is a graph of expressions. Views have no expression: they are applied to the arrays at the
-leaves, broadcast to the shape that is viewed.
+A chain is a graph of expressions. Views are not expressions: they are applied to the arrays at the
+leaves, which are broadcast to the viewed shape first.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from onnxfold.pool import Buffer
 from onnxfold.pool.blocks import KEPT_BYTES, Box, boxes, copy, distance, fast_axis
 from onnxfold.pool.buffer import Array, distinct
 
-# What one step reads and writes at a time, bytes: a few of them fit the second-level cache.
+# Bytes that a step reads and writes at a time: a few of these fit the second-level cache.
 _PIECE = 1 << 17
-# Where rows and columns change places, a piece has this many elements along the row.
+# Elements along the row in a piece where rows and columns are exchanged.
 _COLUMNS = 64
 
 
 class Leaf:
-    """The elements of a known buffer, as a view of any strides."""
+    """The elements of a known buffer, as a view with any strides."""
 
     def __init__(self, buffer: Buffer, array: Array) -> None:
         self.buffer = buffer
@@ -37,7 +37,7 @@ class Leaf:
 
 
 class Step:
-    """Element-wise work; None is an omitted operand, those of fewer elements are leaves."""
+    """An element-wise operation; omitted operands are None, broadcast operands are leaves."""
 
     def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
         shape = broadcast_shape(*(e.shape for e in operands if e is not None))
@@ -50,7 +50,7 @@ class Step:
 
     @functools.cached_property
     def call(self) -> Callable[..., Any]:
-        """Computes the elements, of arrays in the place of the operands."""
+        """The function that computes the elements from arrays of the operands."""
         kernel, node = self.operation.kernel, self.operation.node
         assert kernel is not None
         arguments = kernel.arguments(
@@ -60,7 +60,7 @@ class Step:
 
 
 class Joined:
-    """Expressions one after the other along an axis."""
+    """Expressions concatenated along an axis."""
 
     def __init__(self, parts: Sequence[Chain], axis: int) -> None:
         self.parts = parts
@@ -71,7 +71,7 @@ class Joined:
         self.shape: tuple[int, ...] = (*first[:axis], length, *first[axis + 1 :])
 
     def fill(self, box: Box, target: Array) -> None:
-        """Put the elements in a box into ``target``."""
+        """Write the elements in a box into ``target``."""
         axis, end = self.axis, 0
         for part in self.parts:
             start, end = end, end + part.shape[axis]
@@ -87,7 +87,7 @@ Expression = Union[Leaf, Step, Joined]  # noqa: UP007 (evaluated at run time)
 
 
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
-    """Return the view that an operation gives of an expression.
+    """Return the view of an expression by an operation.
 
     Raises:
         Postpone: The result is not a view.
@@ -104,12 +104,12 @@ def viewed(operation: Operation, index: int, expression: Expression) -> Expressi
 
 
 def is_joined(expression: Expression) -> bool:
-    """Return True if a concatenation is a part of it."""
+    """Return whether an expression contains a concatenation."""
     return any(isinstance(e, Joined) for e in _in_order(expression))
 
 
 def _in_order(expression: Expression) -> list[Expression]:
-    """Return the expressions that one is made of, operands first, each once."""
+    """Return an expression and all its operands, each once, operands first."""
     order: list[Expression] = []
     seen: set[Expression] = set()
     stack: list[tuple[Expression, bool]] = [(expression, False)]
@@ -125,12 +125,12 @@ def _in_order(expression: Expression) -> list[Expression]:
 
 
 class Chain:
-    """An expression as the pool wants it: :class:`onnxfold.pool.blocks.Source`.
+    """Computes an expression block by block for the pool: :class:`onnxfold.pool.blocks.Source`.
 
     Args:
-        expression: What is computed.
+        expression: The expression.
         dtype: Its dtype.
-        compact: Give extent 1 to the axes along which all its elements repeat.
+        compact: Whether axes along which all its elements repeat get extent 1.
     """
 
     def __init__(
@@ -163,11 +163,11 @@ class Chain:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements as an array."""
+        """Bytes of the result as an array."""
         return math.prod(self.shape) * int(self.dtype.numpy().itemsize)
 
     def fill(self, box: Box, target: Array) -> None:
-        """Compute the elements in a box into ``target``, an array of its shape and any strides."""
+        """Compute the elements in a box into ``target``, an array of any strides."""
         root = self._order[-1]
         if isinstance(root, Joined):
             root.fill(box, target)
@@ -175,7 +175,7 @@ class Chain:
         if isinstance(root, Leaf):
             copy(target, self._read(root, box))
             return
-        with np.errstate(all="ignore"):  # threads have settings of their own
+        with np.errstate(all="ignore"):  # the setting is per thread
             for piece in boxes(target.shape, self._piece, self.fast_axis, _COLUMNS):
                 inner = tuple(
                     slice(b.start + p.start, b.start + p.stop)
@@ -199,9 +199,9 @@ class Chain:
         return np.asarray(made[self._order[-1]])
 
     def _read(self, expression: Leaf, box: Box) -> Array:
-        """Return the part of a leaf in a box; pages are given back when many have been read."""
+        """Return the part of a leaf in a box; release pages after many bytes."""
         part = expression.array[box]
-        # of pages that are read across, the rest is wanted soon
+        # a strided read leaves parts of its pages, which are read soon
         is_dense = distance(part) <= 4 * part.nbytes
         with self._lock:
             self._touched += part.nbytes if is_dense else part.nbytes // 4
@@ -213,7 +213,7 @@ class Chain:
         return part
 
     def release(self) -> None:
-        """Give back the mapped pages that computing has touched."""
+        """Release the mapped pages that were read."""
         for expression in self._leaves:
             expression.buffer.release_pages()
         for part in self._parts:

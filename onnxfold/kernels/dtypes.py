@@ -1,4 +1,4 @@
-"""Sets of dtypes that kernels accept, and the checks every family shares."""
+"""Sets of dtypes that kernels accept, and checks that all families of kernels share."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ INTEGERS = SIGNED | UNSIGNED
 FLOATS: frozenset[DType] = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64))
 NUMBERS = INTEGERS | FLOATS
 ORDERED = NUMBERS - {INT64}
-"""Of two numbers of these dtypes onnxruntime finds the greater one. In vector registers it compares
-the lower halves of an int64 as if they had a sign."""
+"""The dtypes that onnxruntime compares correctly. Its SIMD code compares the lower halves of int64
+as signed numbers."""
 
-# No op takes as many axes, sizes or parts.
+# Maximum number of axes, sizes or parts of an op.
 _LONGEST_LIST = 1 << 16
 
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
@@ -52,9 +52,7 @@ def require(x: Array, accepted: frozenset[DType]) -> None:
 
 
 def elementwise_on(accepted: frozenset[DType]) -> KindRule:
-    """Return the kind of a kernel that cannot fail as long as every operand's dtype is in
-    ``accepted``.
-    """
+    """Return the kind of a kernel that cannot fail if every operand's dtype is in ``accepted``."""
 
     def rule(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
         fits = all(d is None or d in accepted for d in dtypes)
@@ -72,17 +70,17 @@ def check_representable(shape: Sequence[int], dtype: DType) -> None:
         raise Unfoldable(f"a result of rank {len(shape)} is not representable")
     if min(shape, default=0) < 0:
         raise Unfoldable(f"a result of shape {list(shape)} does not exist")
-    # NumPy leaves zeros out of its own size check.
+    # NumPy's own size check ignores zeros.
     if math.prod(d for d in shape if d) * dtype.itemsize >= 1 << 63:
         raise Unfoldable(f"a result of shape {list(shape)} is not representable")
 
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
-    """Raise Unfoldable for a result that is larger than the machine's memory, and Postpone for one
-    above the ``most_bytes`` of the caller.
+    """Raise Unfoldable for a result larger than the machine's memory, and Postpone for one above
+    the ``most_bytes`` of the caller.
 
-    Called by every kernel whose result can be much larger than the bytes behind its operands,
-    before it allocates: the sizes may come from a hostile file.
+    Every kernel whose result can be much larger than its operands calls this before it allocates,
+    as the sizes may come from a hostile file.
     """
     check_representable(shape, dtype)
     size = math.prod(shape) * dtype.itemsize
@@ -94,9 +92,9 @@ def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
 
 
 def check_readable(*operands: Array) -> None:
-    """Raise Unfoldable for an operand that would take more than the machine's memory if stored.
+    """Raise Unfoldable for an operand whose elements would not fit into the machine's memory.
 
-    Called by kernels that look at every element: a zero-stride operand may have any number of them.
+    Called by kernels that read every element: a zero-stride operand may have any number of them.
     """
     for x in operands:
         if x.nbytes > _MEMORY:
@@ -104,14 +102,14 @@ def check_readable(*operands: Array) -> None:
 
 
 def normalized_axis(axis: int, rank: int) -> int:
-    """``axis`` counted from the front. Raises Unfoldable if there is no such axis."""
+    """Return ``axis`` counted from the front. Raises Unfoldable if there is no such axis."""
     if not -rank <= axis < rank:
         raise Unfoldable(f"axis {axis} is out of range for rank {rank}")
     return axis % rank
 
 
 Integers = Array | Sequence[int]
-"""A shape, axes, pads, ...: of newer opsets an operand, of older ones an attribute."""
+"""A shape, axes, pads and the like: an operand in newer opsets, an attribute in older ones."""
 
 
 def integers(x: Integers, what: str) -> list[int]:
@@ -125,7 +123,7 @@ def integers(x: Integers, what: str) -> list[int]:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the common shape by ONNX multidirectional broadcasting; no array is involved."""
+    """Return the common shape by ONNX multidirectional broadcasting, without any array."""
     rank = max(map(len, shapes))
     result = []
     for k in range(-rank, 0):

@@ -1,7 +1,7 @@
-"""Element-wise ops that IEEE 754, two's complement or logic define completely: Add ... Where.
+"""Element-wise ops that IEEE 754, two's complement or logic fully define: Add, Where and others.
 
-float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are not
-defined. The callers silence NumPy's floating point warnings once for many kernels.
+float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are undefined.
+The callers disable NumPy's floating-point warnings once for many kernels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from onnxfold.kernels.dtypes import (
 from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 
 _LOGICAL = frozenset((BOOL,))
-# Before opset 7 broadcasting was asked for by attributes; onnxruntime has no kernels for that.
+# Before opset 7, broadcasting was enabled by attributes; onnxruntime has no kernels for that.
 _BROADCASTS = 7
 
 
@@ -56,8 +56,7 @@ _EXACT: tuple[tuple[str, int, np.ufunc, frozenset[DType]], ...] = (
     ("Sqrt", 6, np.sqrt, FLOATS),
     ("Sub", _BROADCASTS, np.subtract, NUMBERS),
 )
-"""Ops, the opset from which on they are so, what computes them, and the dtypes for which that is
-exact."""
+"""Ops, the first opset, the function that computes them, and the dtypes for which it is exact."""
 
 
 def _register(op_type: str, since: int, compute: np.ufunc, accepted: frozenset[DType]) -> None:
@@ -79,20 +78,20 @@ for _row in _EXACT:
 
 @kernel("Div", since=_BROADCASTS, kind=elementwise_on(FLOATS))
 def div(a: Array, b: Array) -> Array:
-    """``a / b``; integers truncate toward zero. Integer division that traps is Unfoldable."""
+    """Return ``a / b``; integers truncate toward zero, and raise Unfoldable if they trap."""
     require(a, NUMBERS)
     if a.dtype in FLOATS:
         return np.asarray(np.divide(a, b))
     _refuse_traps(a, b)
     if a.dtype in SIGNED:
-        # NumPy's integer division floors; taking the remainder off first makes it exact.
+        # NumPy's integer division floors; subtracting the remainder first makes it exact.
         a = np.subtract(a, np.fmod(a, b))
     return np.asarray(np.floor_divide(a, b))
 
 
 @kernel("Mod", since=10)
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
-    """The remainder of integers with the sign of ``b``."""
+    """Return the remainder of integers with the sign of ``b``."""
     require(a, INTEGERS)
     if fmod:
         raise NotExact("onnxruntime computes integer fmod in float64")
@@ -111,10 +110,10 @@ def _refuse_traps(a: Array, b: Array) -> None:
 
 @kernel("Clip", since=11, kind=elementwise_on(ORDERED))
 def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset: int) -> Array:
-    """``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound does not bound.
+    """Return ``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound is ignored.
 
-    An omitted bound is the dtype's greatest *finite* value: infinities are cut to it. But for
-    bfloat16, and float16 in opset 11, it is infinity.
+    An omitted bound is the dtype's greatest *finite* value, to which infinities are clipped. For
+    bfloat16, and for float16 in opset 11, it is infinity.
     """
     require(x, ORDERED)
     finfo: Any = ml_dtypes.finfo
@@ -124,7 +123,7 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset
         least, greatest = -np.inf, np.inf
     low = np.asarray(least, x.dtype) if low is None else low.reshape(())
     high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
-    # np.maximum would let a NaN bound through and choose among 0.0 and -0.0.
+    # np.maximum would propagate a NaN bound and choose between 0.0 and -0.0.
     x = np.asarray(np.where(x < low, low, x))
     return np.asarray(np.where(high < x, high, x))
 
@@ -138,10 +137,10 @@ def _where_kind(dtypes: Sequence[DType | None], _: Mapping[str, Any]) -> Kind:
 
 @kernel("Where", since=9, kind=_where_kind)
 def where(condition: Array, x: Array, y: Array) -> Array:
-    """``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
+    """Return ``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
 
-    onnxruntime puts floats together by what is "not zero". Which -0.0 comes out as 0.0 depends on
-    the axes along which the condition and a branch repeat.
+    onnxruntime merges floats by testing for "not zero". Which -0.0 becomes 0.0 depends on the axes
+    along which the condition and a branch repeat.
     """
     if x.dtype in _SELECTED_BY_VALUE:
         check_allocatable(broadcast_shape(condition.shape, x.shape, y.shape), x.dtype)

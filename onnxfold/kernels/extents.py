@@ -1,4 +1,4 @@
-"""How much of an operand is really there: zero strides repeat elements that are stored once."""
+"""The stored extent of operands: zero strides repeat elements that are stored once."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ def stand_in(buffer: Buffer) -> Array:
 
 
 def effective_bytes(arrays: Sequence[Array | None]) -> int:
-    """Return the bytes of the largest of operands and result when zero-stride axes are counted
-    once.
-    """
+    """Return the bytes of the largest operand or result, counting repeated elements once."""
     if all(a is None or a.size <= 16 for a in arrays):
-        return 8 * 16 * 16  # scalars and the like, by the thousand: an estimate will do
+        return 8 * 16 * 16  # an estimate for scalars and the like, of which there are thousands
     present = [a for a in arrays if a is not None]
     largest = max(distinct(a).nbytes for a in present)
     if len(present) > 1:
-        # operands can be small and their broadcast large: an outer sum
+        # small operands can have a large broadcast, as in an outer sum
         collapsed = [a for a in collapse(present)[0] if a is not None]
         shape = broadcast_shape(*(a.shape for a in collapsed))
         largest = max(largest, math.prod(shape) * max(a.itemsize for a in collapsed))
@@ -39,9 +37,9 @@ def effective_bytes(arrays: Sequence[Array | None]) -> int:
 def collapse(
     arrays: Sequence[Array | None],
 ) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
-    """Cut axes along which no operand varies to extent 1; the second result is the full shape.
+    """Cut axes along which no operand varies to extent 1; also return the full shape.
 
-    None instead of the shape where there is nothing to cut.
+    If there is no such axis, the shape is None.
     """
     present = [a for a in arrays if a is not None]
     if all(a.size <= 64 for a in present):

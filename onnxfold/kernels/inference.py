@@ -1,4 +1,4 @@
-"""Types and shapes of an operation's results, from onnx's schemas, before it is computed."""
+"""Infer types and shapes of an operation's results from onnx's schemas before it is computed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from onnxfold.onnx_ir_private import uses
 from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
-"""Operands up to this many elements are shown to shape inference if they may be sizes."""
-# Sizes that no op but one that works element by element keeps: they differ, and one is 1.
+"""Elements up to which integer operands are passed to shape inference, as they may be sizes."""
+# Different sizes, one of them 1, that only element-wise ops preserve.
 _ANY_SIZES = [2, 3, 1, 5]
-# What onnx raises for nodes that are not valid.
+# The exceptions of onnx for invalid nodes.
 _REFUSED = (
     onnx.shape_inference.InferenceError,
     onnx.checker.ValidationError,
@@ -31,7 +31,7 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class ResultType:
-    """What is known of one result: a tensor's dtype and, if inferred, its shape."""
+    """The inferred type of a result: a tensor's dtype and its shape, if it is static."""
 
     dtype: ir.DataType
     """UNDEFINED for a sequence, an optional or a sparse tensor, whose shape is ()."""
@@ -40,10 +40,10 @@ class ResultType:
 
 
 def infer(operation: Operation) -> list[ResultType | None]:
-    """Return the types of the results in order; None where onnx cannot tell.
+    """Return the types of the results in order; None if onnx cannot infer them.
 
     Raises:
-        Unfoldable: the operation is invalid (onnx says why) or its result has an impossible size.
+        Unfoldable: The operation is invalid, or its result has an impossible size.
     """
     node = operation.node
     schema = schema_of(node.op_type, operation.opset, node.domain)
@@ -72,22 +72,22 @@ def infer_types(
     data: dict[str, onnx.TensorProto],
     opsets: Mapping[str, int],
 ) -> Mapping[str, onnx.TypeProto]:
-    """Return what onnx infers of the outputs of a node, by name.
+    """Return the types that onnx infers for the outputs of a node, by name.
 
     Args:
-        schema: That of its op.
+        schema: The schema of its op.
         node: The node.
-        types: Of its inputs, by name.
-        data: Those of them whose elements are known.
+        types: The types of its inputs, by name.
+        data: The inputs with known elements, by name.
         opsets: Domain to version.
 
     Raises:
-        Unfoldable: onnx does not accept the node, or would not survive it.
+        Unfoldable: onnx rejects the node, or would crash on it.
     """
     for attribute in node.attribute:
         is_wide = not -(1 << 31) <= attribute.i < 1 << 31
         if is_wide and attribute.type == onnx.AttributeProto.INT and node.op_type != "Shape":
-            # it is made a number of 32 bits, and that is used as an index without a further look
+            # onnx truncates it to 32 bits and uses it as an index without a check
             raise Unfoldable(f"shape inference: {attribute.name} is {attribute.i}")
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
@@ -101,7 +101,7 @@ def infer_types(
 
 
 def is_overwritten(node: ir.Node, index: int) -> bool:
-    """Return whether onnxruntime writes a result over an operand of a node, be it a weight.
+    """Return whether onnxruntime writes a result into an operand of a node, even a weight.
 
     It does so with the running mean and variance of a BatchNormalization in training mode.
     """
@@ -115,8 +115,8 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
     """Return whether runtimes load a model in which a computed value is a constant.
 
     Args:
-        value: All who read it are asked.
-        dtype: Of the constant.
+        value: The value, whose users are checked.
+        dtype: The dtype of the constant.
         elements: The constant; None if it is too large to be sizes or axes.
     """
     for use in uses(value):
@@ -125,7 +125,7 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
             return False
         if elements is None or elements.size > MOST_SIZES or node.domain:
             continue
-        # shape inference reads axes once they are constants, and these as int64 only
+        # shape inference reads constant axes, but only as int64
         if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
             return False
         if node.op_type == "Reshape" and index == 1 and not _is_shape(node, elements):
@@ -150,7 +150,7 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
 
 
 def _is_shape(node: ir.Node, elements: Array) -> bool:
-    """False for [0, -1] where a 0 is no copied size: a runtime lets it pass if there is nothing."""
+    """Return False for 0 and -1 with ``allowzero``, accepted by runtimes for empty tensors only."""
     allows = node.attributes.get("allowzero")
     if allows is None or not (allows.is_ref() or allows.value):
         return True
@@ -159,16 +159,16 @@ def _is_shape(node: ir.Node, elements: Array) -> bool:
 
 @functools.cache
 def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Return whether an op of ONNX works element by element, on numbers of floating point or
-    truth values.
+    """Return whether an ONNX op works element by element on operands of floating-point or boolean
+    dtypes.
 
-    Operands of one shape have a result of that shape then, whatever it is, and there is no integer
-    that could say where or how much.
+    The result then has the shape of operands of the same shape, whatever it is, and no integer is a
+    position or a count.
 
     Args:
         op_type: The op.
         opset: Version of its domain.
-        dtypes: Those of its operands, None for one that is omitted.
+        dtypes: The dtypes of its operands; None for omitted ones.
     """
     schema = schema_of(op_type, opset, "")
     kinds = onnx.defs.OpSchema.AttrType
@@ -196,9 +196,7 @@ def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, .
 
 @functools.cache
 def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType) -> bool:
-    """Return whether an input of an op may be a tensor of a dtype; also if onnx does not define the
-    op.
-    """
+    """Return whether an input of an op may have a dtype; True for ops that onnx does not define."""
     schema = schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:
         return True
@@ -207,8 +205,8 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
 
 
 def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
-    """Return integers that may be sizes. Of floats (bounds of a Range, scales of a Resize) onnx and
-    onnxruntime do not always make the same sizes.
+    """Return integers that may be sizes. From floats (bounds of a Range, scales of a Resize) onnx
+    and onnxruntime do not always compute the same sizes.
     """
     if not buffer.is_known or buffer.size > MOST_SIZES:
         return None
@@ -218,7 +216,7 @@ def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
 
 
 def tensor_proto(dtype: ir.DataType, elements: Array, name: str = "") -> onnx.TensorProto:
-    """Return a tensor of elements, which are an array of the pool."""
+    """Return a tensor of the elements of a pool array."""
     proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=elements.shape)
     if dtype == ir.DataType.STRING:
         texts = elements.reshape(-1)

@@ -1,6 +1,6 @@
 """Data movement and fills: Transpose, Reshape, Slice, Split, Concat, Gather, Shape, Range, ...
 
-Where strides can express the result it is a view, also of read-only, mapped and zero-stride inputs.
+The result is a view if strides can express it, also of read-only, mapped and zero-stride inputs.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
 
 @kernel("Identity", kind=Kind.VIEW)
 def identity(x: Array) -> Array:
-    """The input itself."""
+    """Return the input itself."""
     return x
 
 
 @kernel("Transpose", kind=Kind.VIEW)
 def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
-    """Axis ``k`` of the result is axis ``perm[k]`` of ``x``; without ``perm`` all are reversed."""
+    """Return ``x`` with axis ``perm[k]`` as axis ``k``; without ``perm`` all are reversed."""
     if perm is None:
         return np.asarray(x.T)
     if sorted(perm) != list(range(x.ndim)):
@@ -47,10 +47,10 @@ def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
 
 @kernel("Reshape", since=5, kind=Kind.VIEW)
 def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
-    """The elements of ``x`` in the same order in another shape.
+    """Return the elements of ``x`` in the same order in another shape.
 
-    0 keeps the dimension of ``x`` at that place (with ``allowzero=1`` it means 0), one -1 is what
-    remains. A copy is made only where no strides can express the result.
+    0 keeps the dimension of ``x`` at that index (with ``allowzero=1`` it means 0), and one -1 is
+    inferred. A copy is made only if strides cannot express the result.
     """
     return _reshaped(x, _target_shape(x.shape, integers(shape, "shape"), bool(allowzero)))
 
@@ -80,7 +80,7 @@ def _reshaped(x: Array, shape: Sequence[int]) -> Array:
     check_representable(shape, x.dtype)
     if x.flags.c_contiguous:
         return np.reshape(x, shape)
-    # a copy only where no strides express the result
+    # a copy only if strides cannot express the result
     if _RESHAPES_WITHOUT_COPY:
         with contextlib.suppress(ValueError):
             return np.reshape(x, shape, copy=False)
@@ -95,7 +95,7 @@ def _reshaped(x: Array, shape: Sequence[int]) -> Array:
 
 @kernel("Flatten", kind=Kind.VIEW)
 def flatten(x: Array, *, axis: int = 1) -> Array:
-    """A matrix: the axes before ``axis`` are the rows, the others the columns."""
+    """Return a matrix: the axes before ``axis`` are the rows, the others the columns."""
     if not -x.ndim <= axis <= x.ndim:
         raise Unfoldable(f"axis {axis} is out of range for rank {x.ndim}")
     if axis < 0:
@@ -105,7 +105,7 @@ def flatten(x: Array, *, axis: int = 1) -> Array:
 
 @kernel("Squeeze", kind=Kind.VIEW)
 def squeeze(x: Array, axes: Integers | None = None) -> Array:
-    """``x`` without the given axes, which have size 1; without ``axes`` all axes of size 1 go."""
+    """Return ``x`` without the given axes, which have size 1; by default all axes of size 1."""
     which = {normalized_axis(a, x.ndim) for a in integers(() if axes is None else axes, "axes")}
     if not which:
         return x.squeeze()
@@ -116,7 +116,7 @@ def squeeze(x: Array, axes: Integers | None = None) -> Array:
 
 @kernel("Unsqueeze", kind=Kind.VIEW)
 def unsqueeze(x: Array, axes: Integers) -> Array:
-    """``x`` with axes of size 1 inserted; ``axes`` are places in the result, in any order."""
+    """Return ``x`` with axes of size 1 inserted at ``axes``, indices in the result in any order."""
     given = integers(axes, "axes")
     which = [normalized_axis(a, x.ndim + len(given)) for a in given]
     if len(set(which)) != len(which):
@@ -127,7 +127,7 @@ def unsqueeze(x: Array, axes: Integers) -> Array:
 
 @kernel("Expand", since=8, kind=Kind.VIEW)
 def expand(x: Array, shape: Array) -> Array:
-    """``x`` broadcast to ``shape`` both ways: a dimension 1 of ``shape`` keeps that of ``x``."""
+    """Return ``x`` broadcast to ``shape``; a dimension 1 of ``shape`` keeps that of ``x``."""
     return _broadcast(x, broadcast_shape(x.shape, integers(shape, "shape")))
 
 
@@ -144,10 +144,10 @@ def slice_(
     axes: Integers | None = None,
     steps: Array | None = None,
 ) -> Array:
-    """``x[start:end:step]`` along ``axes`` (the first ones if omitted).
+    """Return ``x[start:end:step]`` along ``axes`` (the first ones if omitted).
 
-    Negative bounds count from the end, then bounds are clamped: unlike Python, a start before the
-    first element is the first element also for a negative step.
+    Negative bounds count from the end, then bounds are clamped: unlike in Python, a start before
+    the first element is clamped to the first element also for a negative step.
     """
     starts, ends = integers(starts, "starts"), integers(ends, "ends")
     axes = integers(range(len(starts)) if axes is None else axes, "axes")
@@ -171,7 +171,7 @@ _UNBOUNDED = ((1 << 31) - 1, (1 << 63) - 1)
 
 
 def _bounds(start: int, end: int, step: int, size: int) -> slice:
-    """Return the Python slice that selects the elements ONNX means; never negative bounds."""
+    """Return the Python slice, without negative bounds, that is equivalent to the one of ONNX."""
     start += size if start < 0 else 0
     end += size if end < 0 else 0
     if step > 0:
@@ -193,10 +193,10 @@ def split_(
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> list[Array]:
-    """``x`` cut along ``axis`` into the given sizes, or in equal parts.
+    """Return ``x`` cut along ``axis`` into the given sizes, or into equal parts.
 
-    From opset 18 on the last part is smaller where the parts cannot be equal; before that it is
-    an error.
+    From opset 18 on the last part may be smaller if the sizes cannot be equal; before, that is an
+    error.
     """
     axis, parts = normalized_axis(axis, x.ndim), num_outputs or n_outputs
     size = x.shape[axis]
@@ -222,19 +222,19 @@ def split_(
 
 @kernel("Shape", kind=Kind.SHAPE)
 def shape_of(x: Array, *, start: int = 0, end: int | None = None) -> Array:
-    """``x.shape[start:end]`` as int64; the elements of ``x`` are not touched."""
+    """Return ``x.shape[start:end]`` as int64; the elements of ``x`` are not read."""
     return np.array(x.shape[start:end], np.int64)
 
 
 @kernel("Size", kind=Kind.SHAPE)
 def size(x: Array) -> Array:
-    """The number of elements as an int64 scalar; the elements of ``x`` are not touched."""
+    """Return the number of elements as an int64 scalar; the elements of ``x`` are not read."""
     return np.array(math.prod(x.shape), np.int64)
 
 
 @kernel("Tile", since=6)
 def tile(x: Array, repeats: Array) -> Array:
-    """``x`` repeated along every axis. Only axes of size 1 repeated: a zero-stride view."""
+    """Return ``x`` repeated along every axis; a view if only axes of size 1 are repeated."""
     counts = integers(repeats, "repeats")
     if len(counts) != x.ndim or min(counts, default=0) < 0:
         raise Unfoldable(f"repeats {counts} do not fit rank {x.ndim}")
@@ -247,7 +247,7 @@ def tile(x: Array, repeats: Array) -> Array:
 
 @kernel("Concat", since=4, kind=Kind.ASSEMBLED)
 def concat(*operands: Array, axis: int) -> Array:
-    """The operands one after the other along ``axis``; all other dimensions are the same."""
+    """Return the operands concatenated along ``axis``; all other dimensions are the same."""
     first = operands[0]
     if len(operands) == 1:
         return first
@@ -264,9 +264,9 @@ def concat(*operands: Array, axis: int) -> Array:
 
 @kernel("Gather")
 def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
-    """``x`` at ``indices`` along ``axis``, whose place the axes of ``indices`` take.
+    """Return ``x`` at ``indices`` along ``axis``, which the axes of ``indices`` replace.
 
-    Indices count from the end when negative. A scalar index gives a view.
+    Negative indices count from the end. A scalar index gives a view.
     """
     axis = normalized_axis(axis, x.ndim)
     if x.dtype.kind in "OSU" and math.prod(x.shape[axis + 1 :]) > 1:
@@ -284,14 +284,14 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     check_allocatable(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype)
     if x.flags.c_contiguous:
         return np.take(x, indices, axis=axis)
-    # np.take would first copy the whole of a strided or zero-stride operand.
+    # np.take would first copy all of a strided or zero-stride operand.
     index = (*before, indices)
     return np.ascontiguousarray(x[index])
 
 
 @kernel("ConstantOfShape", since=9, kind=Kind.VIEW)
 def constant_of_shape(shape: Array, *, value: Array | None = None) -> Array:
-    """A tensor full of ``value`` (one element; float32 0 if omitted) that stores it once."""
+    """Return a zero-stride tensor full of ``value`` (one element; float32 0 if omitted)."""
     fill = np.zeros((), np.float32) if value is None else value.reshape(())
     sizes = integers(shape, "shape")
     check_representable(sizes, fill.dtype)
@@ -300,7 +300,7 @@ def constant_of_shape(shape: Array, *, value: Array | None = None) -> Array:
 
 @kernel("Range", since=11)
 def range_(start: Array, limit: Array, delta: Array) -> Array:
-    """``start, start + delta, ...`` up to but without ``limit``, of integers."""
+    """Return the integers ``start, start + delta, ...`` before ``limit``."""
     for x in (start, limit, delta):
         require(x, INTEGERS)
         if x.size != 1:
@@ -310,7 +310,7 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
         raise Unfoldable("a range needs a delta other than 0")
     span = int(limit.reshape(())) - int(first)
     count = max(0, -(-span // int(step)))
-    check_allocatable([count], start.dtype)  # an engine may take an overflow for no elements
+    check_allocatable([count], start.dtype)  # engines may treat an overflow as an empty range
     if abs(span) > min(_DOUBLE_EXACT, int(np.iinfo(start.dtype).max)):
         raise NotExact("the range's length is beyond exact float64")
     return np.asarray(first + np.arange(count, dtype=start.dtype) * step)

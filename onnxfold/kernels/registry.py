@@ -1,12 +1,12 @@
-"""The table of NumPy kernels: which function computes an op, in which opsets, how freely.
+"""The table of NumPy kernels: the function, the opsets and the kind of each op.
 
 A kernel is a plain function. Positional parameters are the op's inputs as ``numpy.ndarray``
 (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
-keyword-only parameters are the op's attributes with the defaults of the ONNX schema. What is an
-attribute in older opsets and an input in newer ones is a positional parameter, too. Two of the
-names are reserved: ``n_outputs`` (how many outputs the node declares) and ``opset`` (version of the
-op's domain). A kernel returns one array, or a sequence of arrays for several outputs. It may return
-a view of an input: the pool keeps the memory alive. It never writes to an input.
+keyword-only parameters are the op's attributes with the defaults of the ONNX schema. An attribute
+of older opsets that is an input in newer ones is a positional parameter, too. Two names are
+reserved: ``n_outputs`` (number of outputs of the node) and ``opset`` (version of the op's domain).
+A kernel returns one array, or a sequence of arrays for several outputs. It may return a view of an
+input: the pool keeps the memory alive. It never writes to an input.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ F = TypeVar("F", bound=Callable[..., KernelResult])
 
 
 class NotExact(Exception):
-    """The kernel cannot promise onnxruntime's bits for these operands: ask the next evaluator."""
+    """The kernel may differ from onnxruntime on these operands: the next evaluator is used."""
 
 
 class Unfoldable(Exception):
-    """No evaluator may compute this (it would trap, or has no defined value): the node stays."""
+    """The result is undefined, or computing it would crash: the node is not folded."""
 
 
 class Postpone(Exception):
-    """The result is larger than the caller wants to compute now; its shape and dtype are known."""
+    """The result is larger than the caller allows now; its shape and dtype are known."""
 
     def __init__(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
         super().__init__(f"{dtype}{list(shape)}")
@@ -44,49 +44,49 @@ class Postpone(Exception):
 
 
 MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
-"""Bytes that the kernel that runs may allocate; None for any."""
+"""Bytes that the current kernel may allocate; None for no limit."""
 
 
 class Kind(enum.Enum):
-    """What the evaluator may do with a kernel beyond calling it."""
+    """How the evaluator may compute the result of a kernel."""
 
     VIEW = "view"
-    """Returns views of its first input or of a fill element: costs no bytes whatever the size.
-    (Reshape and Flatten copy where no strides can express the result.)"""
+    """Returns views of its first input or of a fill element, which take no memory at any size.
+    (Reshape and Flatten copy if strides cannot express the result.)"""
     ELEMENTWISE = "elementwise"
-    """Every output element depends on the operands' elements at the same (broadcast) place only.
-    Never fails on data, so it can run on tiles and be postponed to when the result is written."""
+    """Every output element depends only on the operands' elements at the same (broadcast) position.
+    Never fails on data, so it can be computed in tiles when the result is written."""
     ASSEMBLED = "assembled"
-    """Any box of the result is made of boxes of the operands, moved: the result need not be there
-    as a whole (:mod:`onnxfold.kernels.streams`). Never fails on data."""
+    """Any box of the result consists of moved boxes of the operands, so the result need not be
+    stored (:mod:`onnxfold.kernels.streams`). Never fails on data."""
     SHAPE = "shape"
-    """Reads no element of its operands, only how many there are: never worth postponing."""
+    """Depends only on the shapes of its operands: never worth postponing."""
     GENERAL = "general"
     """Anything else: only such a kernel can fail on data."""
 
 
 KindRule = Callable[[Sequence[np.dtype[Any] | None], Mapping[str, Any]], Kind]
-"""What a kernel is for given dtypes of the inputs (None where omitted) and attributes."""
+"""Returns the kind of a kernel for dtypes of the inputs (None if omitted) and attributes."""
 
 
 @dataclass(frozen=True)
 class NumpyKernel:
-    """One registered kernel, for opsets from ``since`` on."""
+    """A registered kernel, for opsets from ``since`` on."""
 
     op_type: str
     function: Callable[..., KernelResult]
     since: int
     kind: Kind | KindRule
     names: frozenset[str] = frozenset()
-    """Of its parameters."""
+    """Names of its parameters."""
     needed: int = 1
-    """How many inputs cannot be left out."""
+    """The number of required inputs."""
 
     def kind_for(
         self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
     ) -> Kind:
-        """Return the kind for operands of these dtypes: an op may be element-wise for some dtypes
-        only (integer Div can fail on data, float Div cannot).
+        """Return the kind for operands of these dtypes, as an op may be element-wise for some
+        dtypes only (integer Div can fail on data, float Div cannot).
 
         Raises Unfoldable for attributes that no valid model has.
         """
@@ -108,7 +108,7 @@ class NumpyKernel:
     ) -> list[Array]:
         """Run the kernel. Raises NotExact or Unfoldable with the reason as its message.
 
-        With ``most_bytes`` it raises Postpone instead of allocating more than that.
+        With ``most_bytes`` it raises Postpone instead of allocating more bytes.
         """
         arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
         if any(x is None for x in inputs[: self.needed]):
@@ -125,9 +125,7 @@ class NumpyKernel:
     def arguments(
         self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
     ) -> dict[str, Any]:
-        """Return what ``function`` is given besides the inputs. Raises NotExact for other
-        attributes.
-        """
+        """Return the keyword arguments of ``function``. Raises NotExact for unknown attributes."""
         unknown = attributes.keys() - self.names
         if unknown:
             raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
@@ -145,7 +143,7 @@ def _refusing(
     try:
         return function(*inputs, **arguments)
     except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
-        # NumPy refuses operands that no valid model has: wrong count, rank, shape or dtype
+        # NumPy raises these for invalid operands: wrong count, rank, shape or dtype
         raise Unfoldable(f"invalid operands: {error}") from error
 
 
@@ -157,9 +155,9 @@ def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -
 
     Args:
         op_type: The op.
-        since: First opset version of the domain for which the function is right.
-        kind: What the evaluator may do with it, see :class:`Kind`; a function where that depends
-            on the dtypes (such a kernel is GENERAL as long as they are not known).
+        since: First opset version for which the function is right.
+        kind: How the evaluator may use it, see :class:`Kind`; a function if that depends on the
+            dtypes (such a kernel is GENERAL while these are unknown).
     """
 
     def register(function: F) -> F:

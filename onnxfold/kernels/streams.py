@@ -1,8 +1,8 @@
-"""Which large results are computed block by block, and which of them are stored.
+"""Compute large results block by block, and choose those that are stored.
 
-Large constants are not stored on the way to where they are needed. There are two ways: a view is
-other strides on the same memory, and element-wise work is done block by block where its result is
-written or stored (:mod:`.chains`). All other large results are computed whole.
+Large intermediate constants are not stored if possible: a view is other strides on the same memory,
+and element-wise work is done block by block where its result is written or stored (:mod:`.chains`).
+All other large results are computed whole.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
 from onnxfold.kernels.schedule import awaits
 from onnxfold.pool import Buffer, Pool
 
-# Operations whose operands and results all are smaller (bytes) are computed one by one.
+# Operations whose operands and results are all smaller (bytes) are computed one by one.
 _LARGE = 1 << 18
 _STREAMED = (Kind.VIEW, Kind.ELEMENTWISE, Kind.ASSEMBLED)
 
 
 class Streams:
-    """One computation of postponed operations.
+    """A run of postponed operations.
 
     Args:
-        pool: Where operands and results live.
-        time: How long computing may take.
+        pool: The pool of the operands and results.
+        time: The limit of the time to compute.
         operations: Postponed operations, operands first.
-        blocks: Those for which :func:`is_streamable`, and which are computed by :meth:`make`.
-        wanted: Results that are wanted as a whole.
-        root: A result that is wanted block by block, of the last operation.
-        failures: Gets the operations that cannot be computed, with the reason.
+        blocks: The operations that are :func:`is_streamable`, which :meth:`make` computes.
+        wanted: Results that must be stored.
+        root: A result of the last operation that is wanted block by block.
+        failures: Receives the operations that cannot be computed, with the reasons.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Streams:
         self._root = root
         self.failures = failures
         self.operations = blocks
-        """Those that are computed by :meth:`make`."""
+        """The operations that :meth:`make` computes."""
         self._stored = self._to_store(operations, wanted)
         self._expressions: dict[Buffer, Expression] = {}
 
     def _to_store(self, operations: Sequence[Operation], wanted: Iterable[Buffer]) -> set[Buffer]:
-        """Return the results that are stored because work would be done twice, or that others ask
-        for.
+        """Return the results to store: the wanted ones, and those that would be computed more than
+        once.
         """
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
@@ -73,7 +73,7 @@ class Streams:
                 if operand is not None:
                     uses.setdefault(operand, []).append(operation)
         stored = set(wanted)
-        # users in one chain of element-wise work on one shape share what they read
+        # users of the same shape in the same chain read the operand once
         chains: dict[Buffer, Buffer] = {}
         for operation in reversed(operations):
             for result in operation.results:
@@ -84,7 +84,7 @@ class Streams:
                 if result in stored or not users:
                     continue
                 found = {self._chain_of(user, result, chains) for user in users}
-                # a value alone may have no user
+                # a reference of a value may have no user
                 sure = result.references - (0 if self._pool.is_settled else result.bindings)
                 if len(found) > 1 or None in found or sure > len(users):
                     stored.add(result)
@@ -95,7 +95,7 @@ class Streams:
     def _chain_of(
         self, user: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
     ) -> Buffer | None:
-        """Return the chain that a user belongs to; None if it needs the operand stored."""
+        """Return the chain of a user; None if the user requires the stored operand."""
         result = next((b for b in user.results if b is not None), None)
         if user not in self.operations or result is None:
             return None
@@ -104,7 +104,7 @@ class Streams:
         return chains.get(result) if result.shape == operand.shape else None
 
     def make(self, operation: Operation) -> None:
-        """Compute what is stored of an operation's results; note how the others are computed."""
+        """Compute the stored results of an operation; record how to compute the others."""
         operands: list[Expression | None] = []
         for buffer in operation.operands:
             if buffer is None:
@@ -145,7 +145,7 @@ class Streams:
             operand = self._without_joined(first, operand)
             try:
                 expression = viewed(operation, index, operand)
-            except Postpone:  # no strides express it: it has the elements in the same order
+            except Postpone:  # strides cannot express it; the elements are in the same order
                 expression = operand
                 if result is not self._root:
                     self._store(result, expression)
@@ -160,7 +160,7 @@ class Streams:
             self._expressions[result] = expression
 
     def _without_joined(self, buffer: Buffer, expression: Expression) -> Expression:
-        """Return an expression without concatenations: with one, the buffer is stored."""
+        """Return an expression without concatenations; the result of one with them is stored."""
         if buffer.is_known or not is_joined(expression):
             return expression
         self._store(buffer, expression)
@@ -179,20 +179,20 @@ class Streams:
         self._pool.fulfil(buffer, array)
 
     def chain(self, buffer: Buffer) -> Chain | None:
-        """Return what computes the root block by block; None if it is known."""
+        """Return the chain that computes the root; None if the root is known."""
         expression = self._expressions.get(buffer)
         return None if expression is None else Chain(expression, buffer.dtype)
 
 
 def is_large(operation: Operation) -> bool:
-    """Return True if a result or a postponed operand is worth not being stored."""
+    """Return whether a result or a postponed operand is too large to be stored without need."""
     return any(b is not None and b.nbytes > _LARGE for b in operation.results) or any(
         b is not None and not b.is_known and b.nbytes > _LARGE for b in operation.operands
     )
 
 
 def is_streamable(operation: Operation) -> bool:
-    """Return True for large work of which any block can be computed by itself."""
+    """Return whether an operation is large and its result can be computed block by block."""
     if operation.captures or not operation.results or not is_large(operation):
         return False
     for buffer in (*operation.operands, *operation.results):

@@ -1,13 +1,13 @@
-"""Wide precision: chains of constants in float64, int64 and uint64, rounded once where they end.
+"""Wide precision: constants in float64, int64 and uint64, rounded once at the end of a chain.
 
-Beside a buffer that a chain gives, which has the dtype that the model declares, stands the wide one
-that it is rounded from. What is computed of it is computed of the wide one. Both are postponed like
-any other work, so that where only the last result of a chain is stored, only that is rounded, tile
-by tile. A chain goes on behind a stored result as long as that is postponed.
+A result of a chain has the declared dtype and is rounded from a wide buffer, from which further
+results are computed. Both are postponed like other operations: if only the last result of a chain
+is stored, only that one is rounded, tile by tile. A chain continues behind a stored result as long
+as that is postponed.
 
-A chain ends where a dtype ends: what is compared, cast, quantized, or given to a body or function
-is the rounded value, as the model says. A cast to more bits loses nothing and ends no chain.
-Integers that do not fit at the end wrap: sums and products give what they give without.
+A chain ends where the dtype matters: comparisons, casts, quantization, bodies and functions get the
+rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers that
+overflow at the end wrap: sums and products have the same results with and without.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
     **dict.fromkeys((_T.INT8, _T.INT16, _T.INT32), _T.INT64),
     **dict.fromkeys((_T.UINT8, _T.UINT16, _T.UINT32), _T.UINT64),
 }
-"""What the elements of a dtype are computed in; any other dtype is computed in itself."""
+"""The dtype in which elements of a dtype are computed; other dtypes are computed in themselves."""
 
 _CASTS = ("Cast", "CastLike")
 _MOVES = (Kind.VIEW, Kind.ASSEMBLED, Kind.SHAPE)
@@ -43,9 +43,9 @@ class Widening:
     """Applies operations in wide precision.
 
     Args:
-        pool: Where operands and results live.
-        apply: Applies an operation to operands as they are.
-        rounded: Gets the values that could not be computed so, and why.
+        pool: The pool of the operands and results.
+        apply: Applies an operation without widening.
+        rounded: Receives the values that could not be computed in wide precision, with the reasons.
     """
 
     def __init__(self, pool: Pool, apply: Apply, rounded: dict[str, str]) -> None:
@@ -55,11 +55,10 @@ class Widening:
         self._refused: set[ir.Node] = set()
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation, each with the dtype and shape that it has without
-        this.
+        """Return the results of an operation, with their dtypes and shapes in normal precision.
 
         Raises:
-            Unfoldable, ComputationFailed: as without this, and only then.
+            Unfoldable, ComputationFailed: The operation fails in normal precision, too.
         """
         results = self._apply(operation)
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
@@ -71,7 +70,7 @@ class Widening:
             return results
 
     def learn(self, failures: Mapping[Operation, str]) -> None:
-        """Note what turned out not to be computable in wide precision: it is not tried again."""
+        """Record operations that failed in wide precision, which are not tried again."""
         for operation, reason in failures.items():
             if operation.is_wide:
                 self._refuse(operation.node, reason)
@@ -84,7 +83,7 @@ class Widening:
     def _in_wide(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Return the results that are rounded from wide ones; None if those without it will do."""
+        """Return the results rounded from wide ones; None if the given results are used."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
         if node in self._refused or not (continues or operation.kind not in _MOVES):
@@ -98,7 +97,7 @@ class Widening:
             return None
         variables, allowed, given = form
         formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
-        # an operand is wide where a result is so by it, and of floats others are as well
+        # operands that determine a result's dtype are widened, and so are other floats
         widened = [
             b is not None and _name_of(WIDE.get(b.dtype)) in allowed.get(variable, ())
             for b, variable in zip(operation.operands, formal, strict=True)
@@ -135,7 +134,7 @@ class Widening:
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
     ) -> Buffer | None:
-        """Return a wide result in the dtype of the one that is computed without."""
+        """Return a wide result in the dtype of the normal result, which is discarded."""
         if wide is None or result is None:
             return None
         self._pool.discard(result)
@@ -156,9 +155,7 @@ class Widening:
     def _cast(
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
-        """Return a cast that rounds, because the model says so, if the dtype that it gives has
-        fewer bits.
-        """
+        """Return the result of a cast, which ends the chain if the target dtype has fewer bits."""
         first, result = operation.operands[0], results[0]
         wide = None if first is None else _wide_of(first)
         if first is None or wide is None or result is None:
@@ -173,9 +170,9 @@ class Widening:
 def _form(
     op_type: str, opset: int, domain: str
 ) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
-    """Return the type variables of an op's inputs, what each may stand for, and those of results.
+    """Return the type variables of an op's inputs, their allowed types, and those of the outputs.
 
-    The last input's is that of all that follow. None for what has no schema, or no input.
+    The last input's is that of all further ones. None for ops without schema or inputs.
     """
     schema = None if domain else schema_of(op_type, opset, domain)
     if schema is None or not schema.inputs:
@@ -192,7 +189,7 @@ def _name_of(dtype: ir.DataType | None) -> str:
 
 
 def _wide_of(buffer: Buffer) -> Buffer | None:
-    """Return what the buffer is rounded from."""
+    """Return the wide buffer from which a buffer is rounded."""
     deferred = buffer.deferred
     if isinstance(deferred, Conversion) and deferred.is_chained:
         return deferred.operands[0]
@@ -213,7 +210,7 @@ def _discard(buffers: Sequence[Buffer | None]) -> None:
 
 @functools.cache
 def _kernel(dtype: ir.DataType) -> NumpyKernel:
-    """Converts to a dtype, element by element."""
+    """Return a kernel that converts to a dtype element by element."""
     target = dtype.numpy()
 
     def convert(x: Array) -> Array:
@@ -223,18 +220,16 @@ def _kernel(dtype: ir.DataType) -> NumpyKernel:
 
 
 def rounded(x: Array, target: DType) -> Array:
-    """Return the elements in another dtype, rounded once to the nearest; integers that do not fit
-    wrap.
-    """
+    """Return the elements in another dtype, rounded once to nearest; integers wrap on overflow."""
     if target == BFLOAT16 and x.dtype == np.float64:
-        x = _to_odd(x)  # ml_dtypes goes by way of float32
+        x = _to_odd(x)  # ml_dtypes converts through float32
     return np.asarray(x.astype(target))
 
 
 def _to_odd(x: Array) -> Array:
-    """float32 from which float64 rounds to fewer bits as if at once.
+    """Return float32 numbers that round to narrower dtypes like the original float64 numbers.
 
-    What is between two numbers becomes the one whose last bit is set (S. Boldo and G. Melquiond,
+    Between two float32 numbers, the one with an odd last bit is taken (S. Boldo and G. Melquiond,
     "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
     """
     near = np.atleast_1d(x.astype(np.float32))

@@ -1,4 +1,4 @@
-"""Removing what tools noted in a model."""
+"""Remove metadata of tools from a model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from onnxfold.passes.shapes import fixed_dims
 
 
 class ClearMetadata(ClearMetadataAndDocStringPass):
-    """Remove metadata and doc strings of graphs and nodes, and what onnxfold noted of the model.
+    """Remove metadata and doc strings of graphs and nodes, and onnxfold's metadata of the model.
 
-    Other metadata of the model stays: applications read it.
+    Other metadata of the model stays, as applications read it.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Remove them from a model, in place."""
+        """Run the pass on a model."""
         noted = model.metadata_props.pop(fixed_dims.KEY, None)
         return ir.passes.PassResult(model, super().call(model).modified or noted is not None)

@@ -115,7 +115,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     free = min(asked, run.room) if self._per_node == MOST_PER_NODE else 0
                     growth = Growth(run.room - free, self._per_node), Growth(free)
                     cut = Cut(sweep, pool, self._options, growth)
-                    decisions = cut.explain(small=self._options.explain)
+                    decisions = cut.explain(folded=self._options.explain)
                     pool.settle(cut.stored)
                     computed_first = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
                     sweep.inlined += inlined

@@ -27,7 +27,7 @@ class Propagation:
     folded: int = 0
     """Nodes that are gone because their results are constant."""
     folds: list[Decision] = field(default_factory=list)
-    """Why each of the large results was folded; with ``explain`` of the small ones, too."""
+    """Why nodes were folded, with ``explain``."""
     stays: dict[ir.Node, Decision] = field(default_factory=dict)
     """Nodes with constant inputs that were still there after the last time, and why."""
     rounded: dict[str, str] = field(default_factory=dict)
@@ -41,6 +41,8 @@ class Result:
     """What a run of the passes did."""
 
     propagation: Propagation
+    nodes_before: dict[str, int] = field(default_factory=dict)
+    """Nodes by op that the model came with."""
     rewrites: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
     places: dict[str, list[str]] = field(default_factory=dict)

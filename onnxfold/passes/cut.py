@@ -13,8 +13,8 @@ from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
-from onnxfold.passes.stored import AROUND, data_bytes, same_view
-from onnxfold.passes.sweep import Sweep
+from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
+from onnxfold.passes.sweep import STAYS_QUANTIZED, Sweep
 from onnxfold.pool import Pool
 
 HARDLY_MORE = 256
@@ -114,7 +114,7 @@ class Cut:
     def _cost_of(self, value: ir.Value) -> float:
         cost = self._sweep.cost.get(value)
         if cost is None:
-            return data_bytes(value.const_value) + AROUND + len(value.name or "")
+            return stored_bytes(value)
         if cost and self._options.folds(value):
             # a sequence cannot be stored as an initializer
             return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
@@ -170,11 +170,11 @@ class Cut:
 
     # ---------------------------------------------------------------- explaining
 
-    def explain(self, *, small: bool = False) -> list[tuple[ir.Node, Decision]]:
-        """Return what was decided about every node that has constant inputs only.
+    def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
+        """Return what was decided about the nodes that have constant inputs only and stay.
 
         Args:
-            small: Also about the nodes whose results are so small that they always fold.
+            folded: Also about those that are folded.
         """
         stored = set(self.stored)
         readers: Counter[ir.Value] = Counter()
@@ -182,7 +182,7 @@ class Cut:
             readers.update({self._same.get(v, v) for v in self._operands(node)})
         found = []
         for node in self._sweep.operations:
-            if small or node in self._staying or self._result_bytes(node) > HARDLY_MORE:
+            if folded or node in self._staying:
                 found.append((node, self._decision(node, stored, readers)))
         for node, reason in self._sweep.stays.items():
             found.append((node, _describe(node, False, None, None, reason)))
@@ -224,7 +224,7 @@ class Cut:
         if all(self._cost[v] != FORBIDDEN for v in self._results(node)):
             return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
-            return "the weight stays quantized (fold_quantized folds it)"
+            return STAYS_QUANTIZED
         return "its result is not a tensor"
 
     def _result_bytes(self, node: ir.Node) -> int:

@@ -1,4 +1,4 @@
-"""Removing what nothing uses: nodes, initializers at every level, functions."""
+"""Remove unused nodes, initializers of all graphs, and functions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from onnxfold.onnx_ir_private import is_used, nodes_of
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
-    """Remove nodes whose results nobody reads, unused initializers, and uncalled functions.
+    """Remove nodes whose results are unused, unused initializers, and uncalled functions.
 
-    What only the subgraphs of an unused node read goes, too. Inputs and outputs of the model stay
-    whatever uses them. So do the outputs of a node that is used: what a kernel does may depend on
-    which of them it is asked for.
+    Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
+    model stay. So do all outputs of a used node, as the results of a kernel may depend on which of
+    them are used.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:

@@ -35,11 +35,13 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     are graph outputs keep their place.
 
     Args:
-        run: The run that this is part of: then it looks at each tensor once.
+        run: The run that this is part of: then it looks at each tensor once, and at none if there
+            are no new ones.
     """
 
     def __init__(self, *, run: Run | None = None) -> None:
         self._run = run
+        self._seen: dict[ir.Graph, set[str]] = {}
         self._contents: dict[ir.TensorProtocol, Hashable | None] = {}
         self._samples: dict[ir.TensorProtocol, Hashable] = {}
 
@@ -49,6 +51,10 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             self._contents.clear()
             self._samples.clear()
         facts = facts_of(model)
+        before = self._seen if self._run else {}
+        self._seen = {graph: {*graph.initializers.data} for graph in facts.scopes.graphs()}
+        if all(names <= before.get(graph, set()) for graph, names in self._seen.items()):
+            return ir.passes.PassResult(model, modified=False)  # nothing was added
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in facts.scopes.graphs():  # outer graphs come first
             # a graph output must stay: let it be the one that others give way to
@@ -73,7 +79,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         for value in values:
             graph, tensor = value.graph, value.const_value
             assert graph is not None and tensor is not None and value.name is not None
-            if any(is_overwritten(use.node, use.idx) for use in uses(value)):
+            if len(storage.sizes_of(tensor)) == 1 and any(is_overwritten(*u) for u in uses(value)):
                 continue
             path = facts.scopes.path(graph)
             key = path[-1], content or _remembered(tensor, self._samples, _sample)

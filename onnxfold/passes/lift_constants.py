@@ -1,4 +1,4 @@
-"""Constant nodes become initializers."""
+"""Turn Constant nodes into initializers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfold.onnx_ir_private import nodes_of
 class LiftConstants(ir.passes.InPlacePass):
     """Turn Constant nodes into initializers.
 
-    One stays if it makes an output of its graph, or is in a function, which has no initializers.
+    A node stays if it makes a graph output, or is in a function, which has no initializers.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -29,7 +29,7 @@ class LiftConstants(ir.passes.InPlacePass):
                 value, tensor = node.outputs[0], tensor_of_constant(node)
                 if tensor is None:
                     continue
-                name, value.name = value.name, None  # the initializer has it from now on
+                name, value.name = value.name, None  # the initializer has the tensor now
                 tensor.name = name
                 initializer = add_initializer(graph, tensor)
                 inherit(value, initializer)

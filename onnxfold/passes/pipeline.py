@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagat
 from onnxfold.passes.context import Observer, Result, Run
 from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.passes.simplify import Simplify
+from onnxfold.passes.simplify import Simplify, withheld
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
 
 logger = logging.getLogger("onnxfold")
@@ -108,7 +109,8 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
-    run.result.warnings += options.doubtful(model) + _unknown_ops(model)
+    run.result.nodes_before = nodes_before(model)
+    run.result.warnings += options.doubtful(model) + _unknown_ops(run.result.nodes_before, model)
     if options.passes is None:
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
@@ -156,9 +158,16 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         return ConstantPropagation(options).decide(model, run), run
 
 
-def _unknown_ops(model: ir.Model) -> list[str]:
+def nodes_before(model: ir.Model) -> dict[str, int]:
+    """Return the number of nodes by op, those included that reading the model has lifted."""
+    counts = Counter(count_nodes(model))
+    counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
+    return dict(sorted((+counts).items()))
+
+
+def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
     """Return a warning for each op type that ONNX has in no opset; a runtime may know it."""
-    plain = (op for op in count_nodes(model) if "::" not in op)
+    plain = (op for op in ops if "::" not in op)
     functions = {function.name for function in model.functions.values()}
     unknown = [op for op in plain if not onnx.defs.has(op) and op not in functions]
     known = {schema.name for schema in onnx.defs.get_all_schemas()} if unknown else set()
@@ -201,7 +210,7 @@ class _Level:
             elif bytes_before and changes == self._changes:
                 run.result.plan = plan
         if count_withheld and options.level == 1:
-            run.result.withheld = Simplify(options=options).withheld(model)
+            run.result.withheld = withheld(model, options)
 
     def _describe(self) -> None:
         """Record what is known of outputs and values."""

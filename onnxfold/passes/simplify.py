@@ -64,11 +64,6 @@ class Simplify(ir.passes.InPlacePass):
             self._run.result.add_rewrites(self.report)
         return ir.passes.PassResult(model, modified=bool(self.report.counts))
 
-    def withheld(self, model: ir.Model) -> Counter[str]:
-        """Return how often each rule matches that level 2 would apply as well."""
-        inexact = [rule for rule in self.rules if rule.inexact is not False]
-        return Rewriter(model, inexact, level=2).inexact_matches()
-
 
 @functools.lru_cache(maxsize=64)
 def select_rules(
@@ -96,6 +91,13 @@ def select_rules(
 _MOST_NODES = 3_000
 
 
+def withheld(model: ir.Model, options: Options) -> Counter[str]:
+    """Return how often level 2 would apply each rule where it may change bits; tried on a copy."""
+    step = Simplify(options=replace(options, level=2))
+    step(model.clone())
+    return step.report.inexact
+
+
 def outlook(model: ir.Model, options: Options) -> dict[str, int]:
     """Return how many nodes other options would remove beyond those that are gone.
 
@@ -114,7 +116,7 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
         return {}
     others = {
         "-O2": replace(options, level=2),
-        "--target onnxruntime": replace(options, target="onnxruntime"),
+        "--target onnxruntime": replace(options, level=2, target="onnxruntime"),
     }
     found = {}
     for name, other in others.items():

@@ -52,6 +52,11 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
     return data + around + len(value.name or "")
 
 
+def stored_bytes(value: ir.Value) -> int:
+    """Return the bytes that an initializer takes, or a few more."""
+    return data_bytes(value.const_value) + AROUND + len(value.name or "")
+
+
 def data_bytes(tensor: ir.TensorProtocol | None) -> int:
     """Return the bytes that the elements of a tensor take in the file, or a few more."""
     if tensor is None:

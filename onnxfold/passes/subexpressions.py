@@ -1,4 +1,4 @@
-"""Computing the same op on the same inputs once."""
+"""Merge nodes that compute the same op on the same inputs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from onnxfold.onnx_ir_private import nodes_of, set_input, uses
 from onnxfold.options import Options
 
 _Seen = dict[Hashable, ir.Node]
-"""Nodes by op and inputs; where several have the same, each by all that it computes."""
+"""Nodes by op and inputs; if several have the same, each by its full content."""
 
 
 class CommonSubexpressions(ir.passes.InPlacePass):
-    """Make nodes with the same op, inputs, attributes and outputs one node.
+    """Merge nodes with the same op, inputs, attributes and outputs.
 
-    A node of a subgraph also gives way to one that an outer graph has computed before. Nodes stay
-    two if they may give different results (random ops, ops that ONNX does not define, functions
-    that hold such), if they hold subgraphs, and if their attributes differ in one bit. If both make
-    results of the graph, which keep their names, other nodes read those of the first.
+    A node of a subgraph may be replaced by an earlier one of an outer graph. Nodes are not merged
+    if their results may differ (random ops, ops that ONNX does not define, functions with such
+    ops), if they have subgraphs, or if their attributes differ in one bit. Of two nodes that make
+    graph outputs, which keep their names, other nodes read the first.
 
     Args:
-        options: Which values must stay.
+        options: The values that must stay.
     """
 
     def __init__(self, options: Options | None = None) -> None:
@@ -45,7 +45,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=self._modified or bool(self._gone))
 
     def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
-        """Visit a graph that sees what ``outer`` holds; its subgraphs see what comes before."""
+        """Visit a graph that can read nodes in ``outer``; subgraphs can read earlier ones, too."""
         own: _Seen = {}
         levels = (own, *outer)
         for node in nodes_of(graph):
@@ -53,7 +53,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 for subgraph in subgraphs_of(node):
                     self._visit(subgraph, levels)
                 continue
-            # without inputs it is a constant: an outer one costs more to look up than it saves
+            # a node without inputs is a constant: searching outer graphs costs more than it saves
             twin = _twin(node, levels if node.inputs else (own,))
             if twin is not None and self._may_merge(node):
                 self._merge(node, twin)
@@ -87,8 +87,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
 
 def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
-    """Return a node that was seen before and computes the same; without one, this one is seen."""
-    # hardly any two nodes have the same op and inputs: attributes are looked at only then
+    """Return an earlier node that computes the same; if there is none, record this node."""
+    # few nodes have the same op and inputs: attributes are compared only for these
     rough = (node.op_type, *_operands(node))
     key = None
     for seen in levels:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.content import content_of_node
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
@@ -30,10 +31,12 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
-from onnxfold.onnx_ir_private import uses
+from onnxfold.onnx_ir_private import is_a, uses
 from onnxfold.options import Options
-from onnxfold.passes.stored import bytes_if_stored, node_bytes
+from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
+
+STAYS_QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
 
 
 class Sweep:
@@ -137,7 +140,21 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
+        if node.op_type == "DequantizeLinear" and self._stays_quantized(node):
+            return STAYS_QUANTIZED
         return self.facts.determinism.objection(node, opsets)
+
+    def _stays_quantized(self, node: ir.Node) -> bool:
+        """Return whether a node dequantizes a weight for nodes that cannot be folded either."""
+        if self._options.fold_quantized or self._options.fold_all or self._options.fold:
+            return False
+        users = [use.node for use in uses(node.outputs[0])]
+        return all(
+            user.graph is node.graph
+            and user not in self.scopes.parents
+            and not self.facts.known.is_constant(user.outputs[0])
+            for user in users
+        )
 
     def _fold(self, node: ir.Node, opsets: Mapping[str, int], captures: list[ir.Value]) -> None:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
@@ -168,9 +185,21 @@ class Sweep:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation
-        self.bytes_of_node[node] = node_bytes(node)
-        if taken <= self.bytes_of_node[node]:
+        self.bytes_of_node[node] = saved = node_bytes(node)
+        if taken <= saved or taken <= saved + self._freed(node):
             self._settle(node)
+
+    def _freed(self, node: ir.Node) -> float:
+        """Return the bytes of the constants that are stored for a node alone, if it stays."""
+        freed: float = 0
+        for value in node.inputs:
+            if value is None or len(uses(value)) > 1 or value.is_graph_output():
+                continue
+            if value in self.cost:
+                freed += 0 if value.producer() in self.undecided else self.cost[value]
+            elif is_a(value.const_value, storage.ViewTensor):  # others may share their bytes
+                freed += stored_bytes(value)
+        return freed
 
     def _twin(self, operation: Operation) -> ir.Node | None:
         """Return a node, in any graph of the same root, whose results are bound and the same."""

@@ -1,4 +1,4 @@
-"""Folding shape arithmetic, with dims that stay dynamic."""
+"""Fold shape arithmetic, with dimensions that stay dynamic."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from onnxfold.passes.shapes.sharing import Sharing
 
 
 class SymbolicShapes(ir.passes.InPlacePass):
-    """Rewrite a model by what is known of its shapes, without freezing a dim that is dynamic.
+    """Rewrite a model by its inferred shapes, without fixing dynamic dimensions.
 
-    Values that turn out to be the same in every run become constants: shapes, sizes, comparisons.
-    An operand that says a shape becomes a constant where a 0 or a -1 can express the rest. What
-    is computed twice is computed once, a shape that is put together from other shapes is so with
-    the fewest nodes, and Reshape, Expand, Slice and the like go where they change nothing.
+    Values that are the same in every run become constants: shapes, sizes, comparisons. A shape
+    operand becomes a constant if 0 and -1 can express the rest. Duplicate computations are merged,
+    shapes are assembled with the fewest nodes, and Reshape, Expand, Slice and the like are removed
+    if they change nothing.
 
-    ``assumptions`` holds what the last run took for granted of inputs: nothing if all sizes are
+    ``assumptions`` holds the assumptions of the last run about inputs: none if all sizes are
     numbers.
 
     Args:
-        options: Sizes to give to dims (``{"batch": 1}``) and shapes to inputs, which become the
-            declared ones; dims that stay dynamic; values that must stay.
-        run: The run that this is part of; it is told the assumptions.
+        options: Sizes of dimensions (``{"batch": 1}``) and shapes of inputs to declare; dimensions
+            that stay dynamic; values that must stay.
+        run: The context of the run, which collects the assumptions.
     """
 
     def __init__(self, options: Options | None = None, *, run: Run | None = None) -> None:
@@ -43,7 +43,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         """Run the pass on a model.
 
         Raises:
-            UsageError: a dim or an input to fix is not there or has another size.
+            UsageError: A dimension or input to fix does not exist or has another size.
         """
         options = self._options
         fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
@@ -63,7 +63,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
 
 
 class _Simplifier:
-    """Visits nodes from the last to the first, so that only final results are stored."""
+    """Visits nodes from last to first, so that only final results are stored."""
 
     def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
         self._analysis = analysis

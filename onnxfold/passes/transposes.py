@@ -1,4 +1,4 @@
-"""Moving transposes through what may as well compute on the axes in another order."""
+"""Move transposes through nodes that can compute on the axes in another order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from onnxfold.passes.context import Run
 
 
 class MoveTransposes(ir.passes.InPlacePass):
-    """Have nodes compute on their axes in another order where fewer transposes are left then.
+    """Change the axis order in which nodes compute if that removes transposes.
 
-    That is asked for all nodes at once that are connected: which of them change is a minimum cut
-    between those that must read or make the old order and the transposes that give the new one.
-    A node changes only if its elements keep every bit: element-wise ops, Concat and Split. At
-    level 2 their last bits may change, and reductions, which sum in another order, do as well.
-    Where ranks and dtypes are not known, as in functions, nothing changes.
+    Connected nodes are decided together: the nodes to change are a minimum cut between nodes that
+    need the old order and transposes that give the new one. A node changes only if its elements
+    keep every bit: element-wise ops, Concat and Split. At level 2 the last bits may change, also
+    those of reductions, which sum in another order. Nodes with unknown ranks or dtypes, as in
+    functions, do not change.
 
     Args:
-        options: The level, and which values' nodes must stay.
-        run: The run that this is part of; it counts what was done.
+        options: The level, and the values whose nodes must stay.
+        run: The context of the run, which counts the changes.
     """
 
     def __init__(self, options: Options | None = None, run: Run | None = None) -> None:
@@ -52,11 +52,11 @@ class MoveTransposes(ir.passes.InPlacePass):
 
 
 class _Turn:
-    """Has nodes of a region compute on transposed values.
+    """Changes nodes of a region to compute on transposed values.
 
     Args:
         region: The region.
-        nodes: Those of it that change, in the order of the graph.
+        nodes: The nodes to change, in the order of the graph.
         names: The names in use.
     """
 
@@ -67,14 +67,14 @@ class _Turn:
         self._transposed: dict[ir.Value, ir.Value] = {}
 
     def run(self) -> None:
-        """Change them."""
+        """Change the nodes."""
         made: list[ir.Value] = []
         for node in self._nodes:
             changed = self._changed(node)
             node.prepend(changed)
             results = self._region.results(node)
             for old, new in zip(node.outputs, changed.outputs, strict=True):
-                new.name = None  # what onnx-ir has made up
+                new.name = None  # a name made up by onnx-ir
                 if old in results:
                     self._transposed[old] = new
                     made.append(old)
@@ -111,9 +111,7 @@ class _Turn:
         )
 
     def _operand(self, value: ir.Value, reader: ir.Node) -> ir.Value:
-        """Return the transposed value: it is there, or made in front of the node that reads it
-        first.
-        """
+        """Return the transposed value, which is inserted before its first reader if necessary."""
         if value not in self._transposed:
             maker = value.producer()
             if maker is not None and self._region.is_entry(maker):
@@ -133,7 +131,7 @@ class _Turn:
         return insert(before, self._names, "Transpose", [value], {"perm": perm}, stem=value.name)
 
     def _connect(self, old: ir.Value, new: ir.Value) -> None:
-        """Have others than the nodes that change read the new value, or the old one made of it."""
+        """Connect the other users to the new value, or to the old one computed from it."""
         region, maker = self._region, old.producer()
         assert maker is not None
         others = [user for user, _ in uses(old) if user not in self._nodes]

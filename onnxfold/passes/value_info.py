@@ -1,4 +1,4 @@
-"""Writing what is known of values into the model."""
+"""Write inferred types and shapes of values into the model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import entries_of, nodes_of, uses
 
-# Function bodies say nothing of their values in older files.
+# Older files have no types in function bodies.
 _FUNCTIONS_SINCE = 10
 
 
 class ValueInfo(ir.passes.InPlacePass):
     """Write the inferred dtypes and shapes of a model's values (its ``value_info``).
 
-    What the ops say takes the place of what the file said; where they say nothing (an op of a
-    domain without inference), the file's word stays. A symbolic size is written by the name of a
-    dim of the inputs or as an expression of such names, ``2*seq``, which is valid in every run;
-    a name that the file gave to a size stays if nothing contradicts it. Sizes that depend on data
-    stay open. Inputs and outputs of graphs are left as they are.
+    Inferred types replace those of the file, which stay only if nothing is inferred (an op of a
+    domain without inference). A symbolic size is written as the name of a dimension of the inputs
+    or as an expression of such names, ``2*seq``, which is valid in every run; a name of the file
+    stays if nothing contradicts it. Sizes that depend on data stay unknown. Inputs and outputs of
+    graphs are not changed.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -34,13 +34,13 @@ class ValueInfo(ir.passes.InPlacePass):
 
 
 def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
-    """Yield the results of nodes that the file may describe."""
+    """Yield the results of nodes whose types the file may have."""
     for graph in analysis.scopes.graphs():
         if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
             continue
         for node in nodes_of(graph):
             if is_constant_node(node):
-                continue  # it says its type itself
+                continue  # its tensor has the type
             for value in node.outputs:
                 if value.name and not value.is_graph_output():
                     yield value
@@ -49,9 +49,9 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
 def drop_inferred(model: ir.Model) -> None:
     """Remove the recorded types and shapes of intermediate values that inference restores.
 
-    onnxruntime merges each recorded shape with the one that it infers when it creates a session.
-    The type of a value stays if no inference knows it (an op of another domain), if the record is
-    more precise, or if the value has a doc string or metadata.
+    onnxruntime merges each recorded shape with the inferred one when it creates a session. A type
+    stays if it cannot be inferred (an op of another domain), if the record is more precise, or if
+    the value has a doc string or metadata.
     """
     analysis = facts_of(model).types
     for value in _values(analysis):
@@ -78,7 +78,7 @@ def describe_sums(model: ir.Model) -> None:
 
 
 def fix_outputs(model: ir.Model) -> None:
-    """Declare the sizes of dynamic dimensions of outputs that are fixed by those of the inputs."""
+    """Declare sizes of dynamic dimensions of outputs that are fixed by those of the inputs."""
     analysis = facts_of(model).types
     for value in model.graph.outputs:
         known = analysis.of(value).shape
@@ -90,7 +90,7 @@ def fix_outputs(model: ir.Model) -> None:
 
 
 def _is_implied(shape: ir.Shape | None, fact: Fact) -> bool:
-    """Return True if the inferred shape has the rank and all static sizes of the recorded one."""
+    """Return whether the inferred shape has the rank and all static sizes of the recorded one."""
     if shape is None:
         return True
     if fact.shape is None or len(shape) != len(fact.shape):
@@ -102,7 +102,7 @@ def _is_implied(shape: ir.Shape | None, fact: Fact) -> bool:
 
 
 class _Description:
-    """The types to write, in the words of one model."""
+    """The types to write, with the names of one model."""
 
     def __init__(self, analysis: SymbolicAnalysis) -> None:
         self._analysis = analysis
@@ -120,7 +120,7 @@ class _Description:
         self._texts = Texts(analysis.algebra, taken | given.keys())
 
     def _names_of_the_file(self) -> dict[str, Expr | None]:
-        """Return the names that the file gives to sizes; None for one that it gives to several."""
+        """Return the sizes by their names in the file; None for a name of several sizes."""
         sizes: dict[str, Expr | None] = {}
         outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
         for value in (*outputs, *_values(self._analysis)):
@@ -134,15 +134,15 @@ class _Description:
                 size = fact.shape[k] if agree and fact.shape is not None else None
                 known = size if isinstance(size, Expr) else None
                 if sizes.setdefault(dim.value, known) != known:
-                    sizes[dim.value] = None  # it would say that the two are equal
+                    sizes[dim.value] = None  # the name would imply that the two are equal
         return sizes
 
     def write(self) -> bool:
-        """Describe all values; True if a description has changed."""
+        """Write all types; return whether one has changed."""
         return bool(sum(map(self.describe, _values(self._analysis))))
 
     def describe(self, value: ir.Value) -> bool:
-        """Describe a value; True if its description has changed."""
+        """Write the type of a value; return whether it has changed."""
         return self._describe(value, self._shape(value))
 
     def _shape(self, value: ir.Value) -> ir.Shape | None:
@@ -165,9 +165,9 @@ class _Description:
         fact = self._analysis.of(value)
         if fact.dtype is None or fact.other is not None:
             if value.type is None and value.shape is not None:
-                value.shape = None  # without a type it cannot be written
+                value.shape = None  # the file format has no shape without a type
                 return True
-            return False  # the file may know a type that the ops do not say
+            return False  # the file may have a type that is not inferred
         before = (value.type, value.shape)
         value.type = ir.TensorType(fact.dtype)
         value.shape = shape
@@ -175,7 +175,7 @@ class _Description:
 
 
 def _agree(fact: Fact, shape: ir.Shape | None) -> bool:
-    """Return True if a shape of the file is possible by what the ops say."""
+    """Return whether a shape of the file is compatible with the inferred one."""
     if shape is None or fact.shape is None or len(shape) != len(fact.shape):
         return False
     return all(

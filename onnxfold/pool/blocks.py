@@ -1,4 +1,4 @@
-"""Blocks: the one way in which large values are cut, for computing as for writing."""
+"""Blocks of large values, for computing and for writing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _LEAST_WRITE = 2048
 # What is copied at a time where rows and columns change places. Both sides should be long: a cache
 # line is used fully, and threads hand each other the GIL for each copy.
 _COPIED, _COLUMNS = 1 << 18, 512
-_SMALL = 4096  # elements that are not worth blocks
+_SMALL = 4096  # elements below which a copy is not cut into blocks
 
 
 class Source(Protocol):
-    """Elements of which any box can be read, by several threads at once.
+    """Elements of which several threads can read any box at once.
 
     Attributes:
         shape: Extents, of at least one axis, in the row-major order of the stored value; the axes
@@ -53,12 +53,12 @@ class Source(Protocol):
         ...
 
     def release(self) -> None:
-        """Give back the mapped pages that reading has touched and that are still there."""
+        """Release the mapped pages that reading has touched."""
         ...
 
 
 class ArraySource:
-    """The elements of an array of any strides.
+    """The elements of an array with any strides.
 
     Args:
         array: The elements.
@@ -78,13 +78,13 @@ class ArraySource:
         """Copy the elements in a box."""
         part = self._array[box]
         copy(target, part)
-        # where other blocks read the same pages, they stay
+        # pages that other blocks read, too, stay
         is_large = self.read_bytes > LARGE and distance(part) <= 4 * part.nbytes
         if is_large and self._buffer is not None:
             self._buffer.release_pages(part)
 
     def release(self) -> None:
-        """Give back the pages."""
+        """Release the mapped pages."""
         if self._buffer is not None:
             self._buffer.release_pages()
 

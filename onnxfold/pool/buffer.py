@@ -18,12 +18,12 @@ Array = npt.NDArray[Any]
 
 
 class Memory(enum.Enum):
-    """Where a region's bytes are, and so who pays for them."""
+    """Where the bytes of a region are, and whether the pool accounts for them."""
 
     MAPPED = "mapped"
-    """In a file of the model, read through a shared mapping: costs no memory of ours."""
+    """In a file of the model, read through a shared mapping: takes no memory of the process."""
     FOREIGN = "foreign"
-    """In an object of the model (a parsed protobuf field, a user's array): there already."""
+    """In an object of the model: a parsed protobuf field, or an array of the caller."""
     OWNED = "owned"
     """Allocated for a result: counted as live until the last buffer on it is freed."""
     SPILLED = "spilled"
@@ -32,7 +32,7 @@ class Memory(enum.Enum):
 
 @dataclass(eq=False, slots=True)
 class Region:
-    """One piece of memory and the buffers that look at it. The last one that goes frees it."""
+    """A block of memory and the buffers that view it; the last of them frees it."""
 
     root: object
     nbytes: int
@@ -45,8 +45,7 @@ class Region:
 class Deferred:
     """A computation whose results are known by shape and dtype only.
 
-    ``outstanding`` counts the results that are still deferred: at zero, nobody needs the operands
-    for it any more.
+    ``outstanding`` counts the results that are still deferred; at zero the operands are released.
     """
 
     __slots__ = ("operands", "outstanding")
@@ -91,13 +90,13 @@ class Buffer:
         self.deferred = deferred
         self.references = 0
         self.bindings = 0
-        """How many of the references are those of values."""
+        """The number of references that values hold."""
         self.held: Buffer | None = None
         """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
         self.type_proto: onnx.TypeProto | None = None
         """Set for a sequence or optional, which has no array: such a value is never stored."""
         self.elements: Array | None = None
-        """None as long as they are deferred, and when the buffer is freed."""
+        """None while the elements are deferred, and after the buffer is freed."""
 
     @property
     def size(self) -> int:
@@ -114,7 +113,7 @@ class Buffer:
 
     @property
     def is_known(self) -> bool:
-        """True if the elements exist already; False while they are deferred."""
+        """Whether the elements are computed."""
         return self.elements is not None
 
     def array(self) -> Array:
@@ -127,7 +126,7 @@ class Buffer:
         return self.elements
 
     def key(self) -> tuple[Any, ...]:
-        """Equal for two buffers that look at the same elements in the same way."""
+        """A key that is equal for two buffers with the same view of the same elements."""
         if self.elements is None:
             return (id(self),)
         interface = self.elements.__array_interface__
@@ -172,7 +171,7 @@ class Buffer:
 
 
 def byte_bounds(array: Array) -> tuple[int, int]:
-    """First address an array touches, and the one after the last."""
+    """Return the first address of an array, and the one behind the last."""
     low = high = int(array.__array_interface__["data"][0])
     for extent, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
@@ -183,9 +182,7 @@ def byte_bounds(array: Array) -> tuple[int, int]:
 
 
 def distinct(array: Array) -> Array:
-    """Return the array without the axes that only repeat its elements: each is there
-    once or more.
-    """
+    """Return the array without the axes that only repeat its elements."""
     once = [slice(0, 1) if stride == 0 else slice(None) for stride in array.strides]
     index = (*once, ...)  # without axes, too, it gives an array and not its element
     return array[index]

@@ -18,16 +18,16 @@ from onnxfold.pool.blocks import WORKING_BYTES, Source, blocks_of, boxes
 from onnxfold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
 from onnxfold.pool.spill import Scratch, ScratchPart
 
-# Without a limit of the user's, this many bytes are held in memory before the rest goes to disk:
-# what a run needs must not grow with the model.
+# Without a limit of the user, this many bytes are held in memory before the rest goes to disk:
+# the memory of a run must not grow with the model.
 DEFAULT_LIMIT = 512 << 20
-# Smaller blocks are not worth a mapping of their own.
+# Smaller blocks are not spilled.
 _LEAST_SPILLED = 1 << 20
 # Length of the blocks in which a postponed result is computed, bytes.
 _BLOCK = 1 << 20
 _SLAB = 1 << 22
 STORING_BYTES = (WORKING_BYTES + _SLAB) * THREADS
-"""What the threads need that store a postponed result, besides its place."""
+"""Bytes that the threads take that compute a postponed result, besides the result."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Statistics:
 
 
 class Computing(Protocol):
-    """What computes the deferred buffers of a pool: ``onnxfold.kernels.evaluator.Evaluator``."""
+    """Computes the deferred buffers of a pool: ``onnxfold.kernels.evaluator.Evaluator``."""
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
         """Compute the deferred ones among the buffers."""
@@ -55,26 +55,26 @@ class Computing(Protocol):
 
 @runtime_checkable
 class Watch(Protocol):
-    """Somebody who wants to see what a pool holds."""
+    """An observer of the contents of a pool."""
 
     def holds(self, nbytes: int) -> None:
-        """So many bytes are live now."""
+        """Record the live bytes."""
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
-        """A value of the model is a buffer now."""
+        """Record that a value of the model has a buffer now."""
 
 
 class Pool:
     """Reference-counted array buffers for constant values.
 
-    Who needs a buffer retains it and releases it afterwards; at the last release the buffer is
-    freed, and its memory with the last buffer that looks at it: a view keeps its base alive.
+    A user of a buffer retains it and releases it afterwards. The last release frees the buffer, and
+    its memory is freed with the last buffer that views it: a view keeps its base alive.
 
     Args:
         memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
             scratch file; None for ``DEFAULT_LIMIT``.
         scratch_folder: Folder for the scratch file (unlinked as soon as it is open).
-        watch: Told what happens.
+        watch: An observer of the pool.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Pool:
         self._watch = watch
         self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
         self.is_settled = False
-        """True when all users of all values are known; see :meth:`settle`."""
+        """Whether all users of all values are known; see :meth:`settle`."""
         self._scratch_folder = scratch_folder
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
@@ -103,9 +103,7 @@ class Pool:
     # ---------------------------------------------------------------- values
 
     def buffer_of(self, value: ir.Value) -> Buffer:
-        """Return the buffer of a constant value; at first touch a view of the model's bytes, no
-        copy.
-        """
+        """Return the buffer of a constant value: at first use a view of the model's bytes."""
         buffer = self._bound.get(value)
         if buffer is None:
             if value.const_value is None:
@@ -118,7 +116,7 @@ class Pool:
         return value in self._bound
 
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
-        """Bind the value to that buffer (which is retained once on its behalf)."""
+        """Bind the value to a buffer, which is retained once for it."""
         buffer.references += 1
         buffer.bindings += 1
         self._bound[value] = buffer
@@ -127,14 +125,14 @@ class Pool:
         return buffer
 
     def unbind(self, value: ir.Value) -> None:
-        """The value's last use is gone."""
+        """Release the buffer of a value that has no users any more."""
         buffer = self._bound.pop(value, None)
         if buffer is not None:
             buffer.bindings -= 1
             self.release(buffer)
 
     def settle(self, values: Iterable[ir.Value] | None) -> None:
-        """From now on only these values are of use: the others are unbound.
+        """Unbind all values but these: all users are known now.
 
         Args:
             values: The values; None if it is not known yet who will use those bound from now on.
@@ -192,7 +190,7 @@ class Pool:
         return buffer
 
     def fulfil(self, buffer: Buffer, array: Array) -> None:
-        """Give a deferred buffer its elements.
+        """Set the elements of a deferred buffer.
 
         Raises:
             ValueError: they do not have the promised shape and dtype.
@@ -224,7 +222,7 @@ class Pool:
         buffer.elements.flags.writeable = False
 
     def add_live(self, nbytes: int) -> None:
-        """Count bytes that are in use (or, if negative, no longer)."""
+        """Add to the number of live bytes; a negative number is subtracted."""
         statistics = self.statistics
         statistics.live_bytes += nbytes
         if statistics.live_bytes > statistics.peak_bytes:
@@ -235,17 +233,17 @@ class Pool:
     # ---------------------------------------------------------------- references
 
     def retain(self, buffer: Buffer) -> None:
-        """One more user of the buffer."""
+        """Add a reference to the buffer."""
         buffer.references += 1
 
     def release(self, buffer: Buffer) -> None:
-        """One user less; the last one frees it."""
+        """Drop a reference to the buffer; the last one frees it."""
         buffer.references -= 1
         if buffer.references == 0:
             self.discard(buffer)
 
     def hold(self, buffer: Buffer, other: Buffer | None) -> None:
-        """Retain another buffer, or none any more, for as long as the first one is there."""
+        """Retain another buffer as long as the first one exists; None releases it."""
         before, buffer.held = buffer.held, other
         if other is not None:
             self.retain(other)
@@ -253,7 +251,7 @@ class Pool:
             self.release(before)
 
     def discard(self, buffer: Buffer) -> None:
-        """Free a buffer that nobody retains (any more)."""
+        """Free a buffer without references."""
         # A chain of postponed work can be as deep as the graph: no recursion.
         pending = [buffer]
         while pending:
@@ -279,7 +277,7 @@ class Pool:
     # ---------------------------------------------------------------- storing
 
     def store(self, source: Source) -> Array:
-        """Compute all of a source, block by block and by several threads.
+        """Compute a whole source block by block with several threads.
 
         Returns:
             An array in row-major order, in memory or, where the limit asks for it, in the scratch
@@ -307,7 +305,7 @@ class Pool:
 
     @contextlib.contextmanager
     def working(self, nbytes: int) -> Iterator[None]:
-        """Count memory that is in use for as long as the context lasts."""
+        """Count memory as live during the context."""
         self.add_live(nbytes)
         try:
             yield
@@ -349,7 +347,7 @@ class Pool:
 
 
 def _settle(deferred: Deferred) -> list[Buffer]:
-    """One result less is outstanding; returns the operands that nobody retains any more."""
+    """Count one outstanding result less; return the operands without references."""
     deferred.outstanding -= 1
     if deferred.outstanding:
         return []
@@ -359,7 +357,7 @@ def _settle(deferred: Deferred) -> list[Buffer]:
 
 
 def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
-    """Release each buffer once; return those without users."""
+    """Drop a reference to each buffer; return the buffers without any."""
     unused = []
     for buffer in buffers:
         if buffer is not None:

@@ -1,4 +1,4 @@
-"""Scratch space on disk for buffers that do not fit the memory limit."""
+"""Scratch space on disk for buffers above the memory limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfold.storage import MappedFile, write_at
 
 
 class ScratchPart(MappedFile):
-    """A stretch of the scratch file: written piece by piece, then read through a mapping."""
+    """A segment of the scratch file: written piece by piece, then read through a mapping."""
 
     __slots__ = ("_descriptor", "_folder", "_offset")
 
@@ -31,11 +31,11 @@ class ScratchPart(MappedFile):
 
 
 class Scratch:
-    """A file without a name that grows by one mapping per spilled block; gone with the process.
+    """An unlinked file that grows by one mapping per spilled block and ends with the process.
 
     Args:
-        folder: Where the file is made; None for the system's temporary folder. Beside the output
-            model is a good place: there is room for the model, so there is room for its parts.
+        folder: Where the file is made; None for the system's temporary folder. The folder of
+            the output has room for the model, and so for its tensors.
     """
 
     def __init__(self, folder: str | None = None) -> None:
@@ -44,7 +44,7 @@ class Scratch:
         self._end = 0
 
     def create(self, nbytes: int) -> ScratchPart:
-        """Room for that many bytes, at least one. Raises OnnxFoldError if there is none."""
+        """Allocate at least one byte. Raises OnnxFoldError if the disk is full."""
         with _naming(self._folder):
             if self._file is None:
                 self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
@@ -61,7 +61,7 @@ class Scratch:
 
 @contextlib.contextmanager
 def _naming(folder: str) -> Iterator[None]:
-    """Have errors of the system say what could not be written, and where."""
+    """Turn errors of the system into errors that name the file."""
     try:
         yield
     except OSError as error:

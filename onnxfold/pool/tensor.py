@@ -27,8 +27,8 @@ _WORKING = (WORKING_BYTES + _STREAM) * THREADS
 class BufferTensor(TensorBase):
     """An ``onnx_ir`` tensor whose elements are a buffer: strided, mapped, or still to be computed.
 
-    Saving streams it block by block into its place in the file. It keeps its buffer until it is
-    garbage itself, so a model can be saved more than once and used in Python in between.
+    Saving streams it block by block into the file. It retains its buffer as long as it exists, so
+    a model can be saved more than once and used in Python in between.
     """
 
     __slots__ = ("_buffer", "_source")
@@ -88,6 +88,10 @@ class BufferTensor(TensorBase):
 
     def tobytes(self) -> bytes:
         """Return all stored bytes at once (a copy: for small tensors; large ones are streamed)."""
+        if self._buffer.is_known and self.dtype.bitwidth >= 8:
+            stored = self._buffer.array().tobytes()
+            self.release()
+            return stored
         return b"".join(piece.tobytes() for piece in self.pieces())
 
     def tofile(self, file: IO[bytes]) -> None:
@@ -108,7 +112,7 @@ class BufferTensor(TensorBase):
         self.release()
 
     def tiles(self, nbytes: int) -> Iterator[Tile]:
-        """Independent blocks of about ``nbytes`` that cover the stored bytes.
+        """Return independent blocks of about ``nbytes`` that cover the stored bytes.
 
         What is postponed is computed in them, until :meth:`release`.
         """
@@ -117,7 +121,7 @@ class BufferTensor(TensorBase):
         return blocks_of(source, nbytes, min(SLAB, max(nbytes, limit // (4 * THREADS))))
 
     def _open(self) -> Source:
-        """Begin to read the elements; what is postponed is computed on the way."""
+        """Open a source of the elements; postponed elements are computed as they are read."""
         self.release()
         pool = self._buffer.pool
         if not self._buffer.is_known:
@@ -128,7 +132,7 @@ class BufferTensor(TensorBase):
         return self._source
 
     def release(self) -> None:
-        """All blocks are in the file: let go of the pages of mapped input that they touched."""
+        """Release the pages of mapped input: all blocks are in the file."""
         self._buffer.release_pages()
         if self._source is not None:
             self._source.release()

@@ -1,4 +1,4 @@
-"""The renderer of all commands: lines and tables as text, figures, and progress of long work."""
+"""The renderer of all commands: lines, tables, figures and progress."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 _Arguments = ParamSpec("_Arguments")
 
-_WIDTH = 160  # columns where the output is no terminal; tables take what they need
-_SHORT = 12  # characters of a text that stays in its line
+_WIDTH = 160  # columns if the output is no terminal; tables may be wider
+_SHORT = 12  # characters of a text that is not wrapped
 _PATIENCE = 1.0  # seconds before a bar appears
 
 
 class Table(NamedTuple):
-    """A table to render; on a narrow terminal long texts go on in the next line, or rows become
-    columns.
+    """A table to render. A narrow terminal shows long texts on several lines, or rows as columns.
 
     Attributes:
         titles: The titles of the columns; one with ">" before it is aligned right.
@@ -61,7 +60,7 @@ def ops_table(
 def render(*parts: str | Table) -> str:
     """Return lines and tables as text for standard output: styled for a terminal, else plain.
 
-    Names come from strangers: what a terminal would obey is shown instead.
+    Control characters in names are escaped.
     """
     from rich.console import Console
 
@@ -71,7 +70,7 @@ def render(*parts: str | Table) -> str:
         file=text,
         force_terminal=terminal,
         width=shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH,
-        markup=False,  # names hold brackets
+        markup=False,  # names may contain brackets
         emoji=False,
         highlight=False,
     )
@@ -180,7 +179,7 @@ def first_of(names: Sequence[str], most: int) -> str:
 class LateProgress(contextlib.ExitStack):
     """A callback `(stage, done, total)` that shows a bar once the work has taken a while.
 
-    Nothing is shown, nor is rich imported, for short work or where standard error is no terminal.
+    Short work, and standard error that is no terminal, show nothing and do not import rich.
     """
 
     def __init__(self, enabled: bool = True) -> None:
@@ -191,7 +190,7 @@ class LateProgress(contextlib.ExitStack):
         self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Says that `done` of `total` units of a stage are done."""
+        """Show that `done` of `total` units of a stage are done."""
         if not self._enabled or time.monotonic() - self._start < _PATIENCE:
             return
         if self._bar is None:

@@ -1,4 +1,4 @@
-"""What is different in two models: ops, interface, opsets, and tensors by name and by content."""
+"""Differences of two models: ops, interface, opsets, and tensors by name and by content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Tensors = Mapping[_Key, tuple[TensorEntry, ir.TensorProtocol]]
 
 @dataclass(frozen=True)
 class FieldChange:
-    """Something that one or both models have: as text in each, None where it is missing."""
+    """A property as text in each model; None in a model that does not have it."""
 
     name: str
     before: str | None
@@ -33,7 +33,7 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class TensorChange:
-    """A tensor that is not the same in both models.
+    """A tensor that differs between the models.
 
     Attributes:
         name: Its name, in the first model if it is there.
@@ -50,7 +50,7 @@ class TensorChange:
 
     @property
     def bytes(self) -> int:
-        """The bytes of the larger one."""
+        """The size of the larger tensor in bytes."""
         return max(t.bytes for t in (self.before, self.after) if t is not None)
 
     def row(self) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ class TensorChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """What is different in two models.
+    """The differences of two models.
 
     Attributes:
         before: The first file.
@@ -121,9 +121,9 @@ class Difference:
 
 
 def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
-    """Read two models and return what is different.
+    """Read two models and return their differences.
 
-    Of tensors with the same type and shape the bytes are compared, a mebibyte at a time.
+    Tensors with the same type and shape are compared in blocks of one mebibyte.
 
     Raises:
         ModelError: A file cannot be read as a model.
@@ -212,6 +212,6 @@ def _digest(tensor: ir.TensorProtocol) -> bytes:
     stored = span.array()
     for start in range(0, span.length, _CHUNK):
         digest.update(stored[start : start + _CHUNK].data)
-        # a page that was read stays in memory until it is given back
+        # pages that were read stay in memory until they are released
         span.file.release(span.offset + start, _CHUNK)
     return digest.digest()

@@ -22,6 +22,7 @@ from onnxfold.passes.cut import Decision
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
 from onnxfold.shown import Shown
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
 
 if TYPE_CHECKING:
@@ -81,34 +82,36 @@ class Why(Shown, text="onnxfold.report.explain:why_text"):
         return asdict(self)
 
 
+@checked
 def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
     """Return why each node with constant inputs would be folded or stay; nothing is written.
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
-        options: See `onnxfold.options.Options`.
+        options: See `onnxfold.options.OptionArguments`.
 
     Raises:
         OnnxFoldError: the model or an option is invalid.
     """
-    fold = options_of({**options, "explain": True})
+    fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         return _folded(source, fold)[1]
 
 
+@checked
 def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
     """Return why one node runs each time, or does not.
 
     Args:
         source: The model: a path or a model in memory, which is left alone.
         name: Name of the node, or of a value that it makes; also in a subgraph or a function.
-        options: See `onnxfold.options.Options`.
+        options: See `onnxfold.options.OptionArguments`.
 
     Raises:
         UsageError: no node has that name.
         OnnxFoldError: the model or an option is invalid.
     """
-    fold = options_of({**options, "explain": True})
+    fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)

@@ -1,4 +1,4 @@
-"""What a model holds: ops, interface, tensors. No tensor's bytes are read."""
+"""The inventory of a model: ops, interface and tensors. Tensor bytes are not read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TensorEntry:
 
     @classmethod
     def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
-        """Return what is told of a tensor; its bytes are not read."""
+        """Return the entry of a tensor; its bytes are not read."""
         return cls(name, shaped(tensor.dtype, None), tuple(tensor.shape.numpy()), tensor.nbytes)
 
     @property
@@ -49,7 +49,7 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a model holds.
+    """The contents of a model.
 
     Attributes:
         path: The file.
@@ -60,12 +60,12 @@ class Inventory:
         outputs: Graph outputs.
         nodes: Nodes by op type, subgraphs and functions included.
         functions: Number of model-local functions.
-        parameters: Elements of stored tensors, but for INT32, INT64, BOOL and STRING.
+        parameters: Elements of stored tensors, except INT32, INT64, BOOL and STRING.
         tensors: Number of stored tensors: initializers and values of `Constant` nodes.
         tensor_bytes: Their bytes.
         stored_bytes: Bytes of the file and of the external data it refers to.
         largest: The largest tensors, largest first.
-        unread: Why external data is not read, or None: what the model says of it is taken.
+        unread: Why external data was not read, and its declared sizes are used; or None.
     """
 
     path: str
@@ -110,7 +110,7 @@ class Inventory:
 
 
 def take_inventory(path: str | os.PathLike[str]) -> Inventory:
-    """Read a model and return what it holds. Its external data may be missing.
+    """Read a model and return its inventory. External data may be missing.
 
     Raises:
         ModelError: The file cannot be read as a model.
@@ -125,7 +125,7 @@ def take_inventory(path: str | os.PathLike[str]) -> Inventory:
 
 
 def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]:
-    """Load a model; without its external data if that cannot be read, and return the reason."""
+    """Load a model, without external data if that cannot be read; also return the reason."""
     try:
         return storage.load(path), None
     except ExternalDataError as error:
@@ -133,7 +133,7 @@ def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]
 
 
 def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
-    """Return what a model holds that was loaded from a path."""
+    """Return the inventory of a model that was loaded from a path."""
     stored = list(stored_tensors(model))
     tensors = [TensorEntry.of(value.name or "", tensor) for value, tensor in stored]
     return Inventory(
@@ -154,7 +154,7 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of all graphs, and tensors in attributes with the first result of
+    """Yield the initializers of all graphs, and tensors in attributes with the first output of
     their node.
     """
     for graph in all_graphs(model):
@@ -164,14 +164,14 @@ def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtoco
         for node in graph:
             for attribute in node.attributes.data.values():
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    # Attr.as_tensor() checks a protocol at run time: slow for 10,000 of them
+                    # Attr.as_tensor() checks a protocol at run time, slow for 10,000 attributes
                     tensor = attribute.value
-                    if tensor.dtype != ir.DataType.UNDEFINED:  # the attribute of a damaged file
+                    if tensor.dtype != ir.DataType.UNDEFINED:  # damaged files have such attributes
                         yield node.outputs[0], tensor
 
 
 def parameters_in(tensor: ir.TensorProtocol) -> int:
-    """Return the elements of a tensor of numbers; 0 for types that hold sizes, indices or masks."""
+    """Return the number of elements; 0 for dtypes of sizes, indices, masks and strings."""
     return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 

@@ -1,4 +1,4 @@
-"""The modules of a model: their nodes, weights and operations, and their share of the work."""
+"""The modules of a model with their nodes, weights, operations and share of the work."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from onnxfold.report.console import Table, amount_text, bytes_text, count_text, 
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
 from onnxfold.runtime.splitting.cut import NOMINAL, NominalSizes, work_of
 
-_MOST_ROWS = 40  # if no depth is asked for
+_MOST_ROWS = 40  # unless a depth is given
 _SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
 
 
 @dataclass(frozen=True)
 class ModuleEntry:
-    """A module, with all that is in it.
+    """A module, with everything in it.
 
     Attributes:
-        path: The names of the modules from the outside in, joined by "/"; "" is the model.
-        depth: How many names these are.
-        nodes: Nodes that come from it, subgraphs and functions included.
-        bytes: Bytes of the tensors that these read; one that several modules read counts in the
-            innermost module that holds these.
-        parameters: Elements of these tensors, but for INT32, INT64, BOOL and STRING.
+        path: The names of the modules from the outside in, joined by "/"; "" for the model.
+        depth: The number of these names.
+        nodes: Its nodes, subgraphs and functions included.
+        bytes: Bytes of the tensors that its nodes read; a tensor of several modules belongs to the
+            innermost common module.
+        parameters: Elements of these tensors, except INT32, INT64, BOOL and STRING.
         macs: Multiply-accumulates of a run, see `onnxfold.analysis.arithmetic`. Of the branches of
-            an If, the one with the most operations counts. Constant nodes count nothing.
-        flops: Floating point operations of a run, likewise.
-        uncounted: Nodes whose operations are not known: loops, custom ops and functions, and nodes
-            with unknown sizes. The former are lower bounds if there are any.
-        work: Its share of a run's work, from 0 to 1, estimated from the elements that ops make,
-            read and sum up. What is constant counts nothing, and what is in a graph of a node or in
-            a function counts where the node or the call is.
+            an If, the one with the most operations counts. Constant nodes count as 0.
+        flops: Floating-point operations of a run, likewise.
+        uncounted: Nodes with unknown operations: loops, custom ops, functions, and nodes with
+            unknown sizes. If there are any, ``macs`` and ``flops`` are lower bounds.
+        work: Its share of a run's work, from 0 to 1, estimated from the elements that ops write,
+            read and sum. Constants count as 0. Nodes of a subgraph or function count at the node or
+            the call.
     """
 
     path: str
@@ -61,8 +61,7 @@ class ModuleTree:
 
     Attributes:
         path: The file.
-        modules: The model itself, then its modules: each before those in it, otherwise in the
-            order in which the model runs them.
+        modules: The model itself, then its modules in execution order, each before those in it.
         sizes: The sizes of dynamic dimensions of the inputs, by name.
     """
 
@@ -106,21 +105,20 @@ class ModuleTree:
 
 
 def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
-    """Return the modules of the model in a file. No large tensor is read.
+    """Return the modules of the model in a file. Large tensors are not read.
 
     Args:
         path: The file.
-        dims: Sizes of dynamic dimensions of the inputs, by name; 64 where none is given.
+        dims: Sizes of dynamic dimensions of the inputs, by name; 64 by default.
 
     Raises:
         ModelError: The file cannot be read as a model.
         UsageError: There is no such dimension.
     """
     model, _ = load_to_inspect(path)
-    names = symbols_of(model.graph.inputs)
     with about(path):
-        check_names(dims or {}, names)
-    sizes = {name: (dims or {}).get(name, NOMINAL) for name in names}
+        check_names(dims or {}, model.graph.inputs)
+    sizes = {**dict.fromkeys(symbols_of(model.graph.inputs), NOMINAL), **(dims or {})}
     own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     totals: dict[Module, dict[str, float]] = {}
 
@@ -144,7 +142,7 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
     for node, macs, flops in _counted(model.graph, nominal, constness):
         add(own[node], macs=macs, flops=flops or 0, uncounted=flops is None)
     all_work = totals[()]["work"] or 1.0
-    place = {module: k for k, module in enumerate(totals)}  # an outer one before those in it
+    place = {module: k for k, module in enumerate(totals)}  # outer modules first
     modules = [
         ModuleEntry(
             "/".join(module),
@@ -160,10 +158,10 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
 def _counted(
     graph: ir.Graph, sizes: NominalSizes, constness: ConstnessAnalysis
 ) -> list[tuple[ir.Node, int, int | None]]:
-    """Return the nodes that a run computes, with their multiply-accumulates and operations.
+    """Return the nodes that are computed in a run, with their multiply-accumulates and operations.
 
-    Of an If, these are the nodes of one branch; of a loop, those of one turn, and the loop with
-    None.
+    An If is replaced by the nodes of one branch. For a loop, the nodes of one iteration are added,
+    and the loop itself with None.
     """
     found: list[tuple[ir.Node, int, int | None]] = []
     for node in graph:

@@ -1,4 +1,4 @@
-"""What `onnxfold split`, `adapters` and `bench` print."""
+"""The output of `onnxfold split`, `adapters` and `bench`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 _MOST = 12  # rows of a table
 
 _Timed = tuple[list[str], str, float | None, float | None]
-"""What a kernel makes, its backend, and the seconds of it and of onnxruntime."""
+"""The output, backend and seconds of a kernel, and the seconds of onnxruntime."""
 
 
 @rendered
 def split_text(bundle: Bundle) -> Iterator[str | Table]:
-    """Return what a split model consists of, as text for a terminal or a file."""
+    """Return the parts of a split model as text for a terminal or a file."""
     manifest, nodes = bundle.manifest, bundle.manifest.nodes
     yield (
         f"{bundle.folder}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
@@ -80,7 +80,7 @@ def _cached(manifest: Manifest) -> Table:
 
 
 def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
-    """Yield a table of kernels, if any were timed; those that took the same time are the same."""
+    """Yield a table of the timed kernels, if any; kernels with the same time share a row."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for outputs, backend, ours, theirs in timed:
         if ours is not None and theirs is not None:
@@ -94,7 +94,7 @@ def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
 
 @rendered
 def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Iterator[str | Table]:
-    """Return which constants the tensors of adapters are, by file, as text."""
+    """Return the constants that the tensors of adapters match, by file, as text."""
     infos = {info.name: info for info in manifest.runtime_constants}
     for file, fits in found.items():
         rows = []
@@ -115,8 +115,8 @@ def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Ite
 
 @rendered
 def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
-    """Return the figures of each model, its fused ops, where its time goes and what folding costs,
-    as text.
+    """Return the figures of each model as text, with fused ops, the slowest ops and the cost of
+    folding.
     """
     models = result.models
     names = [Path(each.model).name.replace(".onnx", "") for each in models]
@@ -161,7 +161,7 @@ def _by_model(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -
 
 
 def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
-    """Return the ops that take the most time in any of the models."""
+    """Return the ops that take most of the time in any of the models."""
     times = [{each.op: each for each in model.profile} for model in models]
     ops = {op: max(of[op].seconds for of in times if op in of) for of in times for op in of}
     ordered = sorted(ops, key=lambda op: -ops[op])

@@ -26,8 +26,8 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
         bytes_after: The same of the optimized model; of files it shares only what it refers to.
         folded: Number of nodes folded.
         kept: Nodes with constant inputs that stayed, each with its reason.
-        decisions: Why nodes with constant inputs were folded or stay, and the bytes that decided;
-            of the small results that always fold only if `explain` was asked for.
+        decisions: Why nodes with constant inputs stay, and the bytes that decided; with `explain`
+            also why others were folded.
         pool: Figures of the buffer pool: created, freed, live, peak, ... (bytes end in `_bytes`).
         seconds: Wall time.
         cpu_seconds: User and system time of the process over the run.
@@ -40,8 +40,8 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
         rewrites: How often each rule fired.
         places: Where each rule fired: the values of the source that were rewritten.
         inexact: Of those, how often a rule fired where it may change bits.
-        withheld: How often each rule would fire beyond that at level 2, counted up to 500; empty
-            if that was not asked for.
+        withheld: How often each rule would fire beyond that at level 2; empty if that was not
+            asked for.
         precision: "exact" or "wide".
         rounded: Values that could not be computed in wide precision, with the op and the reason:
             what the chain had before was rounded there.

@@ -54,13 +54,6 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
         yield f"{option} would remove {count_text(nodes, 'node')} more"
     for warning in report.warnings:
         yield f"warning: {warning}"
-    if report.withheld and not verbose:
-        from onnxfold.rewrite.driver import MOST_COUNTED
-
-        withheld = report.withheld.values()
-        at_least = "at least " if max(withheld) == MOST_COUNTED else ""
-        places = f"{at_least}{count_text(sum(withheld), 'more place')}"
-        yield f"hint: -O2 would rewrite {places}; -v shows the rules"
 
 
 @rendered

@@ -1,4 +1,4 @@
-"""Putting a replacement in the place of what a pattern matched."""
+"""Replace the nodes that a pattern matched."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic.fact import differ
 from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
-from onnxfold.rewrite.matched import differ
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
@@ -23,20 +23,20 @@ FROM_KEY = "onnxfold.from"
 _MOST_SOURCES = 8
 
 Keeps = Callable[[ir.Value], bool]
-"""Says of a value whether the node that makes it must stay."""
+"""Return whether the node that makes a value must stay."""
 
 
 class Mismatch(Exception):
-    """The replacement has another dtype or shape: the rule is wrong."""
+    """The replacement has another dtype or shape, so the rule is wrong."""
 
 
 @dataclass
 class Change:
-    """What a rewrite did to the graph."""
+    """The changes of a rewrite."""
 
     added: list[ir.Node]
     users: list[ir.Node]
-    """The nodes that read what was replaced (not all that read what took its place)."""
+    """The nodes that read a replaced value."""
     touched: list[ir.Value]
     """Values that lost users."""
 
@@ -49,8 +49,8 @@ def apply(match: Match, keeps: Keeps) -> Change:
         keeps: Says of a value whether the node that makes it must stay.
 
     Raises:
-        Refused, NotKnown: the graph is as it was.
-        Mismatch: so it is, but the rule should not have matched.
+        Refused, NotKnown: The match cannot be rewritten; the graph is unchanged.
+        Mismatch: The rule should not have matched; the graph is unchanged.
     """
     first = match.roots[0].producer()
     assert first is not None and first.graph is not None
@@ -84,7 +84,7 @@ def _build(match: Match, builder: Builder) -> list[ir.Value]:
 
 
 def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
-    """Return the matched nodes that the rewrite makes unused, users before their operands."""
+    """Return the matched nodes without users after the rewrite, users before their operands."""
     roots = dict.fromkeys(match.roots)
     matched = match.nodes
     for value in roots:
@@ -93,7 +93,7 @@ def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
         node = value.producer()
         if node is None or node.graph is not graph:
             raise Refused("its outputs are in different graphs")
-        # what is made anew stands in the place of the first root
+        # the new nodes are inserted at the place of the first root
         if node is not match.roots[0].producer() and any(
             use.node not in matched for use in uses(value)
         ):
@@ -118,9 +118,9 @@ def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
 def _check_count(
     match: Match, dying: dict[ir.Node, None], builder: Builder, graph: ir.Graph
 ) -> None:
-    """Nodes with other users stay: then the rewrite must not add more than it removes.
+    """Refuse a rewrite that adds nodes because matched nodes with other users stay.
 
-    As many nodes with new constants are more, too, beside those that give a result.
+    With new constants, and a matched graph output that stays, it must remove nodes.
     """
     matched = set(match.nodes)
     if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
@@ -134,7 +134,7 @@ def _check_count(
 
 
 def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
-    """Check that what is new has the same type, and can be a constant if it is one."""
+    """Check that new values have the types of the roots, and may be constants if they are."""
     types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
         before, after = types.of(root), types.of(value)
@@ -155,7 +155,7 @@ def _keep_outputs(
     dying: dict[ir.Node, None],
     keeps: Keeps,
 ) -> list[ir.Value]:
-    """Return where a graph output becomes a value that cannot take its name, copy it."""
+    """Return the new values; a copy by Identity of one that cannot take a graph output's name."""
     kept = []
     taken: set[ir.Value] = set()
     for root, value in zip(match.roots, values, strict=True):
@@ -188,7 +188,7 @@ def _connect(
         producer = value.producer()
         match.facts.types.same(root, value)
         if producer in new or root.is_graph_output():
-            # the same content under the same name; of two names the graph output's stays
+            # the name stays; of two names that of the graph output
             take_over(root, value, declared=root.is_graph_output())
         else:
             replace(root, value)
@@ -204,7 +204,7 @@ def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
 
 
 def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> bool:
-    """Return True for a node that constant propagation will compute."""
+    """Return whether constant propagation will compute a node."""
     if node.op_type == "Constant":
         return True
     present = [v for v in node.inputs if v is not None]
@@ -215,7 +215,7 @@ def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> 
 
 
 def _inherit(old: ir.Node | None, new: ir.Node) -> None:
-    """The node that makes the result in the end stands for the one that did."""
+    """Give the node that makes the result the name and metadata of the one that did before."""
     if old is None:
         return
     if old.name:
@@ -228,7 +228,7 @@ def _inherit(old: ir.Node | None, new: ir.Node) -> None:
 
 
 def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:
-    """Which rule made the new nodes, and which nodes of the original model they come from."""
+    """Record the rule that made the new nodes, and the nodes of the original that they replace."""
     sources: dict[str, None] = {}
     rules: dict[str, None] = {}
     for node in dying:

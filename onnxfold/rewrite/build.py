@@ -1,4 +1,4 @@
-"""Making the nodes of a replacement."""
+"""Make the nodes and constants of a replacement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import onnx_ir as ir
 from onnxfold.editing import add_initializer, constant_node, new_node
 from onnxfold.kernels.inference import schema_of, takes
 from onnxfold.pool import Buffer, BufferTensor
-from onnxfold.rewrite.check import is_available
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
@@ -28,20 +27,22 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Rest,
     Variable,
+    anything,
+    is_optional,
     result,
 )
 
 
 class Refused(Exception):
-    """The match cannot, or should not, be rewritten: it would cost more than it saves."""
+    """The match cannot be rewritten, or would cost more than it saves."""
 
 
 Operand = ir.Value | Buffer
-"""A value of the graph, or a constant that is in the pool only."""
+"""A value of the graph, or a constant in the pool only."""
 
 
 class Builder:
-    """Builds one match's replacement; nothing reads the new values yet.
+    """Builds the replacement of a match; the new values have no users yet.
 
     Ops whose operands are all constants are computed in the pool; a result becomes a constant of
     the model where a new node reads it. New nodes are in the graph at once, so that their types can
@@ -101,9 +102,7 @@ class Builder:
         raise Refused(f"{expression!r} has no value here")
 
     def _is_omitted(self, expression: Expression) -> bool:
-        """Return True for an input that is omitted, and for an op that cannot do without such a
-        one.
-        """
+        """Return whether an input is omitted, or an op whose required input is omitted."""
         found = self._omitted.get(expression)
         if found is None:
             found = self._omitted[expression] = self._look_for_omitted(expression)
@@ -125,7 +124,7 @@ class Builder:
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.
 
-        The opsets are the model's, or for an op that these do not have the newest ones.
+        The opsets are those of the model; for an op that they do not have, the newest ones.
         """
         op_type = op.op_types[0] if op.variable is None else self._match.bound(op.variable).op_type
         opsets = self._opsets if is_available(op, self._opsets) else _newest_opsets()
@@ -139,7 +138,7 @@ class Builder:
         return made
 
     def _outputs(self, op: Op, index: int) -> Sequence[ir.Value]:
-        """Return the outputs of an op that has one of this index."""
+        """Return the outputs of a new op, at least up to this index."""
         made = self._node(op)
         if isinstance(made, Buffer):
             raise Refused(f"{op!r} is a constant")
@@ -166,7 +165,7 @@ class Builder:
         attributes = {} if matched is None else dict(matched.attributes.data)
         for name, thing in op.attributes.items():
             content = self._match.number_of(thing)
-            place = _place_of_input(name, schema)
+            place = place_of_input(name, schema)
             if place is not None:
                 inputs.extend([None] * (place + 1 - len(inputs)))
                 numbers[place] = content
@@ -203,7 +202,7 @@ class Builder:
         return node
 
     def insert(self, node: ir.Node) -> None:
-        """Put a node behind the new ones so far."""
+        """Insert a node behind the other new nodes."""
         self.nodes.append(node)
         self._before.prepend(node)
 
@@ -220,7 +219,7 @@ class Builder:
         attributes: Mapping[str, ir.Attr],
         opsets: Mapping[str, int],
     ) -> Buffer | None:
-        """Compute an op in the pool, or postpone that; None if an operand is not there yet."""
+        """Compute an op in the pool, perhaps postponed; None if an operand has no buffer yet."""
         operands = []
         for each in inputs:
             buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
@@ -273,7 +272,7 @@ class Builder:
         inputs: Sequence[Operand | None],
         position: int,
     ) -> ir.DataType:
-        """Return the dtype that a number takes as an input: that of one it must agree with."""
+        """Return the dtype of a number as an input: that of an input of the same type variable."""
         formals = [] if schema is None else schema.inputs
         formal = [formals[min(k, len(formals) - 1)] for k in range(len(inputs)) if formals]
         for k, value in enumerate(inputs):
@@ -320,13 +319,13 @@ class Builder:
     # ---------------------------------------------------------------- the end
 
     def close(self) -> None:
-        """Release the buffers: the new constants of the model retain those that they need."""
+        """Release the buffers; the new constants of the model retain theirs."""
         for buffer in self._buffers:
             buffer.pool.release(buffer)
         self._buffers.clear()
 
     def discard(self) -> None:
-        """Take the new nodes and constants out again."""
+        """Remove the new nodes and constants."""
         for node in reversed(self.nodes):
             self._graph.remove(node, safe=True)
         for value in self.initializers:
@@ -336,13 +335,48 @@ class Builder:
         self.initializers.clear()
 
 
+# -------------------------------------------------------------------- ops at an opset
+
+
+def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
+    """Return True if at least one op of an expression exists as written at these opsets."""
+    version = opsets.get(op.domain)
+    if op.domain not in known_domains():
+        return True
+    if version is None:
+        return op.domain != ""  # imported when it is needed
+    schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
+    return any(schema and not schema.deprecated and accepts(op, schema) for schema in schemas)
+
+
+def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
+    """Return True if a schema has the attributes and inputs that an expression mentions.
+
+    An attribute may have become an input: a replacement's ``axes=`` is made as either.
+    """
+    wanted = [name for name, value in op.attributes.items() if value is not anything]
+    by_name = [name for name in wanted if name not in schema.attributes]
+    if any(place_of_input(name, schema) is None for name in by_name):
+        return False
+    required = sum(not (isinstance(o, Rest) or is_optional(o)) for o in op.operands)
+    if required < len(op.operands):
+        return required <= schema.max_input
+    return schema.min_input <= required + len(by_name) <= schema.max_input
+
+
+@functools.cache
+def known_domains() -> frozenset[str]:
+    """Return the domains whose ops onnx knows."""
+    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
+
+
 @functools.cache
 def _newest_opsets() -> Mapping[str, int]:
     return {"": onnx.defs.onnx_opset_version()}
 
 
-def _place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
-    """Return the place of the input that an attribute has become by this opset: ``axes``, say."""
+def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
+    """Return the index of the input that was an attribute in older opsets, such as ``axes``."""
     if schema is None or name in schema.attributes:
         return None
     return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
@@ -366,7 +400,7 @@ _FLOATS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
 _FEW = 4096
-"""Elements of constants that are looked at."""
+"""Elements of the largest constants that are checked."""
 
 
 def _check_sum(*buffers: Buffer | None) -> None:
@@ -387,9 +421,7 @@ def _check_sum(*buffers: Buffer | None) -> None:
 
 
 def _are_same_numbers(exact: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Return True unless the dtype cannot hold the numbers; rounding to a float dtype is their
-    meaning.
-    """
+    """Return whether the dtype can hold the numbers; rounding to a float dtype is allowed."""
     if array.dtype.kind in "iub":
         return bool((array == exact).all()) and (exact.dtype == bool) == (array.dtype == bool)
     return bool((np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))).all())

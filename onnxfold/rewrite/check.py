@@ -1,29 +1,28 @@
-"""What can be wrong with a rule is found when it is defined."""
+"""Check a rule when it is defined."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import onnx
 
 from onnxfold.kernels.inference import schema_of
-from onnxfold.rewrite.conditions import Term, symbols_of
+from onnxfold.rewrite.build import accepts, known_domains, place_of_input
+from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
-    Attribute,
     Expression,
     Literal,
     MadeConstant,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     RootResult,
     Variable,
     anything,
+    is_optional,
     op_of,
     result,
 )
@@ -90,7 +89,7 @@ def _check_pattern(pattern: Expression) -> None:
 
 
 def _bound_by(pattern: Expression) -> set[object]:
-    """Everything that has a value whichever way the pattern matches."""
+    """Return the symbols that are bound whichever alternative matches."""
     bound: set[object] = {pattern}
     if isinstance(pattern, AnyOf):
         choices = [_bound_by(choice) for choice in pattern.operands]
@@ -99,9 +98,6 @@ def _bound_by(pattern: Expression) -> set[object]:
         return set.intersection(*choices) | variables | bound
     if isinstance(pattern, Op):
         bound |= {pattern.variable, *attribute_variables(pattern)}
-    if isinstance(pattern, Optional):
-        # its variables are omitted if the input is not there; ops below it may be missing
-        return bound | {e for e in pattern.inner.walk() if isinstance(e, Variable)}
     for child in pattern.operands:
         bound |= _bound_by(child)
     return bound
@@ -124,7 +120,7 @@ def _check_replacement(replacement: Expression, bound: set[object]) -> None:
             _require_bound(expression, bound, "the replacement")
         elif isinstance(expression, Op):
             _check_new_op(expression, bound)
-        elif not isinstance(
+        elif is_optional(expression) or not isinstance(
             expression, (AllOutputs, AnyOf, Literal, MadeConstant, Omitted, OutputOf, Rest)
         ):
             raise TypeError(f"{expression!r} is for patterns only")
@@ -149,8 +145,8 @@ def _check_new_op(op: Op, bound: set[object]) -> None:
 
 
 def _check_op(op: Op, low: int, high: int | None) -> None:
-    """Raise ValueError if no op at these opsets is what an expression says."""
-    if op.domain not in _domains():
+    """Raise ValueError if no op at these opsets has the inputs and attributes of an expression."""
+    if op.domain not in known_domains():
         return
     newest = high or onnx.defs.onnx_opset_version()
     schemas = [
@@ -162,43 +158,7 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
     if not schemas:
         raise ValueError(f"onnx has no op {'|'.join(op.op_types)} at these opsets")
     for name in op.attributes:
-        if not any(name in schema.attributes or _takes(schema, name) for schema in schemas):
+        if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
             raise ValueError(f"{'|'.join(op.op_types)} has no attribute {name!r}")
-    if not any(_accepts(op, schema) for schema in schemas):
+    if not any(accepts(op, schema) for schema in schemas):
         raise ValueError(f"{op!r}: no version of the op has these inputs and attributes")
-
-
-def _accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
-    """Return True if a schema has the attributes and inputs that an expression mentions.
-
-    An attribute may have become an input: a replacement's ``axes=`` is made as either.
-    """
-    wanted = [name for name, value in op.attributes.items() if value is not anything]
-    by_name = [name for name in wanted if name not in schema.attributes]
-    if not all(_takes(schema, name) for name in by_name):
-        return False
-    required = sum(not isinstance(o, (Rest, Optional)) for o in op.operands)
-    if required < len(op.operands):
-        return required <= schema.max_input
-    return schema.min_input <= required + len(by_name) <= schema.max_input
-
-
-def _takes(schema: onnx.defs.OpSchema, name: str) -> bool:
-    return any(formal.name == name for formal in schema.inputs)
-
-
-@functools.cache
-def _domains() -> frozenset[str]:
-    """Return the domains whose ops onnx knows."""
-    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
-
-
-def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
-    """Return True if at least one op of an expression exists as written at these opsets."""
-    version = opsets.get(op.domain)
-    if op.domain not in _domains():
-        return True
-    if version is None:
-        return op.domain != ""  # imported when it is needed
-    schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
-    return any(schema and not schema.deprecated and _accepts(op, schema) for schema in schemas)

@@ -1,4 +1,4 @@
-"""Terms: what a rule asks and computes, recorded when it is made and evaluated for each match."""
+"""Terms: conditions and computations of a rule, recorded once and evaluated for each match."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, NotKnown
 
 
 class NotGiven(NotKnown):
-    """A term needs an omitted input, or a variable of an alternative that did not match."""
+    """A term refers to an omitted input or to an alternative that did not match."""
 
 
 class Bindings(Protocol):
-    """What the symbols of a rule stand for in a match."""
+    """The values of the symbols of a rule in a match."""
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a symbol or term; tuples and lists element by element."""
 
     def bound(self, thing: object) -> Any:
-        """Return what a symbol stands for; None if it is omitted."""
+        """Return the value of a symbol; None if it is omitted."""
 
 
 class Recorded:
-    """A symbol of a rule or a term: what can be recorded of both."""
+    """A symbol of a rule, or a term."""
 
     __slots__ = ()
 
@@ -108,11 +109,11 @@ class Term(Recorded):
 
     @property
     def is_identity(self) -> Term:
-        """Whether a permutation leaves everything in its place: (0, 1, 2, ...)."""
+        """Whether a permutation is (0, 1, 2, ...)."""
         return Term(lambda t: list(t) == list(range(len(t))), (self,), "{}.is_identity")
 
     def permuted_by(self, permutation: object) -> Term:
-        """Return the elements of a tuple at the places that another one names."""
+        """Return the elements of a tuple at the indices of a permutation."""
         return Term(_permuted, (self, permutation), "{}.permuted_by({})")
 
     def __eq__(self, other: object) -> Term:  # type: ignore[override]
@@ -234,6 +235,28 @@ class _Computed(Term):
         return found
 
 
+class Attribute(Term):
+    """Stands for the value of an attribute: int, float, str, or a tuple of them."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(plain_number, (), name)
+        self.name = name
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        """Return the value that the attribute has in a match."""
+        content = bindings.bound(self)
+        if content is None:
+            raise NotGiven
+        return plain_number(content)
+
+
+def plain_number(value: Any) -> Any:
+    """Return a float attribute as it was written: 0.1 for what float32 makes of it."""
+    return float(str(np.float32(value))) if type(value) is float else value
+
+
 class _OrElse(Term):
     __slots__ = ()
 
@@ -260,7 +283,7 @@ def _first(value: Any, *_: Any) -> Any:
 
 
 def _are_equal(left: Any, right: Any) -> bool:
-    """Compare what may hold symbolic sizes, which are equal, different, or not known to be."""
+    """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
         if len(left) != len(right):
             return False
@@ -284,7 +307,7 @@ def _differ(left: Any, right: Any) -> bool:
 
 def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
     if sorted(places) != list(range(len(elements))):
-        raise NotKnown  # it is no permutation of them
+        raise NotKnown  # it is no permutation
     return tuple(elements[k] for k in places)
 
 
@@ -296,7 +319,7 @@ def _is_one_of(value: Any, *choices: Any) -> bool:
 
 
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
-    """Make a function of matched values one that rules can call: ``@computed``.
+    """Make a function of matched values callable in rules.
 
     It is called for each match. Its arguments are a `Matched` for each value, a tuple of them for
     several inputs, and numbers or tuples for attributes and terms. A function that returns None
@@ -332,7 +355,7 @@ class Inexact:
 
 def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
-    return Where(conjunct for each in conditions for conjunct in _conjuncts(_as_condition(each)))
+    return Where([term for each in conditions for term in _conjuncts(_as_condition(each))])
 
 
 def inexact_if(condition: object) -> Inexact:
@@ -343,12 +366,10 @@ def inexact_if(condition: object) -> Inexact:
     return Inexact(_as_condition(condition))
 
 
-def _conjuncts(term: Term) -> Iterator[Term]:
+def _conjuncts(term: Term) -> list[Term]:
     if isinstance(term, _Joined) and term.function is all:
-        for operand in term.operands:
-            yield from _conjuncts(operand)
-    else:
-        yield term
+        return [each for operand in term.operands for each in _conjuncts(operand)]
+    return [term]
 
 
 def _as_condition(condition: object) -> Term:
@@ -359,7 +380,7 @@ def _as_condition(condition: object) -> Term:
 
 
 def symbols_of(*things: Any) -> Iterator[Recorded]:
-    """Yield the symbols that terms need."""
+    """Yield the symbols in terms."""
     pending = [*things]
     while pending:
         thing = pending.pop()
@@ -376,7 +397,7 @@ def symbols_of(*things: Any) -> Iterator[Recorded]:
 
 
 def text_of(thing: Any) -> str:
-    """Return a term, symbol or plain value as it is written in a rule."""
+    """Return the text of a term, symbol or plain value in a rule."""
     if isinstance(thing, ir.DataType):
         return thing.name
     if isinstance(thing, slice):

@@ -1,4 +1,4 @@
-"""The driver: every node is visited, and again only where something near it has changed."""
+"""The driver: visits every node, and again only near changes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts, facts_of
@@ -17,8 +18,7 @@ from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, apply
-from onnxfold.rewrite.build import Refused
-from onnxfold.rewrite.check import is_available
+from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
     AnyOf,
@@ -29,7 +29,6 @@ from onnxfold.rewrite.patterns import (
     Near,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     is_on_constants,
@@ -39,52 +38,50 @@ from onnxfold.rewrite.rule import Rule, RuleError, walk
 
 logger = logging.getLogger("onnxfold")
 
-# What a function raises that is given numbers which make no sense: an axis that is not there.
+# Errors of computations on invalid numbers, such as an axis that does not exist.
 _SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-# More nodes than this, two or more ops above a change, wait for the end to be visited again.
+# More nodes than this, two or more ops above a change, are visited once at the end.
 _WIDE = 64
 _MOST_AT_A_PLACE = 500
-"""Rewrites of what stands for one value of the original model; then its rules are looping."""
-MOST_COUNTED = 500
-"""So often what a rule would do is counted, as looking takes as long as rewriting."""
+"""Rewrites at one value of the original model; more are a loop of rules."""
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Rules that undid each other's work at one place, and were switched off for it."""
+    """Rules that undid each other at one value and were switched off."""
 
     rules: tuple[str, ...]
     value: str
-    """The value they kept rewriting."""
+    """The value that they rewrote."""
 
 
 @dataclass
 class Seen:
-    """A model as a run of rules left it."""
+    """The state of a model after a run of rules."""
 
     inputs: dict[ir.Node, Sequence[ir.Value | None]] = field(default_factory=dict)
-    """What each node reads."""
+    """The inputs of each node."""
     facts: Mapping[ir.Value, Fact] = field(default_factory=dict)
-    """What is known of each value."""
+    """The fact about each value."""
 
 
 @dataclass
 class RewriteReport:
-    """Counts per rule, and what went wrong."""
+    """Counts of rewrites and failures."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
     places: dict[str, list[str]] = field(default_factory=dict)
-    """Where each rule fired: the names of the values of the original model, one for each time."""
+    """The names of the values of the original model at which each rule fired."""
     inexact: Counter[str] = field(default_factory=Counter)
     """How often each rule fired where it may change bits."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """Matches whose replacement would have had another dtype or shape: a mistake in the rule."""
+    """Matches whose replacement has another dtype or shape: errors in the rule."""
     baffled: Counter[str] = field(default_factory=Counter)
-    """Nodes about which a rule of ours could not tell, because what they hold makes no sense."""
+    """Nodes with invalid attributes or operands on which a built-in rule failed."""
     loops: list[Loop] = field(default_factory=list)
     visits: int = 0
-    """How often a node was looked at."""
+    """The number of visits of nodes."""
 
     @property
     def total(self) -> int:
@@ -104,8 +101,8 @@ class Rewriter:
         rules: The rules, of all sets.
         level: 1 for exact rewrites, 2 for inexact ones, too.
         keeps: Says of a value whether the node that makes it must stay.
-        seen: What an earlier run left: only what has changed since, and what patterns reach from
-            there, is visited. Empty for a first run.
+        seen: The state after an earlier run: only changed nodes, and those whose patterns reach
+            them, are visited. Empty for a first run.
     """
 
     def __init__(
@@ -128,7 +125,7 @@ class Rewriter:
             for graph in self._facts.scopes.graphs()
         }
         self._reach = max(index.reach for index in self._indexes.values())
-        """How many ops lie on the longest way through a pattern."""
+        """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._skipped = False
@@ -143,6 +140,13 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
+        with np.errstate(all="ignore"):  # numbers of conditions may overflow
+            self._empty_queue()
+        self._seen.inputs = {node: node.inputs for node in self._in_order()}
+        self._seen.facts = self._types.snapshot()
+        return self.report
+
+    def _empty_queue(self) -> None:
         self._enqueue(self._changed() if self._seen.inputs else self._in_order())
         while self._queue or self._skipped:
             if not self._queue:  # all once more
@@ -154,9 +158,6 @@ class Rewriter:
             if node.graph is not None:  # not removed in the meantime
                 self.report.visits += 1
                 self._visit(node, self._indexes[node.graph].candidates(node))
-        self._seen.inputs = {node: node.inputs for node in self._in_order()}
-        self._seen.facts = self._types.snapshot()
-        return self.report
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach
@@ -180,28 +181,6 @@ class Rewriter:
         """Return all nodes, those of a subgraph before the node that holds it."""
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
-
-    def inexact_matches(self) -> Counter[str]:
-        """Return how often each rule would fire where it may change bits, up to 500; nothing is
-        rewritten.
-
-        Raises:
-            RuleError: a rule raised an exception.
-        """
-        found: Counter[str] = Counter()
-        for node in self._in_order():
-            assert node.graph is not None
-            for rule in self._indexes[node.graph].candidates(node):
-                if found[rule.name] == MOST_COUNTED:
-                    continue
-                try:
-                    match = find_match(rule, node, self._facts)
-                    found[rule.name] += match is not None and not match.is_exact
-                except OnnxFoldError:
-                    raise
-                except Exception as error:
-                    _tolerate(rule, node, error)
-        return +found
 
     # ---------------------------------------------------------------- one node
 
@@ -260,7 +239,7 @@ class Rewriter:
                 self._enqueue_from([use.node for use in uses(value)])
 
     def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
-        """Visit nodes again, and those above them whose patterns reach down to them."""
+        """Visit nodes again, and those above them whose patterns reach them."""
         for step in range(max(self._reach - 1, 1)):
             if step and len(nodes) > _WIDE:
                 self._skipped = True  # visited once for all such changes, at the end
@@ -276,10 +255,10 @@ class Rewriter:
 
 
 def _tolerate(rule: Rule, node: ir.Node, error: Exception) -> None:
-    """A function of a rule raised: ours do for an invalid node, which then stays as it is.
+    """Log a failure of a built-in rule on an invalid node, which stays as it is.
 
     Raises:
-        RuleError: the rule is somebody else's, who wants to know, or it is no such error.
+        RuleError: The rule is not built in, or the error is of another kind.
     """
     name = node.name or node.op_type
     message = f"{rule.label} failed: {type(error).__name__}: {error}"
@@ -292,7 +271,7 @@ def _tolerate(rule: Rule, node: ir.Node, error: Exception) -> None:
 
 
 _Origin = tuple[str, str, bool] | None
-"""What makes an input: op type, domain, whether it is a constant; None for an omitted input."""
+"""Op type and domain of the producer of an input, and whether it is constant; None if omitted."""
 _Imports = tuple[tuple[str, int], ...]
 
 
@@ -316,7 +295,7 @@ class _Table:
     def find(
         self, op_type: str, domain: str, origins: Sequence[_Origin]
     ) -> tuple[Sequence[Rule], Sequence[Rule]]:
-        """Return the rules that could match a node with such inputs."""
+        """Return the rules that may match a node with such inputs."""
         found = {
             rule: None
             for rule, op in self._by_op.get((op_type, domain), ())
@@ -351,7 +330,7 @@ class RuleIndex:
     def candidates(self, node: ir.Node) -> Sequence[Rule]:
         """Return the rules that could match the node, best first.
 
-        What is made of constants is constant propagation's, but for the rules that say so.
+        Nodes with constant results are left to constant propagation, except for rules that say so.
         """
         op_type, origins = node.op_type, self._origins
         if op_type not in self._table.op_types:
@@ -403,7 +382,7 @@ def _depth(pattern: Expression) -> int:
 
 
 def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
-    """False if a node with such inputs certainly does not match."""
+    """Return False if a node with such inputs certainly does not match."""
     operands = op.operands
     first = next((k for k, operand in enumerate(operands) if isinstance(operand, Rest)), None)
     if first is not None:  # what comes behind a variadic variable may be anywhere
@@ -424,11 +403,9 @@ def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
 
 
 def _could_be(pattern: Expression, origin: _Origin) -> bool:
-    """False if a value of that origin certainly does not match."""
+    """Return False if a value of that origin certainly does not match."""
     if isinstance(pattern, Omitted):
         return origin is None
-    if isinstance(pattern, Optional):
-        return origin is None or _could_be(pattern.inner, origin)
     if isinstance(pattern, AnyOf):
         return any(_could_be(choice, origin) for choice in pattern.operands)
     if origin is None:

@@ -1,4 +1,4 @@
-"""Values: what a rule can ask of them when it is written, and the answers for a match."""
+"""Properties of values: recorded when a rule is written, evaluated for a match."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown
-from onnxfold.analysis.symbolic.fact import Shape
+from onnxfold.analysis.symbolic.fact import Shape, differ
 from onnxfold.kernels.anywhere import is_misordered
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import Recorded, Term
+from onnxfold.rewrite.conditions import Recorded, Term, plain_number
 
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
@@ -73,7 +73,7 @@ class question(Generic[_P, _T]):
 class Value(Recorded):
     """A value of a model, and the node that makes it.
 
-    In a rule, a symbol: what is asked of it is recorded. An unknown fact ends the match.
+    In a rule, a symbol whose properties are recorded. An unknown property ends the match.
     """
 
     __slots__ = ()
@@ -97,7 +97,7 @@ class Value(Recorded):
     def shape(self: Matched) -> Shape:
         """The shape: a tuple of int, with a symbol for a size that is not known.
 
-        A symbol equals itself only; to compute with it or to ask which is larger ends the match.
+        A symbol equals itself only; arithmetic and order of symbols end the match.
         """
         return _known(self.facts.types.of(self.value).shape)
 
@@ -186,7 +186,7 @@ class Value(Recorded):
 
     @question
     def sizes_for_reshape(self: Matched, before: Shape) -> tuple[int, ...]:
-        """Return what tells a Reshape to make this shape of another one, if that can be said."""
+        """Return the operand of a Reshape from another shape to this one, if there is one."""
         sizes = []
         for k, size in enumerate(self.shape):
             if isinstance(size, int) and size > 0:
@@ -231,12 +231,12 @@ class Value(Recorded):
 
     @fact
     def is_constant(self: Matched) -> bool:
-        """Whether it is a compile-time constant, large or small."""
+        """Whether it is a compile-time constant."""
         return self.facts.known.is_constant(self.value)
 
     @fact
     def freed_bytes(self: Matched) -> int:
-        """Bytes of the stored constants that go with the node that reads it; 0 if others read it.
+        """Bytes of the stored constants that are removed with its user; 0 if it has other users.
 
         Not known of what constant propagation does not fold: a weight that stays quantized.
         """
@@ -249,7 +249,7 @@ class Value(Recorded):
 
     @fact
     def is_runtime_constant(self: Matched) -> bool:
-        """Whether it changes between settings of the model's runtime constants only."""
+        """Whether it depends on runtime constants, and on no other inputs."""
         return self.facts.constness.of(self.value) is Constness.RUNTIME
 
     @fact
@@ -300,7 +300,7 @@ class Value(Recorded):
 
     @fact
     def has_no_negative_zero(self: Matched) -> bool:
-        """Whether it is, repeats or adds a constant without -0.0, and so certainly has none."""
+        """Whether it certainly has no -0.0: it is, repeats or adds a constant without one."""
         return self._has_no_negative_zero(_MOST_NODES)
 
     @fact
@@ -313,7 +313,7 @@ class Value(Recorded):
 
     @fact
     def sizes_in(self: Matched) -> Shape:
-        """The elements of a short list of integers, with a symbol for one that is not known."""
+        """The elements of a short vector of integers, with symbols for unknown ones."""
         return tuple(_known(self.facts.types.of(self.value).objects).ravel())
 
     @fact
@@ -341,9 +341,7 @@ class Value(Recorded):
 
     @question
     def is_only_read_by(self: Matched, op_type: str) -> bool:
-        """Return whether it is no output, and only first operand of nodes of a type whose other
-        operands are constants.
-        """
+        """Return whether all users are nodes of a type that read it first, and else constants."""
         return not self.is_graph_output and all(
             user.op_type == op_type
             and user.inputs[0] == self
@@ -389,15 +387,14 @@ class Value(Recorded):
 
     @fact
     def is_misordered(self: Matched) -> bool:
-        """Whether onnxruntime's kernel of the op computes some elements otherwise than others."""
+        """Whether onnxruntime's kernel of the op treats elements differently by their position."""
         return is_misordered(self.op_type, self.dtype)
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:
         """The axes that the node names, in an attribute or input called ``axes`` or ``axis``.
 
-        They are as they are written. To name none is not known: what it means depends on the op and
-        on its version.
+        They are as written. No axes are unknown: their meaning depends on the op and its version.
         """
         for name in ("axes", "axis"):
             found = self.attribute(name)
@@ -423,7 +420,7 @@ class Value(Recorded):
 
 
 class Matched(Value):
-    """A value that a symbol stands for in a match: what `computed` functions get.
+    """The value of a symbol in a match: the argument of `computed` functions.
 
     A function that asks for an unknown fact ends there, and the rule does not match.
     """
@@ -433,7 +430,7 @@ class Matched(Value):
     def __init__(self, value: ir.Value, facts: ModelFacts) -> None:
         self.value = value
         self.facts = facts
-        """What is known of the whole model."""
+        """The facts of the whole model."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Matched) and self.value is other.value
@@ -453,7 +450,7 @@ class Matched(Value):
 
     @property
     def users(self) -> list[Matched]:
-        """The nodes that read it, each as its first output."""
+        """The nodes that read it, each represented by its first output."""
         nodes = dict.fromkeys(use.node for use in uses(self.value))
         return [Matched(node.outputs[0], self.facts) for node in nodes]
 
@@ -473,29 +470,15 @@ _MOVING = ops(Trait.MOVES)
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
 _MOST_NODES = 4
-"""Nodes between a value and the constant that tells about its zeros."""
+"""Nodes between a value and the constant that decides about its zeros."""
 
 _TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""
 
 
-def differ(left: Shape | None, right: Shape | None) -> bool:
-    """Return whether two shapes certainly differ; None is a shape that is not known."""
-    if left is None or right is None:
-        return False
-    return len(left) != len(right) or any(
-        type(a) is type(b) is int and a != b for a, b in zip(left, right, strict=True)
-    )
-
-
-def plain_number(value: Any) -> Any:
-    """Return a float attribute as it was written: 0.1 for what float32 makes of it."""
-    return float(str(np.float32(value))) if type(value) is float else value
-
-
 _HIGHEST_RANK = 64
-"""No tensor has more axes: what counts them needs no more room."""
+"""The largest rank of a tensor."""
 
 
 def axis_from_front(axis: int, rank: int | None) -> int:

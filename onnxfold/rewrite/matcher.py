@@ -1,9 +1,9 @@
-"""The matcher: every pattern becomes a chain of functions, made once a process.
+"""The matcher: a chain of functions for each pattern, made once a process.
 
-Each function looks at one thing, writes what it finds into a list of slots and calls the next; the
-last one asks the rule's condition. The slots hold what the variables and ops of the pattern stand
-for, and then the places: the values that operands are matched with. Where something can match in
-several ways, each of them goes on with its own copy of the slots.
+Each function tests one property, stores what it binds in a list of slots, and calls the next; the
+last one evaluates the remaining conditions. The slots hold the values of the variables and ops of
+the pattern, followed by the values that operands are matched with. Alternatives continue with
+copies of the slots.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import NotGiven, Spread, Term, symbols_of
+from onnxfold.rewrite.conditions import Attribute, NotGiven, Spread, Term, symbols_of
 from onnxfold.rewrite.matched import Matched
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
-    Attribute,
     Constant,
     Expression,
     Filled,
@@ -34,7 +33,6 @@ from onnxfold.rewrite.patterns import (
     Near,
     Omitted,
     Op,
-    Optional,
     OutputOf,
     Rest,
     Symbol,
@@ -47,11 +45,11 @@ from onnxfold.rewrite.patterns import (
 from onnxfold.rewrite.rule import Rule, attribute_variables, walk
 
 COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
-"""ONNX's own ops that give the same for two operands in either order."""
+"""ONNX's own ops with two operands in either order."""
 
 
 class Match:
-    """What the symbols of a rule's pattern stand for.
+    """The values of the symbols of a rule.
 
     Args:
         rule: The rule.
@@ -70,7 +68,7 @@ class Match:
         self._slots = slots
 
     def bound(self, thing: object) -> Any:
-        """Return what a symbol stands for; None if it is omitted or not of the pattern."""
+        """Return the value of a symbol; None if it is omitted or not in the pattern."""
         slot = self.rule.slots.get(thing)
         content = None if slot is None else self._slots[slot]
         return None if content is _UNBOUND else content
@@ -80,7 +78,7 @@ class Match:
         is.
 
         Raises:
-            NotKnown: it depends on what the model does not determine, or on an omitted input.
+            NotKnown: It depends on an unknown fact or an omitted input.
         """
         if isinstance(thing, Term):
             return thing.evaluate(self)
@@ -104,10 +102,10 @@ class Match:
         return thing
 
     def number_of(self, thing: Any) -> Any:
-        """Return the value of what a replacement computes.
+        """Return a value that a replacement computes.
 
         Raises:
-            NotKnown: as for `value_of`, or a size in it is not a number.
+            NotKnown: As for `value_of`, or a size is symbolic.
         """
         if isinstance(thing, Attribute):
             return self.bound(thing)
@@ -134,14 +132,14 @@ class Match:
 
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
-        """All nodes that have been matched."""
-        # onnx-ir's classes are protocols: `isinstance` takes microseconds to say no
+        """All matched nodes."""
+        # onnx-ir's classes are protocols, for which `isinstance` is slow
         return {found: None for found in self._slots if type(found) is ir.Node}
 
 
 _Slots = list[Any]
 _Step = Callable[[ModelFacts, _Slots], Match | None]
-"""Goes on with an attempt that has filled these slots; None if it leads to no match."""
+"""Continue an attempt with these slots; return None if there is no match."""
 
 _UNBOUND = object()
 
@@ -186,7 +184,7 @@ class _Matcher:
         all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
         # of the alternatives that were not taken
         variadic = {k for thing, k in rule.slots.items() if isinstance(thing, Values)}
-        may_be_open = any(isinstance(e, (AnyOf, Optional)) for e in walk(rule.pair.patterns))
+        may_be_open = any(isinstance(e, AnyOf) for e in walk(rule.pair.patterns))
 
         def accept(facts: ModelFacts, slots: _Slots) -> Match | None:
             bound = slots[:count]
@@ -204,8 +202,8 @@ class _Matcher:
         return accept
 
     def _schedule(self, root: Expression) -> None:
-        """Find out which conditions can be evaluated when a symbol has been bound, and before."""
-        optional = [e for e in root.walk() if isinstance(e, (AnyOf, Optional))]
+        """Assign each condition to the last symbol that it needs."""
+        optional = [e for e in root.walk() if isinstance(e, AnyOf)]
         skipped = {e for each in optional for e in each.walk()}
         bound: dict[object, tuple[int, Expression]] = {}
         pending = [root]
@@ -220,7 +218,7 @@ class _Matcher:
                         bound.setdefault(variable, place)
                     pending.extend(sorted(expression.operands, key=lambda o: o.weight)[::-1])
         self._conditions: dict[object, list[Term]] = {}
-        """The conditions by the last symbol they need; None for what depends on alternatives."""
+        """The conditions by the last symbol they need; None if they depend on alternatives."""
         for condition in self._rule.conditions:
             needed = set(symbols_of(condition)) - {result}
             places = [bound[symbol] for symbol in needed if symbol in bound]
@@ -232,7 +230,7 @@ class _Matcher:
             self._conditions.setdefault(last, []).append(condition)
 
     def _checked(self, symbol: object, then: _Step) -> _Step:
-        """Evaluate the conditions that need nothing but what is bound with a symbol, and go on."""
+        """Evaluate the conditions that can be evaluated once a symbol is bound, and go on."""
         conditions, rule = self._conditions.get(symbol), self._rule
         if conditions is None:
             return then
@@ -244,7 +242,7 @@ class _Matcher:
         return check
 
     def _places(self, count: int) -> range:
-        """Slots for values that are to be matched."""
+        """Allocate slots for values to match."""
         first = len(self._blank)
         self._blank.extend([None] * count)
         return range(first, first + count)
@@ -281,14 +279,6 @@ class _Matcher:
             return then(facts, slots) if slots[place] is None else None
 
         return match_omitted
-
-    def _optional(self, optional: Optional, place: int, then: _Step) -> _Step:
-        match_inner = self._step(optional.inner, place, then)
-
-        def match_optional(facts: ModelFacts, slots: _Slots) -> Match | None:
-            return then(facts, slots) if slots[place] is None else match_inner(facts, slots)
-
-        return match_optional
 
     def _rest(self, rest: Rest, place: int, then: _Step) -> _Step:
         slot = self._slots[rest.variable]
@@ -376,7 +366,7 @@ class _Matcher:
         return match_inputs
 
     def _spread(self, op: Op, slot: int, then: _Step) -> _Step:
-        """Match a node's inputs in every way to give the variadic variables their share."""
+        """Match a node's inputs, for every distribution of them to the variadic variables."""
         places = self._places(len(op.operands))
         first, end = places.start, places.stop
         match_operands = self._all(op.operands, places, then)
@@ -394,7 +384,7 @@ class _Matcher:
         return match_inputs
 
     def _all(self, operands: Sequence[Expression], places: Sequence[int], then: _Step) -> _Step:
-        """Match each operand at its place: what rules out the most comes first."""
+        """Match each operand at its place, the most selective first."""
         order = sorted(range(len(operands)), key=lambda k: operands[k].weight)
         for k in reversed(order):
             then = self._step(operands[k], places[k], then)
@@ -446,13 +436,12 @@ class _Matcher:
 _MAKERS: dict[type[Expression], Callable[..., _Step]] = {
     **dict.fromkeys((ValueVariable, Constant, Literal, Near, Filled), _Matcher._leaf),
     Omitted: _Matcher._omitted,
-    Optional: _Matcher._optional,
     Rest: _Matcher._rest,
     AnyOf: _Matcher._any_of,
     Op: _Matcher._op,
     OutputOf: _Matcher._op,
 }
-"""What makes the function that matches an expression of each kind."""
+"""The methods that make the matching functions, by kind of expression."""
 
 
 def _is_near(facts: ModelFacts, value: ir.Value, number: float) -> bool:
@@ -471,7 +460,7 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, float], bool | None]] = {
     Near: _is_near,
     Filled: lambda facts, value, number: facts.known.all_equal(value, number),
 }
-"""Which values some variables and the numbers take; other variables take any."""
+"""The values that numbers and some variables accept; other variables accept any."""
 
 _matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
 
@@ -481,7 +470,7 @@ def _index_of(root: Expression) -> int:
 
 
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
-    """Yield every way to give operands the inputs in order: one each, a tuple to a variadic one."""
+    """Yield each distribution of inputs to operands in order; a variadic operand gets a tuple."""
     place = variadic.index(True)
     before, others = inputs[:place], variadic[place + 1 :]
     most = len(inputs) - place - others.count(False)
@@ -493,7 +482,7 @@ def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[A
 
 
 def _rounded(value: Any) -> Any:
-    """Return the value of an attribute: 0.1 in a rule means the float32 that is written for 0.1."""
+    """Return the value of an attribute as stored: 0.1 in a rule is the float32 next to it."""
     return float(np.float32(value)) if type(value) is float else value
 
 

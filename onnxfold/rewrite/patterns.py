@@ -1,26 +1,26 @@
-"""The expressions that patterns and replacements are made of: what they say, not what is done."""
+"""The expressions that patterns and replacements consist of."""
 
 from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
-from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
-from onnxfold.rewrite.matched import Value, plain_number
+from onnxfold.rewrite.conditions import Term, text_of
+from onnxfold.rewrite.matched import Value
 
 Operand = Union["Expression", float, None]
-"""What may be written in the place of an expression."""
+"""Values that can be written for an expression."""
 
 
 class Expression:
     """A value in a pattern or in a replacement."""
 
     weight = 1
-    """Order in which operands are matched: what rules out the most comes first."""
+    """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
-    """The expressions that it is made of."""
+    """The expressions that it consists of."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], [replacement], sys._getframe(1).f_locals)
@@ -43,7 +43,7 @@ class Pair:
     Args:
         patterns: The patterns of the values that are replaced.
         replacements: What replaces each.
-        names: The local variables of the rule: what it calls its ops.
+        names: The local variables of the rule, which name its ops.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Outputs:
 
 def as_expression(operand: Any) -> Expression:
     """Return an expression of an operand: a number becomes a literal, None an omitted input."""
-    if isinstance(operand, Values):
-        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
-    if isinstance(operand, Expression):
+    if isinstance(operand, Expression) and type(operand) is not Values:
         return operand
     if operand is None:
         return Omitted()
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
+    if isinstance(operand, Values):
+        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Term):
         raise TypeError(f"{operand!r} is not a value: write constant(...)")
     raise TypeError(f"{operand!r} cannot stand for a value")
@@ -91,11 +91,17 @@ def is_on_constants(expression: Expression) -> bool:
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
+def is_optional(expression: Expression) -> bool:
+    """Return whether an input may be omitted."""
+    choices = expression.operands if isinstance(expression, AnyOf) else ()
+    return any(isinstance(choice, Omitted) for choice in choices)
+
+
 # -------------------------------------------------------------------- variables
 
 
 class Symbol(Value):
-    """What conditions can be about: a value that is matched."""
+    """A matched value, with the properties that conditions can use."""
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_")]
@@ -108,7 +114,7 @@ class Symbol(Value):
 
 
 class Variable(Symbol, Expression):
-    """Stands for a value; in several places for the same one."""
+    """A value; the same one wherever the variable occurs."""
 
     weight = 5
 
@@ -154,19 +160,6 @@ class Rest(Expression):
         return f"*{self.variable!r}"
 
 
-class Optional(Expression):
-    """An input that may be omitted."""
-
-    weight = 6
-
-    def __init__(self, inner: Expression) -> None:
-        self.inner = inner
-        self.operands = (inner,)
-
-    def __repr__(self) -> str:
-        return f"optional({self.inner!r})"
-
-
 class Omitted(Expression):
     """No input here: ``None`` in a pattern or replacement."""
 
@@ -177,7 +170,7 @@ class Omitted(Expression):
 
 
 class RootResult(Symbol, Expression):
-    """The first value that is replaced: ``constant(0, like=result)``."""
+    """The first replaced value: ``constant(0, like=result)``."""
 
     def __repr__(self) -> str:
         return "result"
@@ -186,25 +179,8 @@ class RootResult(Symbol, Expression):
 result = RootResult()
 
 
-class Attribute(Term):
-    """Stands for the value of an attribute: int, float, str, or a tuple of them."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        super().__init__(plain_number, (), name)
-        self.name = name
-
-    def evaluate(self, bindings: Bindings) -> Any:
-        """Return the value that the attribute has in a match."""
-        content = bindings.bound(self)
-        if content is None:
-            raise NotGiven
-        return plain_number(content)
-
-
 class Anything:
-    """In a pattern: whatever the attribute is, there or not."""
+    """In a pattern: any value of an attribute, or none."""
 
     def __repr__(self) -> str:
         return "anything"
@@ -263,7 +239,7 @@ class MadeConstant(Expression):
 
 
 class AnyOf(Symbol, Expression):
-    """One of several patterns, the first that leads to a match; the value that it matches."""
+    """The first of several patterns that leads to a match; also the matched value."""
 
     weight = 4
 
@@ -277,7 +253,7 @@ class AnyOf(Symbol, Expression):
 
 
 class Swap:
-    """Stands for whether the operands of an op are the other way round."""
+    """Whether the operands of an op matched in reverse order."""
 
 
 class OpVariable:
@@ -297,11 +273,11 @@ class OpVariable:
         self.domain = domain
         self.op_types = tuple(op_types)
         self.swap = Swap() if either_way else None
-        """What is bound to whether the operands are the other way round, if they may be."""
+        """The symbol for reversed operands, if they may be reversed."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
-        """Return the op that matches, or that has matched."""
-        return Op(self.domain, self.op_types, operands, attributes, self)
+        """Return the op with these operands."""
+        return Op(self.domain, self.op_types, self, *operands, **attributes)
 
     def __repr__(self) -> str:
         return "|".join(self.op_types)
@@ -315,20 +291,19 @@ class Op(Symbol, Expression):
     def __init__(
         self,
         domain: str,
-        op_types: Sequence[str],
-        operands: Iterable[Operand],
-        attributes: dict[str, Any],
-        variable: OpVariable | None = None,
+        op_types: tuple[str, ...],
+        variable: OpVariable | None,
+        /,
+        *operands: Operand,
+        _outputs: Any = None,
+        **attributes: Any,
     ) -> None:
         self.domain = domain
-        self.op_types = tuple(op_types)
+        self.op_types = op_types
         self.operands = tuple(map(as_expression, operands))
-        self.output_count = attributes.pop("_outputs", None)
-        """How many outputs a new node has: a number or term; None for as many as are used."""
-        for name, value in attributes.items():
-            if type(value) is list:
-                attributes[name] = tuple(value)
-        self.attributes = attributes
+        self.output_count = _outputs
+        """The number of outputs of a new node, as a number or term; None for the used ones."""
+        self.attributes = {n: tuple(v) if type(v) is list else v for n, v in attributes.items()}
         self.variable = variable
         self.name = ""
 
@@ -351,7 +326,7 @@ class Op(Symbol, Expression):
 
 
 class AllOutputs(Expression):
-    """All outputs of an op: each is replaced by one of all outputs of another op."""
+    """All outputs of an op, which replace all outputs of another op."""
 
     def __init__(self, op: Op) -> None:
         self.op = op

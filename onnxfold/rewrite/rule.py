@@ -1,23 +1,23 @@
-"""Rules: a pattern, what replaces it, and when; and the sets that modules define."""
+"""Rules, and the rule sets that modules define."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import importlib.util
+import math
 import os
 import pkgutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
-from typing import Any
+from typing import Annotated, Any
 
-from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.rewrite.conditions import Term, symbols_of
+from onnxfold.errors import OnnxFoldError, UsageError, about
+from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    Attribute,
     Expression,
     Filled,
     MadeConstant,
@@ -30,7 +30,7 @@ from onnxfold.rewrite.patterns import (
 
 
 class RuleError(OnnxFoldError):
-    """A rule is wrong: as it is written, or in what it does."""
+    """A rule is invalid, or failed on a node."""
 
 
 @dataclass(eq=False)
@@ -46,7 +46,7 @@ class Rule:
     file: str
     line: int
     name: str
-    benefit: int = 0
+    benefit: Annotated[int, -math.inf] = 0
     target: str | None = None
     shared: bool = False
     on_constants: bool = False
@@ -63,7 +63,7 @@ class Rule:
 
     @functools.cached_property
     def slots(self) -> dict[object, int]:
-        """A place for what each variable, op and attribute variable of the pattern stands for."""
+        """The index of each variable, op and attribute variable in the slots of a match."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
             if isinstance(expression, (Variable, Op, AnyOf)):
@@ -73,11 +73,11 @@ class Rule:
                     things[expression.variable] = None
                     things[expression.variable.swap] = None
                 things.update(dict.fromkeys(attribute_variables(expression)))
-        things.pop(None, None)  # no op variable whose operands may be the other way round
+        things.pop(None, None)  # an op variable without reversed operands
         return {thing: k for k, thing in enumerate(things)}
 
     def computed(self) -> Iterator[object]:
-        """Yield what the replacement computes: attributes, elements of constants, outputs."""
+        """Yield the terms of the replacement: attributes, elements of constants, outputs."""
         for expression in walk(self.pair.replacements):
             if isinstance(expression, Op):
                 yield from (expression.output_count, *expression.attributes.values())
@@ -98,9 +98,7 @@ class Rule:
 
     @functools.cached_property
     def texts(self) -> tuple[str, str, tuple[str, ...]]:
-        """The pattern, the replacement and the conditions, in which ops have the names of the local
-        variables that hold them.
-        """
+        """The texts of pattern, replacement and conditions, with ops named by local variables."""
         used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
         for name, thing in self.pair.names.items():
             if isinstance(thing, (Op, AnyOf, Filled)) and thing in used:
@@ -172,7 +170,7 @@ class RuleSet:
 
 
 def _description(rule: Rule) -> str:
-    """Return what a rule does, whether it is inexact, and a model to which it applies."""
+    """Return the description of a rule, whether it is inexact, and a model to which it applies."""
     inexact = "(inexact)" if rule.inexact is True else "(inexact for some matches)"
     parts = (
         rule.doc or str(rule),
@@ -211,21 +209,23 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     Raises:
         UsageError: the file cannot be read as Python or defines no rule.
     """
+    if not os.path.isfile(path):
+        raise UsageError("cannot load the rules: no such file", file=path)
     name = os.path.splitext(os.path.basename(path))[0]
-    spec = importlib.util.spec_from_file_location(name, path)
+    location = os.path.abspath(path)  # which the frames of a traceback name
+    spec = importlib.util.spec_from_file_location(name, location)
     if spec is None or spec.loader is None:
         raise UsageError("a rule file must be a Python file", file=path)
     module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
-    except FileNotFoundError:
-        raise UsageError("cannot load the rules: no such file", file=path) from None
-    except RuleError:
+        with about(path):
+            spec.loader.exec_module(module)
+    except OnnxFoldError:
         raise
-    except Exception as error:  # whatever a user's file does when it is loaded
+    except (Exception, SystemExit) as error:  # a user's file may raise anything
         kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
         reason = error.msg if isinstance(error, SyntaxError) else error
-        place = f"line {line_of(error, path, 1)}: {kind}"
+        place = f"line {line_of(error, location, 1)}: {kind}"
         raise UsageError(f"cannot load the rules: {place}{reason}", file=path) from error
     found = rule_set_of(module)
     if not found.rules:
@@ -258,7 +258,7 @@ def available_rule_sets() -> tuple[RuleSet, ...]:
     for entry in metadata.entry_points(group="onnxfold.rules"):
         try:
             loaded = entry.load()
-        except Exception as error:  # whatever a stranger's module does when it is loaded
+        except Exception as error:  # another package may raise anything
             raise UsageError(f"the rules {entry.name!r} cannot be loaded: {error}") from error
         found.append(loaded if isinstance(loaded, RuleSet) else rule_set_of(loaded))
     return tuple(found)

@@ -1,4 +1,4 @@
-"""The words of rules: ``@rule``, constants, alternatives, and the ops by name."""
+"""The vocabulary of rules: ``@rule``, constants, alternatives, and ops by name."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from types import FunctionType
 from typing import Any, overload
 
 from onnxfold.rewrite.check import check_rule
-from onnxfold.rewrite.conditions import Inexact, Term, Where
+from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where
 from onnxfold.rewrite.patterns import (
     AnyOf,
-    Attribute,
     Constant,
     Expression,
     Filled,
     MadeConstant,
     Near,
+    Omitted,
     Op,
     Operand,
-    Optional,
     OpVariable,
     Outputs,
     Pair,
@@ -31,15 +30,16 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, line_of
+from onnxfold.signatures import hints_of, problem
 
 
 def optional(operand: Operand) -> Expression:
-    """Return an input that may be missing: its variable ``is_omitted`` then.
+    """Return an input that may be omitted; its variable ``is_omitted`` then.
 
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
-    return Optional(as_expression(operand))
+    return AnyOf([as_expression(operand), Omitted()])
 
 
 def any_of(*choices: Operand) -> Expression:
@@ -61,9 +61,8 @@ def filled(number: float) -> Filled:
 
 
 def near(number: float) -> Expression:
-    """In a pattern: a constant of one element that is the number, but for rounding.
-
-    It may be rounded to the dtype, to float16, or to six or more digits.
+    """In a pattern: a constant of one element that is the number, rounded to its dtype, to float16,
+    or to six or more digits.
     """
     return Near(number)
 
@@ -105,7 +104,7 @@ class Ops:
     def __getattr__(self, op_type: str) -> Callable[..., Op]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
-        made = functools.partial(_op, self._domain, (op_type,))
+        made = functools.partial(Op, self._domain, (op_type,), None)
         setattr(self, op_type, made)  # found at once when it is used again
         return made
 
@@ -130,10 +129,6 @@ class Ops:
 
 
 op = Ops()
-
-
-def _op(domain: str, op_types: tuple[str, ...], *operands: Operand, **attributes: Any) -> Op:
-    return Op(domain, op_types, operands, attributes)
 
 
 # -------------------------------------------------------------------- rules
@@ -188,6 +183,8 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
+    if unknown := options.keys() - {"inexact", "opset", *_OPTIONS}:
+        raise TypeError(f"a rule has no option {', '.join(sorted(unknown))}")
     if function is None:
         return functools.partial(_rules_of, each, options)
     return _rules_of(each, options, function)
@@ -224,6 +221,9 @@ def _rule_of(
         )
         # ours are checked by a test: that takes as long as making them
         if not made.ours:
+            wrong = (problem(n, getattr(made, n), hint) for n, hint in hints_of(Rule).items())
+            if found := next(filter(None, wrong), None):
+                raise TypeError(found)
             check_rule(made, symbols.values())
     except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
         line = line_of(error, code.co_filename, code.co_firstlineno)
@@ -275,10 +275,12 @@ _OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
 def _symbol(function: FunctionType, name: str) -> Any:
     """Return the symbol of a parameter, by its annotation."""
     annotation = function.__annotations__.get(name, "Value")
-    kind = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
-    if kind not in _KINDS:
-        raise TypeError(f"{name}: {kind} is no kind of variable; there are {', '.join(_KINDS)}")
-    return _KINDS[kind](name)
+    if annotation not in _KINDS:  # not the word itself: a class, or with its module
+        annotation = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
+    if annotation not in _KINDS:
+        kinds = ", ".join(_KINDS)
+        raise TypeError(f"{name}: {annotation} is no kind of variable; there are {kinds}")
+    return _KINDS[annotation](name)
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {

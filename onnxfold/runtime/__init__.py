@@ -1,1 +1,1 @@
-"""Runtime constants: splitting a model by constness, and running what came of it."""
+"""Runtime constants: split a model by constness, and run its parts."""

@@ -1,6 +1,6 @@
-"""Adapters in files: reading them, and which runtime constants their tensors are.
+"""Read adapters from files, and match their tensors with runtime constants.
 
-A file is .safetensors (with peft's configuration beside it), .npz or .onnx_adapter.
+A file is .safetensors (with the configuration of peft in its folder), .npz or .onnx_adapter.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
-"""What peft calls an adapter's two files."""
+"""The names of an adapter's two files in peft."""
 
 _TYPES: dict[str, Any] = {
     **{f"{k}{n}": np.dtype(f"{k.lower()}{n // 8}") for k in "FIU" for n in (16, 32, 64)},
@@ -37,24 +37,24 @@ _TYPES: dict[str, Any] = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn,
     "F8_E5M2": ml_dtypes.float8_e5m2,
 }
-"""Element types as safetensors calls them."""
+"""Element types by their names in safetensors."""
 
 _Parts = tuple[str, ...]
 
-# peft puts this in front of the names of a model's modules.
+# The prefix of peft for the names of a model's modules.
 _WRAPPER = re.compile(r"(^|\.)base_model\.model\.")
-# Behind these comes the name of the adapter, which its file leaves out.
+# Names followed by the name of the adapter, which its file omits.
 _NAMED = re.compile(r"\.(lora(?:_embedding)?_[AB]|modules_to_save)\.[^.]+(?=\.)")
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter as it is in its file.
+    """An adapter from a file or from the caller.
 
     Attributes:
-        tensors: By the names that they have there.
-        file: Where it was read from; None if the caller has brought it.
-        config: How strong it is; None if nothing says so.
+        tensors: The tensors by their names in the file.
+        file: The file; None for an adapter of the caller.
+        config: The configuration with the scale; None if there is none.
     """
 
     tensors: Mapping[str, Feed]
@@ -64,12 +64,12 @@ class Adapter:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """peft's configuration of a LoRA: what the product of its factors is multiplied by.
+    """The configuration of a LoRA in peft: the factor of the product of its two matrices.
 
     Attributes:
         alpha: The numerator.
-        alphas: Other ones, by the end of a module's name.
-        by_root: Whether the denominator is the square root of the rank, not the rank.
+        alphas: Other numerators, by the end of a module's name.
+        by_root: Whether the denominator is the square root of the rank instead of the rank.
     """
 
     alpha: float
@@ -77,18 +77,18 @@ class LoraConfig:
     by_root: bool = False
 
     def scale(self, module: str, rank: int) -> float:
-        """Return the factor for a module whose adapter has that rank; the first pattern counts."""
+        """Return the factor for a module with an adapter of this rank; the first pattern counts."""
         own = (a for name, a in self.alphas.items() if f".{module}".endswith(f".{name}"))
         alpha = next(own, self.alpha)
         return alpha / (math.sqrt(rank) if self.by_root else rank) if rank else 1.0
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
-    """Read an adapter: a file, or the folder that peft has written.
+    """Read an adapter from a file or from a folder that peft has written.
 
     Raises:
-        UsageError: It is of no kind that is known.
-        ModelError: It is damaged, or cannot be read.
+        UsageError: The kind of file is unknown.
+        ModelError: The file is damaged, or cannot be read.
     """
     file = Path(path)
     if file.is_dir():
@@ -134,15 +134,15 @@ def _npz(file: Path) -> dict[str, Array]:
 def _onnx_adapter(file: Path) -> dict[str, Feed]:
     import onnxruntime as ort
 
-    with file.open("rb"):  # onnxruntime says less about a file that is not there
+    with file.open("rb"):  # the error of onnxruntime for a missing file is less clear
         pass
     try:
         adapter = ort.AdapterFormat.read_adapter(str(file))
         values = dict(adapter.get_parameters())
-    except Exception as error:  # onnxruntime raises many classes without a common base
+    except Exception as error:  # the exceptions of onnxruntime have no common base class
         raise ModelError(f"onnxruntime does not read it: {error}", file=file) from error
     for value in values.values():
-        value.adapter = adapter  # whose memory it is: older versions of onnxruntime do not keep it
+        value.adapter = adapter  # owns the memory; older versions of onnxruntime do not keep it
     return values
 
 
@@ -164,15 +164,15 @@ def _config(file: Path) -> LoraConfig:
 
 @dataclass(frozen=True)
 class Fit:
-    """What becomes of one tensor of an adapter.
+    """How a tensor of an adapter fits a runtime constant.
 
     Attributes:
         tensor: Its name.
-        shape: Its shape, as it is in the file.
-        constant: The runtime constant that it is; None if there is none.
-        transposed: Whether it is the transpose of that.
-        factor: What it is multiplied by, so that the adapter is as strong as it says.
-        problem: Why it does not fit; None if it does.
+        shape: Its shape in the file.
+        constant: The name of the matching runtime constant; None if there is none.
+        transposed: Whether the tensor is the transpose of the constant.
+        factor: The factor that gives the product of the adapter its configured scale.
+        problem: The reason why it does not fit; None if it fits.
     """
 
     tensor: str
@@ -184,11 +184,11 @@ class Fit:
 
 
 def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
-    """Return how the tensors of an adapter fit the runtime constants of a bundle, in the file's
+    """Return the fit of each tensor of an adapter to the runtime constants of a bundle, in file
     order.
 
-    A tensor is the constant of its own name, or the one that PyTorch calls the same: the shorter
-    name is the end of the longer, without what peft adds.
+    A tensor matches the constant of the same name, or the one of the same PyTorch parameter:
+    without the additions of peft, the shorter name is the end of the longer one.
     """
     infos = {info.name: info for info in manifest.runtime_constants}
     weights = {weight.name: weight for weight in manifest.weights}
@@ -216,14 +216,14 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
 def constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
-    """Return the values of runtime constants that an adapter gives, not copied unless they change.
+    """Return the runtime constants in an adapter, not copied unless they are converted.
 
     Args:
         source: Its tensors by name, or its file.
-        manifest: Has the runtime constants.
+        manifest: The manifest with the runtime constants.
 
     Raises:
-        UsageError: A tensor does not fit, or the file is of no kind that is known.
+        UsageError: A tensor does not fit, or the kind of file is unknown.
         ModelError: The file is damaged.
     """
     adapter = Adapter(source) if isinstance(source, Mapping) else read_adapter(source)
@@ -241,7 +241,7 @@ def constants_of(
 
 
 def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
-    """Return the constants whose names are the same as a tensor's, end with it, or are its end."""
+    """Return the constants with the same name as a tensor, else with a longer or a shorter one."""
     same = [name for name, own in names.items() if own == parts]
     longer = [name for name, own in names.items() if own[-len(parts) :] == parts]
     ends = {name: len(own) for name, own in names.items() if parts[-len(own) :] == own}
@@ -250,7 +250,7 @@ def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
 
 
 def _parts(name: str) -> _Parts:
-    """Return the parts of a parameter's name, without what peft adds."""
+    """Return the components of a parameter's name, without the additions of peft."""
     name = _NAMED.sub(r".\1", "." + _WRAPPER.sub(r"\1", name, count=1))
     return tuple(part for part in name.split(".")[1:] if part != "modules_to_save")
 
@@ -258,8 +258,8 @@ def _parts(name: str) -> _Parts:
 def _fit(
     name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
 ) -> Fit:
-    """Return what becomes of a tensor that is a constant; with the factor by which this adapter is
-    stronger than the one in the model.
+    """Return the fit of a tensor to a constant, with the ratio of the adapter's scale to that of
+    the model.
     """
     fit = Fit(name, _shape(feed))
     straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
@@ -269,7 +269,7 @@ def _fit(
     if not straight and not transposed:
         return replace(fit, problem=f"the constant is {info}")
     wanted = _numpy_dtype(info.dtype)
-    # onnxruntime's own values are compared when they are given
+    # onnxruntime's own values are checked when they are set
     dtype = feed.dtype if isinstance(feed, np.ndarray) else wanted
     if dtype != wanted and not (is_float(dtype) and is_float(wanted)):
         return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
@@ -283,7 +283,7 @@ def _fit(
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
-    """Return a tensor as the runtime constant."""
+    """Convert a tensor to the layout and dtype of its runtime constant."""
     if not isinstance(feed, np.ndarray):
         return feed
     array: Array = feed.T if fit.transposed else feed

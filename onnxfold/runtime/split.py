@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -17,12 +17,12 @@ from onnxfold.analysis.constness import (
     select_runtime_constants,
 )
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.comparison.dims import check_names, symbols_of
+from onnxfold.comparison.dims import check_names
 from onnxfold.editing import Names
 from onnxfold.errors import UsageError
 from onnxfold.files import os_error
 from onnxfold.graphs import all_graphs
-from onnxfold.options import OptionArguments, Options, options_of
+from onnxfold.options import OptionArguments, Options, SplitArguments, options_of
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
@@ -42,27 +42,14 @@ from onnxfold.runtime.splitting.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.splitting.weights import bring_together, weights_as_inputs
+from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, PathLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-FoldAt = Literal["compile", "runtime"]
 
-
-class SplitArguments(OptionArguments, total=False):
-    """What decides how a model is split, by keyword: see `onnxfold.split`."""
-
-    runtime_constants: Iterable[str]
-    overridable: bool
-    fold_at: FoldAt
-    max_cache: int | None
-    nominal: Mapping[str, int] | None
-    backend_options: Sequence[str]
-    compile_seconds: float
-    dump_ir: PathLike | None
-
-
+@checked
 def split(
     source: ModelLike,
     out_dir: PathLike,
@@ -87,21 +74,8 @@ def split(
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
-        runtime_constants: Names of inputs that stay the same over many runs, or globs of them; if
-            no inputs are called that, of weights, by their names in the file or PyTorch's.
-        overridable: Treat every input that has a default value as a runtime constant.
-        fold_at: "compile" (the default) computes what depends on the file alone now; "runtime"
-            leaves that to runtime_fold as well (a small file, and a cost at the first run).
-        max_cache: Bytes that the cached tensors may take, at nominal sizes; None for no bound.
-        nominal: Assumed sizes of symbolic dimensions by name. They decide about where to cut, and
-            at which sizes kernels are tried and timed.
-        backend_options: Options for the backend's compiler, such as "-O2"; each is a part of what
-            a kernel is kept by, and takes the place of a flag of the same name.
-        compile_seconds: Time limit of one compilation; 120 by default.
-        dump_ir: A folder for drawings of runtime_fold and entry, and for what the compiler makes of
-            each component, stage by stage.
-        arguments: Those, and options of the optimization at compile time, see
-            `onnxfold.options.Options`.
+        arguments: See `onnxfold.options.SplitArguments`; and `onnxfold.options.OptionArguments`, of
+            the optimization at compile time.
 
     Raises:
         UsageError: An argument cannot be used as given.
@@ -129,6 +103,7 @@ def split(
     return open_bundle(folder)
 
 
+@checked
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemory:
@@ -176,20 +151,13 @@ def _split(
     if folder is not None:
         check_source(model, folder)
     own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-    options = options_of({n: value for n, value in arguments.items() if n not in own})
+    given = {name: value for name, value in arguments.items() if name not in own}
+    options = options_of(given, OptionArguments)
     fold_at = arguments.get("fold_at", "compile")
     runtime_constants = arguments.get("runtime_constants", ())
     max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
-    if fold_at not in get_args(FoldAt):
-        raise UsageError(f"fold_at must be 'compile' or 'runtime', got {fold_at!r}")
-    if isinstance(runtime_constants, str):
-        raise UsageError("runtime_constants must be a sequence of names, not one string")
-    for name, size in nominal.items():
-        if not isinstance(size, int) or size < 0:
-            raise UsageError(f"nominal size of {name!r} must be a number from 0 up, got {size!r}")
     opened = weights_as_inputs(model, runtime_constants)
-    if nominal:
-        check_names(nominal, symbols_of(model.graph.inputs))
+    check_names(nominal, model.graph.inputs)
     nominal = {**opened.ranks, **nominal}
     overridable = arguments.get("overridable", False)
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)

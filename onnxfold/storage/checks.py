@@ -1,8 +1,8 @@
-"""Whether the sizes of tensors add up, opsets are known, texts are texts, and calls end.
+"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model.
 
-All that is taken for granted of a model afterwards is seen to once, here and where `decode`
-resolves names: what raises an exception of another kind later is a bug. Cheaper and more lenient
-than ``onnx.checker``: a model that onnxruntime loads passes. Every failure is a `ModelError` with
+All assumptions of later code about a model are checked once, here and where `decode` resolves
+names: other exceptions later are bugs. The checks are cheaper and more lenient than
+``onnx.checker``: a model that onnxruntime loads passes. Every failure is a `ModelError` that names
 the node.
 """
 
@@ -25,12 +25,12 @@ from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.graphs import shaped
 from onnxfold.storage.tensors import data_bytes
 
-# NumPy has no larger arrays of elements of 16 bytes, even where another dimension is 0.
+# NumPy has no larger arrays of 16-byte elements, even if another dimension is 0.
 _MAX_ELEMENTS = 1 << 58
-# NumPy takes no more dimensions.
+# NumPy has no arrays with more dimensions.
 _MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
-# Calls written out may amount to so many nodes; real models stay far below.
+# Maximum number of nodes after inlining all calls; real models stay far below.
 _MOST_NODES = 10_000_000
 Key = tuple[str, str, str]
 
@@ -47,15 +47,15 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
 
     Args:
         tensor: The tensor.
-        length: Bytes of its data, if they are not in it.
-        owner: The initializer itself, or the node or function that has it as an attribute.
+        length: Bytes of its data, if they are stored elsewhere.
+        owner: The initializer itself, or the node or function with the attribute.
 
     Raises:
-        ModelError: They do not.
+        ModelError: The data do not match.
     """
     if tensor.data_type == _T.UNDEFINED:
         if owner is not tensor and not tensor.dims:
-            return  # an attribute left empty, as custom operators do
+            return  # an empty attribute, which custom operators have
         raise ModelError("tensor without a data type", node=label(owner))
     dims, dtype = tuple(tensor.dims), DTYPES.get(tensor.data_type)
     reason = ""
@@ -65,7 +65,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         reason = f"tensor of {len(dims)} dimensions, {_MAX_RANK} are possible"
     elif dims and min(dims) < 0:
         reason = f"tensor has a negative dimension: {list(dims)}"
-    # NumPy counts so: it has no array of shape [0, 2**60, 2**60]
+    # NumPy ignores zeros here: it has no array of shape [0, 2**60, 2**60]
     elif math.prod(filter(None, dims)) > _MAX_ELEMENTS:
         reason = f"tensor of shape {list(dims)} is larger than any memory"
     if dtype is None or reason:
@@ -90,9 +90,9 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         unit, there = f"entries in {field}", len(getattr(tensor, field))
         elements = math.prod(dims)
         if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
-            expected = 2 * elements  # a real and an imaginary part each
+            expected = 2 * elements  # real and imaginary parts
         elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
-            expected = elements  # smaller ones are packed into bytes
+            expected = elements  # smaller elements are packed into bytes
     if there != expected:
         reason = f"tensor of type {shaped(dtype, dims)} takes {expected} {unit}, has {there}"
         raise ModelError(reason, node=label(owner))
@@ -100,7 +100,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
 
 @functools.cache
 def _strict_model() -> type[Message]:
-    """Return a ``ModelProto`` declared in proto3, whose parser asks for UTF-8."""
+    """Return a ``ModelProto`` declared in proto3, whose parser requires UTF-8."""
     file = descriptor_pb2.FileDescriptorProto()
     onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
     file.syntax = "proto3"
@@ -112,7 +112,7 @@ def _strict_model() -> type[Message]:
 
 
 def messages_in(message: Message) -> Iterator[Any]:
-    """Yield a message and those in it."""
+    """Yield a message and all messages in it."""
     yield message
     for field, content in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
@@ -121,10 +121,10 @@ def messages_in(message: Message) -> Iterator[Any]:
 
 
 def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
-    """Check that strings are UTF-8: protobuf hands out bytes where they are not.
+    """Check that strings are UTF-8, as protobuf returns bytes for other strings.
 
     Raises:
-        ModelError: One is not.
+        ModelError: A string is not UTF-8.
     """
     with contextlib.suppress(DecodeError):
         _strict_model().FromString(serialized)
@@ -140,10 +140,10 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """Return the version of every domain that is imported, ONNX's own under its short name.
+    """Return the version of every imported domain, where "" is ONNX's own.
 
     Raises:
-        ModelError: A version is no version, is newer than onnx knows, or contradicts another.
+        ModelError: A version is invalid, is unknown to onnx, or contradicts another.
     """
     found: dict[str, int] = {}
     for entry in imports:
@@ -165,7 +165,7 @@ def opsets_of(
 
 
 def check_calls(proto: onnx.ModelProto) -> None:
-    """See that functions are there once, and that calls of them end.
+    """Check that functions are unique and not recursive.
 
     Raises:
         ModelError: A function is defined twice, calls itself, or calls amount to too many nodes.
@@ -193,7 +193,7 @@ def check_calls(proto: onnx.ModelProto) -> None:
 
 
 def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
-    """Return the functions that nodes call, as often as they do."""
+    """Return the functions that nodes call, once for each call."""
     keys = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
     return [key for key in keys if key in functions]
 
@@ -208,9 +208,9 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def label(owner: Any) -> str:
-    """Return what to call a node in a message: its name, or its operator and first output.
+    """Return the name of a node in messages: its name, or its operator and first output.
 
-    Tensors and functions are called by their name.
+    For tensors and functions, it is their name.
     """
     if owner.name or not isinstance(owner, onnx.NodeProto):
         return str(owner.name)

@@ -90,7 +90,7 @@ def decode(
             ``stand_ins``.
         stand_ins: What those texts stand for: spans, or arrays of bytes.
         external: Gives the tensor for one whose data are in another file.
-        lift_constants: Make initializers of Constant nodes, as the pass of that name does, before
+        lift_constants: Make initializers of Constant nodes, equal ones of a graph the same, before
             they cost anything; ``LIFTED_KEY`` tells how many.
 
     Raises:
@@ -138,7 +138,7 @@ class _Scope:
         infos: What the graph says of values, by name.
         awaited: Names that were read before the node that computes them.
         is_late: Whether a node reads what a later one, or it itself, computes.
-        lifted: Values of Constant nodes that became initializers.
+        lifted: Values of Constant nodes that became initializers, by their serialized attribute.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class _Scope:
         self.infos = {info.name: info for info in infos}
         self.awaited: set[str] = set()
         self.is_late = False
-        self.lifted: list[ir.Value] = []
+        self.lifted: dict[bytes, ir.Value] = {}
         self._nodes = nodes
         self._computed: frozenset[str] | None = None
 
@@ -229,7 +229,6 @@ class _Reader:
         # the value of an output must be made by a node
         stay = frozenset(("", *(v.name for v in proto.output))) if self.lift_constants else None
         nodes = self.nodes(proto.node, scopes, stay)
-        self.lifted += len(scope.lifted)
         outputs = []
         for info in proto.output:
             result = scope.find(info.name)
@@ -243,14 +242,15 @@ class _Reader:
                 result = nodes[-1].outputs[0]
             outputs.append(_describe(result, info))
         for annotation in proto.quantization_annotation:
-            if (annotated := scope.values.get(annotation.tensor_name)) is not None:
+            annotated = scope.values.get(annotation.tensor_name)
+            if annotated is not None and annotated.name == annotation.tensor_name:
                 entries = _entries(annotation.quant_parameter_tensor_names)
                 annotated.meta[QUANTIZATION_KEY] = entries
         graph = ir.Graph(
             inputs,
             outputs,
             nodes=nodes,
-            initializers=[*initializers, *scope.lifted],
+            initializers=[*initializers, *scope.lifted.values()],
             doc_string=proto.doc_string or None,
             name=proto.name or None,
             metadata_props=_entries(proto.metadata_props),
@@ -313,8 +313,8 @@ class _Reader:
         scopes: tuple[_Scope, ...],
         stay: frozenset[str] | None = None,
     ) -> list[ir.Node]:
-        """Return the nodes of a graph, without the Constant nodes that become initializers: of
-        results not in ``stay``, if that is given.
+        """Return the nodes of a graph, without the Constant nodes that become initializers, equal
+        ones the same: of results not in ``stay``, if that is given.
         """
         scope = scopes[0]
         values = scope.values
@@ -329,6 +329,14 @@ class _Reader:
                         reason = f"input {name!r} is not defined anywhere"
                         raise ModelError(reason, node=label(proto))
                 inputs.append(value)
+            is_constant = proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
+            lifts = is_constant and stay is not None and stay.isdisjoint(proto.output)
+            content = proto.attribute[0].SerializeToString() if lifts and proto.attribute else b""
+            twin = scope.lifted.get(content)
+            if twin and len(proto.attribute) == 1 and values.keys().isdisjoint(proto.output):
+                values[proto.output[0]] = twin
+                self.lifted += 1
+                continue
             attributes = [self.attribute(entry, proto, scopes) for entry in proto.attribute]
             outputs = []
             for name in proto.output:
@@ -337,13 +345,13 @@ class _Reader:
                     raise ModelError(reason, node=label(proto))
                 scope.awaited.discard(name)
                 outputs.append(_named(name, scope) if name else ir.Value(name=""))
-            if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
+            if is_constant:
                 if len(attributes) != 1:
                     reason = f"a Constant has one value, this one has {len(attributes)}"
                     raise ModelError(reason, node=label(proto))
-                lifts = stay is not None and len(outputs) == 1 and stay.isdisjoint(proto.output)
-                if lifts and not attributes[0].is_ref():
-                    scope.lifted.append(_initialized(outputs[0], attributes[0]))
+                if lifts and len(outputs) == 1 and not attributes[0].is_ref():
+                    scope.lifted[content] = _initialized(outputs[0], attributes[0])
+                    self.lifted += 1
                     continue
             node = ir.Node(
                 proto.domain,

@@ -1,12 +1,12 @@
-"""From the IR to protobuf: one walk that leaves out the bytes of large tensors.
+"""Convert the IR to protobuf without the bytes of large tensors.
 
-onnx-ir writes types, shapes, devices, most attributes and small tensors. Its ``serialize_model``
-would read every tensor, and describes each initializer a second time in a ``value_info``.
+onnx-ir serializes types, shapes, devices, most attributes and small tensors. Its
+``serialize_model`` would read every tensor, and repeats each initializer in a ``value_info``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
@@ -18,13 +18,17 @@ from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
 from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
-from onnxfold.storage.tensors import ViewTensor
+from onnxfold.storage.tensors import ViewTensor, sizes_of
+from onnxfold.storage.writer import is_streamed
 
-# Given a tensor, whether it is in an attribute, and an empty proto for it: writes into the proto
-# where the bytes are to be found, or returns False, and they are written there themselves.
+# Called with a tensor, whether it is in an attribute, and an empty proto for it. Writes the place
+# of the bytes into the proto, or returns False to have the bytes written there.
 Place = Callable[[ir.TensorProtocol, bool, onnx.TensorProto], bool]
 
+_STRING = ir.DataType.STRING
 _T = ir.AttributeType
+_FIELDS = {_T.INT: "i", _T.INTS: "ints", _T.FLOAT: "f", _T.FLOATS: "floats"}
+_FIELDS |= {_T.STRING: "s", _T.STRINGS: "strings", _T.TENSOR: "", _T.GRAPH: ""}
 
 
 @paused_garbage_collection()
@@ -33,11 +37,11 @@ def to_proto(
 ) -> onnx.ModelProto:
     """Convert a model to protobuf. The model is not changed.
 
-    External tensors stay references: they are valid in the folder the model came from.
+    External tensors stay references, which are valid in the folder of the model.
 
     Args:
         model: The model.
-        place: Says where the bytes of a tensor are; by default, all are in the result.
+        place: Decides where the bytes of a tensor are; by default, all are in the result.
 
     Raises:
         ModelError: The model cannot be expressed, for example a value without a name.
@@ -49,7 +53,7 @@ def to_proto(
 
 
 class _Writer:
-    """Writes a model; the argument is that of `to_proto`."""
+    """Converts a model; for the argument see `to_proto`."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -70,25 +74,25 @@ class _Writer:
 
     def graph(self, proto: onnx.GraphProto, graph: ir.Graph) -> None:
         _set(proto, graph, "name", "doc_string")
-        for value in graph.inputs:
+        values = dict.fromkeys(graph.inputs)
+        for value in values:
             _write_value(proto.input.add(), value)
-        initializers = graph.initializers.data.values()  # without onnx-ir's look-up of each
-        for value in initializers:
+        for value in graph.initializers.data.values():  # faster than onnx-ir's lookup of each
             tensor = value.const_value
+            values[value] = None
             if (entries_of(value) or value.doc_string) and not value.is_graph_input():
                 _write_value(proto.value_info.add(), value)
             if tensor is not None:
                 self.tensor(proto.initializer.add(), tensor, is_attribute=False)
                 _set(proto.initializer[-1], value, "name")
         for node in nodes_of(graph):
-            self.node(proto.node.add(), node)
-            for value in node.outputs:
+            for value in self.node(proto.node, node):
+                values[value] = None
                 if not value.is_graph_output() and _is_described(value):
                     _write_value(proto.value_info.add(), value)
         for value in graph.outputs:
             _write_value(proto.output.add(), value)
-        results = (value for node in nodes_of(graph) for value in node.outputs)
-        for value in dict.fromkeys((*graph.inputs, *initializers, *results)):
+        for value in values:
             if entries := noted(value, QUANTIZATION_KEY):
                 annotation = proto.quantization_annotation.add(tensor_name=value.name)
                 _add_entries(annotation.quant_parameter_tensor_names, entries)
@@ -103,74 +107,77 @@ class _Writer:
             if attribute.value is None:
                 proto.attribute.append(attribute.name)
             else:
-                self.attribute(proto.attribute_proto.add(), attribute)
+                self.attribute(proto.attribute_proto, attribute)
         proto.output.extend([value.name for value in function.outputs])
         for node in function:
-            self.node(proto.node.add(), node)
+            self.node(proto.node, node)
         for value in (*function.inputs, *(value for node in function for value in node.outputs)):
             if _is_described(value):
                 _write_value(proto.value_info.add(), value)
 
-    def node(self, proto: onnx.NodeProto, node: ir.Node) -> None:
-        _set(proto, node, "op_type", "domain", "name", "overload", "doc_string")
-        if entries := entries_of(node):
-            _add_entries(proto.metadata_props, entries)
-        proto.input.extend(["" if value is None else value.name for value in node.inputs])
-        outputs = [value.name for value in node.outputs]
+    def node(self, protos: Any, node: ir.Node) -> Sequence[ir.Value]:
+        """Add a node; return its outputs."""
+        inputs = ["" if value is None else value.name for value in node.inputs]
+        values = node.outputs
+        outputs = [value.name for value in values]
         while outputs and not outputs[-1]:
             outputs.pop()
-        proto.output.extend(outputs)
+        proto = protos.add(
+            op_type=node.op_type,
+            domain=node.domain or None,
+            name=node.name or None,
+            overload=node.overload or None,
+            doc_string=node.doc_string or None,
+            input=inputs,
+            output=outputs,
+        )
+        if entries := entries_of(node):
+            _add_entries(proto.metadata_props, entries)
         for attribute in node.attributes.data.values():
-            self.attribute(proto.attribute.add(), attribute)
+            self.attribute(proto.attribute, attribute)
         if node.device_configurations:
             proto.device_configurations.extend(
                 map(ir.serde.serialize_node_device_configuration, node.device_configurations)
             )
+        return values
 
-    def attribute(self, proto: onnx.AttributeProto, attribute: ir.Attr) -> None:
-        kind, value = attribute.type, attribute.value
+    def attribute(self, protos: Any, attribute: ir.Attr) -> None:
         if attribute.is_ref():
-            ir.serde.serialize_reference_attribute_into(proto, attribute)
+            ir.serde.serialize_reference_attribute_into(protos.add(), attribute)
             return
+        kind, value = attribute.type, attribute.value
+        if kind in (_T.TENSORS, _T.GRAPHS, _T.TYPE_PROTOS):
+            raise ValueError(f"attribute {attribute.name!r} is of a type that is not supported")
+        if kind not in _FIELDS:
+            ir.serde.serialize_attribute_into(protos.add(), attribute)
+            return
+        content = {field: value} if (field := _FIELDS[kind]) else {}
+        if kind in (_T.STRING, _T.STRINGS):
+            content[field] = _bytes(value) if kind == _T.STRING else [*map(_bytes, value)]
+        doc_string = attribute.doc_string or None
+        proto = protos.add(name=attribute.name, type=int(kind), doc_string=doc_string, **content)
         if kind == _T.TENSOR:
             self.tensor(proto.t, value, is_attribute=True)
         elif kind == _T.GRAPH:
             self.graph(proto.g, value)
-        elif kind in (_T.TENSORS, _T.GRAPHS, _T.TYPE_PROTOS):
-            raise ValueError(f"attribute {attribute.name!r} is of a type that is not supported")
-        elif kind == _T.STRING:
-            proto.s = _bytes(value)
-        elif kind == _T.STRINGS:
-            proto.strings.extend(map(_bytes, value))
-        elif kind == _T.INT:
-            proto.i = value
-        elif kind == _T.INTS:
-            proto.ints.extend(value)
-        elif kind == _T.FLOAT:
-            proto.f = value
-        elif kind == _T.FLOATS:
-            proto.floats.extend(value)
-        else:
-            ir.serde.serialize_attribute_into(proto, attribute)
-            return
-        _set(proto, attribute, "name", "doc_string")
-        proto.type = kind.value  # type: ignore[assignment]
 
     def tensor(
         self, proto: onnx.TensorProto, tensor: ir.TensorProtocol, *, is_attribute: bool
     ) -> None:
         is_placed = self.place(tensor, is_attribute, proto)
-        if not is_placed and is_a(tensor, ViewTensor):
+        dtype = tensor.dtype
+        if not is_placed and (is_a(tensor, ViewTensor) or is_streamed(tensor)) and dtype != _STRING:
             proto.raw_data = tensor.tobytes()
             is_placed = True
         if is_placed:
             _set(proto, tensor, "name", "doc_string")
-            proto.data_type = tensor.dtype.value
-            proto.dims.extend(tensor.shape.numpy())
+            proto.data_type = dtype
+            proto.dims.extend(sizes_of(tensor))
         else:
             ir.serde.serialize_tensor_into(proto, tensor)
-            del proto.metadata_props[:]  # onnx-ir writes them twice where it copies a proto
-        _add_entries(proto.metadata_props, tensor.metadata_props)
+            del proto.metadata_props[:]  # onnx-ir writes them twice if it copies a proto
+        if entries := tensor.metadata_props:
+            _add_entries(proto.metadata_props, entries)
 
 
 def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
@@ -180,7 +187,7 @@ def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
 
 
 def _set(proto: Any, owner: Any, *fields: str) -> None:
-    """Fill in texts; an empty one is the default."""
+    """Set strings; an empty string is the default."""
     for field in fields:
         if text := getattr(owner, field):
             setattr(proto, field, text)
@@ -196,7 +203,7 @@ def _bytes(text: str | bytes) -> bytes:
 
 
 def _is_described(value: ir.Value) -> bool:
-    """Return whether there is something to say of a value but its name."""
+    """Return whether a value has more information than its name."""
     return bool(
         value.name
         and (

@@ -1,4 +1,4 @@
-"""Where everything goes: decided from types and shapes before any value is known."""
+"""Plan the layout of the files of a model from types and shapes, before values are computed."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import data_bytes, span_of, tensors_of
+from onnxfold.storage.tensors import data_bytes, sizes_of, span_of, tensors_of
 from onnxfold.storage.wire import StandIns
 from onnxfold.storage.writer import is_streamed
 
-# Protobuf messages end at 2 GiB, and so do .onnx files.
+# Protobuf messages, and so .onnx files, are limited to 2 GiB.
 MAX_MODEL = (1 << 31) - 1
 
-# In a single file, tensors from this length (bytes) on are written past the protobuf library.
+# In a single file, tensors of at least this many bytes are written without the protobuf library.
 INLINE_BELOW = 4096
-# With external data, initializers from this length on go there. Smaller ones are shapes, axes and
-# scales: shape inference wants to see them in the model.
+# With external data, initializers of at least this many bytes are external. Smaller ones are
+# shapes, axes and scales, which shape inference needs in the model.
 EXTERNAL_FROM = 1024
 
-# Large tensors begin at a page, so that a reader can map them one by one.
+# Large tensors start at a page, so that a reader can map each of them.
 _LARGE_ALIGNMENT, _LARGE_FROM = 4096, 1 << 20
 _SMALL_ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
 class Place:
-    """A tensor of ``length`` bytes at ``offset`` of the file being planned."""
+    """A tensor of ``length`` bytes at ``offset`` of the planned file."""
 
     offset: int
     length: int
@@ -48,7 +48,7 @@ class Place:
 
 @dataclass
 class FilePlan:
-    """A file: literal bytes and tensors at their offsets, together ``size`` bytes."""
+    """The literal bytes and the tensors of a file at their offsets, ``size`` bytes in all."""
 
     size: int = 0
     literals: list[tuple[int, bytes]] = field(default_factory=list)
@@ -57,14 +57,13 @@ class FilePlan:
 
 @dataclass
 class SavePlan:
-    """A model about to be written.
+    """The layout of a model to be written.
 
     Attributes:
-        model: Gives the plan of the .onnx file, whose external tensors are said to be in the data
-            file of the given name.
+        model: Returns the plan of the .onnx file, given the name of the data file.
         data: The plan of the data file; None when there is none.
-        shared: Bytes of tensors that are referred to where they are.
-        locations: Locations of the files with those tensors.
+        shared: Bytes of tensors that stay in existing files.
+        locations: Locations of those files.
     """
 
     model: Callable[[str], FilePlan]
@@ -79,7 +78,7 @@ class SavePlan:
 
 
 def aligned(offset: int, length: int) -> int:
-    """Return where a tensor of that length begins in a data file, at ``offset`` or behind it."""
+    """Return the first aligned offset from ``offset`` on in a data file for a tensor."""
     step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
     return -(-offset // step) * step
 
@@ -87,8 +86,8 @@ def aligned(offset: int, length: int) -> int:
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
     """Return whether the elements of a tensor may be written as raw bytes.
 
-    Not strings; and not what is in a typed field (``int64_data``...), where small numbers take one
-    byte each: as raw data it might grow.
+    Strings may not. Tensors in a typed field (``int64_data``...), where small numbers take one byte
+    each, might grow as raw bytes.
     """
     if is_a(tensor, ir.TensorProtoTensor):
         return bool(tensor.raw.HasField("raw_data"))
@@ -99,15 +98,15 @@ def plan_model(
     model: ir.Model,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan a model in one file, or with a data file beside it.
+    """Plan a model in one file, or with a data file.
 
     Args:
         model: The model.
-        share: For one with a data file: gives the location by which the new model may refer to a
-            span where it is, or None.
+        share: For a model with a data file: returns the location at which the new model may refer
+            to a span of an existing file, or None.
 
     Raises:
-        ModelError: The model cannot be serialized.
+        UsageError: The single file would be larger than 2 GiB.
         UsageError: What has to be in one file is larger than 2 GiB.
     """
     left_out = StandIns()
@@ -121,12 +120,12 @@ def plan_model(
     def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
         external = is_a(tensor, ir.ExternalTensor)
-        length = data_bytes(tensor.dtype, tensor.shape)
+        length = data_bytes(tensor.dtype, sizes_of(tensor))
         least = INLINE_BELOW if share is None else EXTERNAL_FROM
         if not external and (length < least or not _is_raw(tensor)):
             return False
-        # Small external tensors come in: they would be in the way of shape inference. Attributes
-        # stay in: onnxruntime does not read them from a data file everywhere.
+        # Small external tensors become internal, as shape inference needs them. Attributes stay
+        # internal: onnxruntime does not always read them from a data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
             proto.raw_data = left_out.add(tensor)
             return True
@@ -166,9 +165,9 @@ def plan_model(
 
 
 def model_bytes(model: ir.Model) -> int:
-    """Return the length in bytes of the files that ``model`` was loaded from.
+    """Return the number of bytes of the files that ``model`` was loaded from.
 
-    Of a model in memory, the length that it has or would have serialized.
+    For a model in memory, it is the serialized size.
     """
     known = model.meta.get(BYTES_KEY)
     return planned(model).size if known is None else int(known)
@@ -179,7 +178,7 @@ def planned(
     external_data: bool | str | None = None,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan to write ``model``: if no layout is asked for, in the one that it came in.
+    """Plan to write ``model``, by default in the layout of its source.
 
     Args:
         model: The model.
@@ -188,28 +187,28 @@ def planned(
 
     Raises:
         ModelError: The model cannot be serialized.
-        UsageError: It has to be in one file, and is larger than 2 GiB.
+        UsageError: A single file is required, and larger than 2 GiB.
     """
     external = bool(external_data) or share is not None
     if external_data is None and not external:
         came = model.meta.get(EXTERNAL_KEY)
-        if came is None:  # it was not loaded by `load`
+        if came is None:  # the model was not loaded by `load`
             came = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors_of(model))
         external = bool(came)
     if not external:
         try:
             return plan_model(model)
-        except UsageError:  # larger than one file may be
+        except UsageError:  # too large for a single file
             if external_data is False:
                 raise
     return plan_model(model, share or (lambda span: None))
 
 
 def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
-    """Return what tells by which location a model at ``target`` may refer to a span.
+    """Return a function that gives the location by which a model at ``target`` may refer to a span.
 
-    A file can be shared when it is at or below ``folder``, still is what was mapped, has a name
-    that a model can hold, and is not the target, which is about to be replaced.
+    A file can be shared if it is in ``folder`` or below, is unchanged since it was mapped, has a
+    name that is valid in a model, and is not the target, which is about to be replaced.
     """
     known: dict[Any, str | None] = {}
 
@@ -226,7 +225,7 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
 
 
 def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
-    """Serialize ``proto`` with room for the tensors whose bytes were left out."""
+    """Serialize ``proto`` with gaps for the tensors whose bytes were left out."""
     try:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # upb: EncodeError or ValueError, when too large
@@ -241,7 +240,11 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
 
     def replace(offset: int, length: int) -> wire.Hole | None:
         tensor = left_out.get(data[offset : offset + length])
-        return None if tensor is None else wire.Hole(tensor, data_bytes(tensor.dtype, tensor.shape))
+        return (
+            None
+            if tensor is None
+            else wire.Hole(tensor, data_bytes(tensor.dtype, sizes_of(tensor)))
+        )
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:
@@ -252,7 +255,7 @@ def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
     offset = 0
     for _, group in itertools.groupby(pieces, lambda piece: isinstance(piece, wire.Hole)):
         first, *others = group
-        if isinstance(first, wire.Hole):  # there is a length between two of them
+        if isinstance(first, wire.Hole):  # a length is between two of them
             plan.tensors.append(Place(offset, first.length, first.owner))
             offset += first.length
         else:

@@ -18,11 +18,11 @@ from onnxfold.errors import (
     MissingFileError,
     ModelError,
     OnnxFoldError,
-    UsageError,
     about,
 )
 from onnxfold.graphs import all_graphs, is_constant_node, shaped
 from onnxfold.memory import paused_garbage_collection
+from onnxfold.signatures import checked
 from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in
 from onnxfold.storage.decode import decode, parse
@@ -45,7 +45,7 @@ _RELEASE_STEP = 16 << 20
 
 
 @runtime_checkable
-class Program(Protocol):
+class ONNXProgram(Protocol):
     """A program of PyTorch's exporter: ``torch.onnx.ONNXProgram``, told by what it has."""
 
     model: ir.Model
@@ -55,11 +55,12 @@ class Program(Protocol):
 
 
 PathLike = str | os.PathLike[str]
-ModelLike = PathLike | bytes | ir.Model | onnx.ModelProto | Program
-ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | Program)
+ModelLike = PathLike | bytes | ir.Model | onnx.ModelProto | ONNXProgram
+ModelT = TypeVar("ModelT", bound=bytes | ir.Model | onnx.ModelProto | ONNXProgram)
 
 
 @paused_garbage_collection()
+@checked
 def load(
     path: str | os.PathLike[str], *, external_data: bool = True, lift_constants: bool = False
 ) -> ir.Model:
@@ -164,17 +165,11 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     """Return the model that is given; that of a program, and the message that bytes hold.
 
     Raises:
-        UsageError: It is none of these.
         ModelError: The bytes hold no model.
     """
-    model = given.model if isinstance(given, Program) else given
+    model = given.model if isinstance(given, ONNXProgram) else given
     if isinstance(model, bytes):
         return parse(model)
-    if not isinstance(model, (str, os.PathLike, ir.Model, onnx.ModelProto)):
-        raise UsageError(
-            "expected a path, the bytes of a model, an onnx_ir.Model, an onnx.ModelProto or "
-            f"PyTorch's ONNXProgram, got {type(given).__name__}"
-        )
     return model
 
 
@@ -194,7 +189,6 @@ def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
         lift_constants: Constant nodes of a file or message become initializers, see `decode`.
 
     Raises:
-        UsageError: It is no model.
         ModelError: It is not valid.
     """
     model = model_in(given)

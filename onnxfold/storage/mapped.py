@@ -1,4 +1,4 @@
-"""Files mapped into memory once, however many tensors are in them."""
+"""Files mapped into memory, once for all tensors in them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from onnxfold.errors import ModelError
 
-_READ = os.O_RDONLY | os.O_NONBLOCK  # a named pipe is not waited for
+_READ = os.O_RDONLY | os.O_NONBLOCK  # do not wait for named pipes
 _lock = threading.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
@@ -29,19 +29,19 @@ _mapped: weakref.WeakSet[MappedFile] = weakref.WeakSet()
 class MappedFile:
     """A regular file, or a part of one, mapped read-only; the descriptor may be closed afterwards.
 
-    The mapping shows the file that was there when it was opened, also after another file is renamed
-    over its path or the path is removed. Another program that truncates the file ends the process.
+    The mapping keeps its content if another file is renamed over the path or the path is removed.
+    If another program truncates the file, the process crashes.
 
     Args:
         fd: The open file.
-        path: Its path, for errors.
-        offset: Where the mapping begins, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
+        path: Its path, for error messages.
+        offset: The start of the mapping, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
         size: The number of bytes to map; None for all from ``offset`` on.
 
     Attributes:
         path: The absolute path.
         key: (device, inode, modification time in ns, size in bytes) of the file.
-        size: The number of bytes that are mapped.
+        size: The number of mapped bytes.
 
     Raises:
         OSError: The file cannot be mapped.
@@ -63,10 +63,10 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
-        """Map the file at ``path``, or return the mapping that exists already.
+        """Map the file at ``path``, or return its existing mapping.
 
         Raises:
-            OSError: It does not exist, is not a regular file, or cannot be read.
+            OSError: The file does not exist, is not a regular file, or cannot be read.
         """
         path = os.fspath(path)
         fd = os.open(path, _READ)
@@ -85,13 +85,13 @@ class MappedFile:
             os.close(fd)
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """Return all of it as a read-only 1-D array; a view keeps the mapping alive."""
+        """Return the bytes as a read-only 1-D array; a view keeps the mapping alive."""
         return self._array
 
     def release(self, offset: int = 0, length: int | None = None) -> None:
-        """Give back the memory of the pages wholly inside the range (bytes).
+        """Release the memory of the pages wholly inside the range (bytes).
 
-        The content stays readable: a page touched again is read again.
+        The content stays readable: a released page is read again on access.
         """
         start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = self.size if length is None else min(offset + length, self.size)
@@ -102,7 +102,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int | None]:
-        """Open the file once more; None if its path leads to it no more."""
+        """Open the file again; None if its path is no longer this file."""
         try:
             fd = os.open(self.path, _READ)
         except OSError:
@@ -114,19 +114,19 @@ class MappedFile:
             os.close(fd)
 
     def check(self) -> None:
-        """See that the file is what it was when it was mapped.
+        """Check that the file has not changed since it was mapped.
 
-        It may have been removed, and this process may have put another file in its place.
+        It may have been removed, or replaced by this process.
 
         Raises:
-            ModelError: Another program has changed or replaced it.
+            ModelError: Another program has changed or replaced the file.
         """
         if not (self.is_at(self.path) or self._replaced or not os.path.exists(self.path)):
             reason = "was changed by another program while it was being read"
             raise ModelError(reason, file=self.path)
 
     def is_at(self, path: str | os.PathLike[str]) -> bool:
-        """Return whether ``path`` still leads to this very file, unchanged since it was mapped."""
+        """Return whether ``path`` is this very file, unchanged since it was mapped."""
         try:
             return _key(os.stat(path)) == self.key
         except OSError:
@@ -134,19 +134,19 @@ class MappedFile:
 
 
 class Span(NamedTuple):
-    """Where the stored bytes of a tensor (little-endian, packed) are: ``length`` at ``offset``."""
+    """The position in a file of the stored bytes of a tensor (little-endian, packed)."""
 
     file: MappedFile
     offset: int
     length: int
 
     def array(self) -> npt.NDArray[np.uint8]:
-        """Return those bytes, 1-D, read-only, not copied."""
+        """Return the bytes: 1-D, read-only, not copied."""
         return self.file.array()[self.offset : self.offset + self.length]
 
 
 def about_to_replace(path: str) -> None:
-    """Note that ``path`` is replaced or removed by this process: what is mapped stays as it is."""
+    """Record that this process replaces or removes ``path``; existing mappings stay valid."""
     with contextlib.suppress(OSError):
         file = _open_files.get(_key(os.stat(path)))
         if file is not None:
@@ -158,7 +158,7 @@ def _key(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _allow_descriptors(count: int) -> None:
-    """Raise this process's limit on open files if it is lower: a mapping keeps a descriptor."""
+    """Raise this process's limit on open files if necessary, as a mapping keeps a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < count:
         more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from onnxfold import files
 from onnxfold.errors import UsageError, about
+from onnxfold.signatures import Positive, checked
 from onnxfold.storage.commit import Commit
 from onnxfold.storage.layout import SavePlan, planned, sharer
 from onnxfold.storage.sources import Sources
@@ -30,6 +31,7 @@ class SaveReport:
     bytes_shared: int
 
 
+@checked
 def save(
     model: ir.Model,
     path: str | os.PathLike[str],
@@ -37,7 +39,7 @@ def save(
     external_data: bool | str | None = None,
     share_weights: bool = False,
     fsync: bool = True,
-    threads: int = 2,
+    threads: Positive = 2,
     progress: Callable[[int, int], None] | None = None,
     plan: SavePlan | None = None,
 ) -> SaveReport:

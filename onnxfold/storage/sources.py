@@ -1,4 +1,4 @@
-"""The files that a model was read from: are they what they were, and what may be written there?"""
+"""The files that a model was read from: detect changes, and prevent overwriting."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from onnxfold.storage.tensors import ViewTensor, span_of
 
 @contextlib.contextmanager
 def reading_from(model: ir.Model) -> Iterator[None]:
-    """Work with a loaded model; if that fails, it may be for what others do to its files.
+    """Read from a loaded model, and report errors caused by changes to its files.
 
     Raises:
-        ModelError: Another program has changed or replaced one of them.
+        ModelError: Another program has changed or replaced a file.
     """
     try:
         yield
@@ -34,14 +34,14 @@ def reading_from(model: ir.Model) -> Iterator[None]:
 class Sources:
     """The model file and the data files of a model about to be written to ``target``.
 
-    The model file itself may be replaced, and together with it its data files. Otherwise they hold
-    weights that a model which stays refers to. Files are told apart by what they are as well as by
-    name: links, and file systems that ignore case, give one file several names.
+    The model file may be replaced, and its data files together with it. Otherwise a data file may
+    hold weights of another model. Files are compared by inode and by name: links, and file systems
+    that ignore case, give a file several names.
 
     Args:
-        model: Loaded by `load`, or holding tensors that are external.
-        target: The absolute path of the model to be written, links followed.
-        tensors: Those of the model; none where the files that it was loaded from are enough.
+        model: A model loaded by `load`, or with external tensors.
+        target: The absolute path of the model to be written, with links resolved.
+        tensors: Tensors of the model; may be empty if the files it was loaded from are enough.
     """
 
     def __init__(
@@ -59,40 +59,40 @@ class Sources:
 
     @functools.cached_property
     def replaced(self) -> set[str]:
-        """The data files of the model at the target; to be asked for before it is replaced."""
+        """The data files of the model at the target; must be read before it is replaced."""
         with contextlib.suppress(ModelError):
             return external_locations(self._target)
         return set()
 
     def check_unchanged(self) -> None:
-        """See that what was read is what the files held.
+        """Check that the files have not changed since they were read.
 
         Raises:
-            ModelError: Another program has changed or replaced one of them meanwhile.
+            ModelError: Another program has changed or replaced a file meanwhile.
         """
         for file in self._all:
             file.check()
 
     def include(self, path: str) -> bool:
-        """Return whether ``path`` leads to one of the files."""
+        """Return whether ``path`` is one of the files."""
         return _holds(self._all, path)
 
     def check_target(self) -> None:
-        """See that the model may be written.
+        """Check that the model may be written to the target.
 
         Raises:
-            UsageError: It would take the place of a data file of the source.
+            UsageError: It would overwrite a data file of the source.
         """
         if _holds(self._data, self._target):
             reason = f"holds weights of {self._name!r}; give another path for the model"
             raise UsageError(reason, file=self._target)
 
     def check_data(self, path: str) -> None:
-        """See that a data file may be written to ``path``.
+        """Check that a data file may be written to ``path``.
 
         Raises:
-            UsageError: It would take the place of the source, or of a data file that a model other
-                than the target refers to.
+            UsageError: It would overwrite the source, or a data file of a model other than the
+                target.
         """
         if _holds(self._loaded[:1], path):
             raise UsageError("is the model itself; give another name for the data file", file=path)
@@ -101,11 +101,11 @@ class Sources:
             raise UsageError(reason, file=path)
 
     def user(self, path: str) -> str | None:
-        """Return a model that stays and refers to the data file: the source, or one beside it."""
+        """Return a remaining model that refers to the data file: the source, or one beside it."""
         data = self._data
         stays = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
         if not stays:
-            # Of tensors not loaded by `load` it is not known which model they belong to.
+            # The model of a tensor not loaded by `load` is unknown.
             data = data.difference(self._loaded)
         if _holds(data, path) and (stays or os.path.basename(path) not in self.replaced):
             return self._name
@@ -130,7 +130,7 @@ def other_user(data_path: str, target: str) -> str | None:
 
 
 def _holds(files: Iterable[MappedFile], path: str) -> bool:
-    """Return whether ``path`` leads to one of the files, by any name."""
+    """Return whether ``path`` is one of the files, by any name."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,4 +1,4 @@
-"""Tensors that are views: of a file, or of a block of memory."""
+"""Tensors that are views of a file or of memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
 
 def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    """Return the shape of a tensor; ``shape.numpy()`` looks first whether all sizes are numbers."""
+    """Return the shape of a tensor without the check in ``shape.numpy()`` that it is static."""
     return tensor.shape.dims  # type: ignore[return-value]
 
 
@@ -30,30 +30,30 @@ def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     """Return the number of bytes that the elements of a tensor take in a file.
 
     Sub-byte types are packed and rounded up. For strings it is an estimate. A tensor without a
-    type, which an attribute that was left empty has, takes none.
+    type, as in an empty attribute, takes none.
 
     Args:
         dtype: The element type.
-        shape: All integers.
+        shape: The shape, all integers.
     """
     count: int = math.prod(shape)
     return -(-count * _BITS[dtype] // 8)
 
 
 class _StoredTensor:
-    """What tensors have in common whose stored bytes are in memory, or in a mapped file."""
+    """Base of tensors whose stored bytes are in memory, or in a mapped file."""
 
     __slots__ = ()
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """Return the stored bytes (little-endian, packed), 1-D, read-only, not copied."""
+        """Return the stored bytes (little-endian, packed): 1-D, read-only, not copied."""
         raise NotImplementedError
 
     def numpy(self) -> npt.NDArray[Any]:
-        """Return the values, read-only: a view for dtypes of 8 bits and more.
+        """Return the values, read-only: a view for dtypes of at least 8 bits.
 
-        It may be unaligned (the file format does not align), which numpy handles. Sub-byte dtypes
-        are unpacked at every call.
+        The view may be unaligned, as in the file, which NumPy supports. Sub-byte dtypes are
+        unpacked at every call.
         """
         dtype: ir.DataType = self.dtype  # type: ignore[attr-defined]
         if dtype.bitwidth >= 8:
@@ -85,10 +85,10 @@ class _StoredTensor:
 
 
 class ViewTensor(_StoredTensor, TensorBase):
-    """A tensor over bytes in memory, or in the .onnx file itself; nothing is copied.
+    """A tensor that is a view of bytes in memory, or in the .onnx file itself.
 
     Attributes:
-        span: Where the bytes are in a file; None if they are in memory.
+        span: The position of the bytes in a file; None if they are in memory.
     """
 
     __slots__ = ("dtype", "raw", "shape", "span")
@@ -103,7 +103,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         """Wrap ``data``, the stored bytes (1-D, little-endian, packed).
 
         Args:
-            data: The bytes, or where they are in a file.
+            data: The bytes, or their position in a file.
             dtype: The element type.
             shape: The shape, all integers.
             about: ``name``, ``doc_string``, ``metadata_props``.
@@ -116,7 +116,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         shape.freeze()
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """Return the stored bytes, 1-D, read-only, not copied."""
+        """Return the stored bytes: 1-D, read-only, not copied."""
         return self.raw
 
     def __repr__(self) -> str:
@@ -126,19 +126,18 @@ class ViewTensor(_StoredTensor, TensorBase):
 class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
     """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
 
-    Its location was checked when the model was loaded, so it does not check again. In particular
-    it accepts a file with several hard links, which onnx-ir refuses: folders copied with
-    ``cp -al`` consist of nothing else, and who can put a hard link there can as well put a file
-    there.
+    Its location was checked when the model was loaded, and is not checked again. In particular, a
+    file with several hard links is accepted, which onnx-ir refuses: ``cp -al`` makes such folders,
+    and a user who can create a hard link there could create a file, too.
 
     Attributes:
-        span: Where the bytes are; None when the tensor has no elements.
+        span: The position of the bytes; None if the tensor has no elements.
     """
 
     __slots__ = ("span",)
 
     def __init__(self, tensor: ir.ExternalTensor, span: Span | None, base_dir: str) -> None:
-        """Stand for ``tensor``, whose bytes are at ``span`` (None when it has no elements)."""
+        """Wrap ``tensor``, whose bytes are at ``span`` (None if it has no elements)."""
         super().__init__(
             tensor.location,
             tensor.offset,
@@ -153,28 +152,27 @@ class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
         self.span = span
 
     def stored(self) -> npt.NDArray[np.uint8]:
-        """Return the stored bytes, 1-D, read-only, not copied."""
+        """Return the stored bytes: 1-D, read-only, not copied."""
         if not self.valid():
             raise ValueError(f"the data file of {self.name!r} was written over")
         return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
 
     def release(self) -> None:
-        """Give the memory of its pages back; the tensor stays usable."""
+        """Release the memory of its pages; the tensor stays usable."""
         if self.span is not None:
             self.span.file.release(self.span.offset, self.span.length)
 
 
 def span_of(tensor: ir.TensorProtocol) -> Span | None:
-    """Return where the stored bytes of ``tensor`` are in a file, or None if they are not in one.
+    """Return the position of the stored bytes of ``tensor`` in a file; None if they are not in one.
 
     Args:
-        tensor: Any tensor; an ``ir.ExternalTensor`` that was not made by this package is looked up
-            by its path.
+        tensor: Any tensor; another library's ``ir.ExternalTensor`` is opened by its path.
 
     Raises:
-        ExternalDataError: The file of a foreign ``ir.ExternalTensor`` is missing or too short.
+        ExternalDataError: The file of such an ``ir.ExternalTensor`` is missing or too short.
     """
-    span = getattr(tensor, "span", None)  # ours, and any other tensor that can tell
+    span = getattr(tensor, "span", None)  # also the attribute of other classes of tensors
     if isinstance(span, Span):
         return span
     if is_a(tensor, ir.ExternalTensor):
@@ -186,12 +184,12 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
 def located(
     tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], named: str
 ) -> Span | None:
-    """Return where the data of a tensor are; None if it has no elements.
+    """Return the position of the data of a tensor; None if it has no elements.
 
     Args:
         tensor: The tensor.
         open_file: Maps the file at a location. Raises OSError.
-        named: The path for errors.
+        named: The path for error messages.
 
     Raises:
         ExternalDataError: The file is missing or too short.
@@ -213,7 +211,7 @@ def located(
 
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
-    """Return the tensors of initializers and attributes everywhere in the model."""
+    """Return the tensors of all initializers and attributes of the model."""
     found: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*model.functions.values()]
     for graph in all_graphs(model):

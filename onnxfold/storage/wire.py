@@ -1,8 +1,8 @@
 """Find and replace tensor bytes in a serialized ONNX model without parsing the rest of it.
 
-A protobuf message is a list of (tag, value) fields; a length-delimited field says its own length,
-so a field too short to hold what is looked for is skipped without a look inside. Only the path from
-the model to a tensor's ``raw_data`` is known here, everything else is passed through as it stands.
+A protobuf message is a list of (tag, value) fields; a length-delimited field contains its own
+length, so a field too short to contain the searched bytes is skipped. Only the path from the model
+to a tensor's ``raw_data`` is parsed; everything else is copied unchanged.
 
 Format: https://protobuf.dev/programming-guides/encoding/
 """
@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 Buffer: TypeAlias = "mmap.mmap | bytes | memoryview"
 
-# Which fields of which message lead to a tensor: {message: {field number: message}}.
+# The fields that lead to a tensor: {message: {field number: message}}.
 _MODEL, _GRAPH, _NODE, _ATTRIBUTE, _FUNCTION, _TENSOR, _RAW = range(7)
 _CHILDREN: tuple[dict[int, int], ...] = (
     {7: _GRAPH, 25: _FUNCTION},
@@ -30,7 +30,7 @@ _CHILDREN: tuple[dict[int, int], ...] = (
     {},
 )
 
-# Protobuf's own parsers give up at 100 nested messages.
+# Protobuf's own parsers reject more than 100 nested messages.
 _MAX_DEPTH = 100
 
 
@@ -40,7 +40,7 @@ class WireError(Exception):
 
 @dataclass
 class Hole:
-    """Room for ``length`` bytes in a message, whose content ``owner`` knows."""
+    """A gap of ``length`` bytes in a message, for the content of ``owner``."""
 
     owner: Any
     length: int
@@ -50,31 +50,31 @@ class Hole:
 Piece: TypeAlias = "tuple[int, int] | bytes | Hole"
 
 
-# Given offset and length (bytes) of a ``raw_data``: its new content, or None to leave it as it is.
+# Maps offset and length (bytes) of a ``raw_data`` to its new content; None leaves it unchanged.
 Replace: TypeAlias = Callable[[int, int], "bytes | Hole | None"]
 
 
 class StandIns:
-    """Texts in the place of tensor bytes, and what they stand for; no file can hold such a text."""
+    """Random placeholders for tensor bytes that occur in no file, with what they stand for."""
 
     def __init__(self) -> None:
         self.token = b"onnxfold:" + secrets.token_hex(12).encode() + b":"
         self.objects: list[Any] = []
 
     def add(self, obj: Any) -> bytes:
-        """Return a new text for ``obj``."""
+        """Return a new placeholder for ``obj``."""
         self.objects.append(obj)
         return self.token + str(len(self.objects) - 1).encode()
 
     def get(self, text: bytes) -> Any:
-        """Return the object that ``text`` stands for, None if it is just a text."""
+        """Return the object of a placeholder; None for other texts."""
         if not text.startswith(self.token):
             return None
         return self.objects[int(text[len(self.token) :])]
 
 
 def encode_varint(value: int) -> bytes:
-    """Return the non-negative ``value`` as a base-128 varint."""
+    """Encode a non-negative integer as a base-128 varint."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -110,15 +110,15 @@ def rewrite(
 ) -> tuple[list[Piece], int]:
     """Replace the ``raw_data`` of the tensors in a serialized ``ModelProto``.
 
-    Covers graph initializers, tensor attributes, subgraphs at any depth, and functions.
-    Lengths of the enclosing messages are corrected.
+    This covers graph initializers, tensor attributes, subgraphs at any depth, and functions. The
+    lengths of the enclosing messages are corrected.
 
     Args:
         buf: The serialized model.
-        threshold: Length in bytes from which a ``raw_data`` is offered to ``replace``.
-        replace: Gives the new content, or None to leave it.
-        marks: Sorted positions; where given, only messages around one of them are looked into.
-        passed: Called now and then with a position below which nothing is looked at any more.
+        threshold: Minimum length in bytes of a ``raw_data`` for which ``replace`` is called.
+        replace: Returns the new content, or None to keep the old one.
+        marks: Sorted positions; if given, only messages that contain one of them are parsed.
+        passed: Called from time to time with a position below which nothing is read any more.
 
     Returns:
         The pieces of the new message in order, and its length in bytes.
@@ -129,7 +129,7 @@ def rewrite(
     size = len(buf)
 
     def message(pos: int, end: int, kind: int, depth: int) -> tuple[list[Piece], int] | None:
-        """Rewrite the message in [pos, end); None when nothing in it changes."""
+        """Rewrite the message in [pos, end); None if nothing in it changes."""
         if depth > _MAX_DEPTH:
             raise WireError(f"messages nested more than {_MAX_DEPTH} deep")
         children = _CHILDREN[kind]
@@ -191,7 +191,7 @@ def rewrite(
                 pos += 4
             elif wire_type == 1:
                 pos += 8
-            else:  # 3 and 4 are groups, which ONNX does not have
+            else:  # wire types 3 and 4 are groups, which ONNX does not use
                 raise WireError(f"unknown wire type {wire_type} at byte {field}")
             if tag < 8:
                 raise WireError(f"field number 0 at byte {field}")
@@ -205,19 +205,19 @@ def rewrite(
     try:
         found = message(0, size, _MODEL, 0)
     finally:
-        del message  # it refers to itself, so that the file would stay mapped until garbage goes
+        del message  # a reference cycle that keeps the file mapped until the next collection
     return found if found is not None else ([(0, size)], size)
 
 
 def join(
     buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return the message made of ``pieces`` of ``buf``, none of which may be a `Hole`.
+    """Return the message that consists of ``pieces`` of ``buf``, none of them a `Hole`.
 
     Args:
-        buf: What was given to `rewrite`.
-        pieces: What it returned.
-        passed: Called now and then with a position below which nothing is looked at any more.
+        buf: The input of `rewrite`.
+        pieces: The pieces that it returned.
+        passed: Called from time to time with a position below which nothing is read any more.
     """
     parts: list[bytes] = []
     for piece in pieces:

@@ -1,4 +1,4 @@
-"""Writing tensors at their offsets: computed tile by tile, copied by the kernel, or from memory."""
+"""Write tensors to files: computed in tiles, copied by the system, or from memory."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from onnxfold.parallel import for_each
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import span_of
 
-TILE = 1 << 20  # bytes; fits a core's second-level cache
-# Bytes given to one write call. For longer ones the kernel takes memory in pieces of 2 MiB, which
+TILE = 1 << 20  # bytes; fits into the second-level cache of a core
+# Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
 # are cleared or fetched from the host at once: four times the system time, measured on ext4.
 _WRITE = 1 << 20
-_COPY = 64 << 20  # bytes copied by one system call, so that Ctrl-C and progress get a chance
+_COPY = 64 << 20  # bytes for one system call, so that Ctrl-C and progress are handled in between
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Tile:
     """A part of a tensor's stored bytes (little-endian, sub-byte types packed).
 
     Attributes:
-        offset: Where it starts within the tensor, bytes.
-        nbytes: How long it is, bytes: all rows together.
-        read: Fills a contiguous uint8 array of exactly ``nbytes``, which is reused afterwards.
-            Tiles of one tensor are read by several threads at once, in any order. Should release
-            the GIL where it can.
-        rows: Of how many stretches of one length it is.
-        pitch: Distance of their beginnings within the tensor, bytes; of no meaning for one.
+        offset: Its start within the tensor, in bytes.
+        nbytes: Its length in bytes, all rows together.
+        read: Fills a contiguous uint8 array of exactly ``nbytes``, which is reused afterwards. It
+            is called by several threads at once, in any order, and should release the GIL where
+            possible.
+        rows: The number of its segments, which have the same length.
+        pitch: Distance of their starts within the tensor, in bytes; unused for a single segment.
     """
 
     offset: int
@@ -52,9 +52,9 @@ def write_tiles(
     threads: int,
     done: Callable[[], object] = lambda: None,
 ) -> None:
-    """Have tiles computed by several threads, and give ``put`` their stretches and offsets.
+    """Compute tiles with several threads, and call ``put`` with their segments and offsets.
 
-    ``done`` is called in this thread after each tile.
+    ``done`` is called in the calling thread after each tile.
     """
     local = threading.local()
 
@@ -79,24 +79,23 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
 
 
 def is_streamed(tensor: object) -> bool:
-    """Return whether the bytes of a tensor come tile by tile.
+    """Return whether the bytes of a tensor are produced tile by tile.
 
-    ``tiles(nbytes)`` yields independent ones of about ``nbytes`` that cover the tensor exactly
-    once, to one thread at a time. ``release()`` is called when they are written, or that failed,
-    once for each file.
-    Of the tensor's other methods, those of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are
-    called only below a few KiB.
+    ``tiles(nbytes)`` yields independent tiles of about ``nbytes`` that cover the tensor exactly
+    once, to one thread at a time. ``release()`` is called once for each file, after writing or a
+    failure. Of the methods of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are called only
+    below a few KiB.
     """
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
 class Writer:
-    """Writes bytes into files, one tensor at a time, the tiles of a tensor in parallel.
+    """Writes bytes into files, one tensor at a time, with parallel tiles.
 
     Args:
-        threads: How many threads compute and write.
-        total: Bytes there are to write.
-        progress: Called with bytes written and ``total``.
+        threads: The number of threads that compute and write.
+        total: The number of bytes to write.
+        progress: Called with the bytes written and ``total``.
     """
 
     def __init__(
@@ -111,10 +110,10 @@ class Writer:
         self._progress = progress
 
     def write(self, out: int, offset: int, data: Any) -> None:
-        """Write ``data``, anything with a buffer of bytes, at ``offset``.
+        """Write an object with a buffer of bytes at ``offset``.
 
         Raises:
-            OSError: Among others when the disk is full.
+            OSError: The disk is full, among others.
         """
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
@@ -141,7 +140,7 @@ class Writer:
                 self.copy(out, offset, length, source, start)
                 file.release(start, length)
                 return
-        # The mapping still shows what the path no longer leads to.
+        # the mapping still has the content of a removed or replaced file
         for done in range(0, length, _COPY):
             part = file.array()[start + done : start + min(length, done + _COPY)]
             self.write(out, offset + done, part.data)
@@ -155,8 +154,8 @@ class Writer:
             count = 0
             if by_kernel:
                 want = min(_COPY, length - done)
-                # Some file systems cannot, or report success and copy nothing. What else is wrong
-                # the calls below say.
+                # Some file systems do not support this, or report success and copy nothing. The
+                # calls below report other errors.
                 with contextlib.suppress(OSError):
                     count = os.copy_file_range(source, out, want, start + done, offset + done)
                 by_kernel = count > 0

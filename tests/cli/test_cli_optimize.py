@@ -52,10 +52,11 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "Unsqueeze" in result.out
     assert "stored bytes" in result.out
     assert "peak memory" in result.out
-    assert "hint: -O2 would rewrite" in result.out
     assert "pool memory:" not in result.out
     more = run("optimize", swin, "-o", tmp_path / "out.onnx", "-v").out
-    assert all(word in more for word in ("pool memory:", "rules applied:", "(load"))
+    assert all(
+        word in more for word in ("pool memory:", "rules applied:", "(load", "-O2 would apply: 8")
+    )
 
 
 def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
@@ -224,9 +225,9 @@ def test_arguments_of_a_check_in_python(long, tmp_path):
     assert report.check.sizes["seed 0"]["n"] == 65 and report.check.rtol == 0.1
     assert onnxfold.optimize_file(long, out).check is None
     for name in ("check", "rtol", "atol", "ulp"):
-        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} must be finite and not negative"):
+        with pytest.raises(onnxfold.OnnxFoldError, match=f"{name} is -1, not a finite number"):
             onnxfold.optimize_file(long, out, **{name: -1})
     for run in (onnxfold.optimize_file, onnxfold.compare):
         for value in (-1.0, math.inf, math.nan):
-            with pytest.raises(onnxfold.UsageError, match="atol must be finite and not negative"):
+            with pytest.raises(onnxfold.UsageError, match=f"atol is {value}, not a finite"):
                 run(long, out, atol=value)

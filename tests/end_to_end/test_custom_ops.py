@@ -58,7 +58,7 @@ def test_check(path, tmp_path):
     assert ok and len(model.graph.node) == 5
     batch = onnxfold.batch(path, tmp_path / "batch", check=1, custom_ops=[library])
     assert [outcome.status for outcome in batch.outcomes] == ["done"]
-    with pytest.raises(onnxfold.UsageError, match="not one string"):
+    with pytest.raises(onnxfold.UsageError, match="custom_ops must be Sequence"):
         onnxfold.optimize(path, custom_ops=library)
 
 

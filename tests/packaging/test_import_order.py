@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("onnx_ir_private",),
     ("errors", "deferred", "graphs", "memory", "ops", "parallel", "shown"),
-    ("files", "urls", "onnxruntime_sessions"),
+    ("files", "urls", "onnxruntime_sessions", "signatures"),
     ("isolated", "user_caches"),
     ("evaluation",),
     ("storage",),
@@ -42,8 +42,8 @@ INSIDE = {
         *("adapters", "sessions"),
     ),
     "rewrite": (
-        *("conditions", "matched", "patterns", "rule", "check", "words"),
-        *("matcher", "build", "apply", "driver"),
+        *("conditions", "matched", "patterns", "rule", "matcher", "build"),
+        *("check", "words", "apply", "driver"),
     ),
 }
 

@@ -12,7 +12,7 @@ import pytest
 
 import onnxfold
 from onnxfold.comparison import compare
-from onnxfold.options import Check, Options
+from onnxfold.options import Options
 
 HERE = Path(__file__).parent / "typed"
 ROOT = HERE.parent.parent.parent
@@ -36,7 +36,7 @@ def test_the_script_has_every_function_and_option():
     text = ACCEPTED.read_text()
     for name in onnxfold.__all__:
         assert re.search(rf"\b{name}\b", text), name
-    names = {*Options.__dataclass_fields__, *Check.__dataclass_fields__}
+    names = {*Options.__dataclass_fields__}
     functions = (onnxfold.optimize_file, onnxfold.split, onnxfold.save, onnxfold.batch, compare)
     sessions = (onnxfold.Session.__init__, onnxfold.InferenceSession.__init__)
     for function in (*functions, *sessions, onnxfold.simplify, onnxfold.slim):

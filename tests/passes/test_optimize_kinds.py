@@ -10,7 +10,7 @@ import pytest
 from fold_check import assert_same, large, parse, with_weights
 
 import onnxfold
-from onnxfold.options import OptionArguments, Options
+from onnxfold.options import CheckedOptionArguments, Options
 
 ROWS = {"x": large(2, 64, seed=9)}
 
@@ -74,7 +74,7 @@ def test_options_go_by_name(model):
 
 
 def test_editors_know_the_options():
-    assert set(OptionArguments.__annotations__) == set(Options.__dataclass_fields__)
+    assert set(CheckedOptionArguments.__annotations__) == set(Options.__dataclass_fields__)
 
 
 def test_a_file_into_itself(model, path):

@@ -1,4 +1,4 @@
-"""Symbolic shapes and values: what is known of sizes that only a run determines."""
+"""Symbolic shapes and values: infer sizes as expressions of the inputs' sizes."""
 
 from onnxfold.analysis.symbolic import contraction, elementwise, movement
 from onnxfold.analysis.symbolic.analysis import SymbolicAnalysis
@@ -13,7 +13,7 @@ ASSUMPTIONS = (
     "No Reshape has two axes that are empty independently of each other, both in the same run.",
     "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",
 )
-"""What is taken for granted of legal inputs."""
+"""Assumptions about valid inputs."""
 
 __all__ = [
     "ASSUMPTIONS",

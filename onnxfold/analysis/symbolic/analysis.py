@@ -1,10 +1,10 @@
-"""Shapes and small values of a whole model: what must hold in every run, and what changes mean.
+"""Infer shapes and small values of a whole model, and update them after changes.
 
-Some conditions have one outcome after which the run fails: in every run they have the other one.
+For some conditions, the run fails for one outcome, so they have the other one in every run.
 TorchScript writes ``squeeze(x, 1)`` as ``If(size of axis 1 == 1) Squeeze(x) else x``, whose result
-has no known rank. What is computed of it may take one rank only, as an LSTM does. Both outcomes of
-such a condition are supposed and followed through the graph. If a node then gets what it cannot
-take, with one of them, it is the other one.
+has no known rank. A value computed from it may require one rank, as an LSTM does. Both outcomes of
+such a condition are assumed and propagated through the graph. If a node then has invalid inputs for
+one of them, the condition has the other one.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _MOST_ROUNDS = 4
 
 
 class SymbolicAnalysis(FactPropagation):
-    """What is known of every value of a model, found out at once and kept up to date.
+    """The facts of every value of a model, inferred at once and kept up to date.
 
     The arguments are those of `FactPropagation`.
     """
 
     def run(self) -> None:
-        """Find out about all values at once: cheaper than asking for one after the other.
+        """Infer the facts of all values at once, which is faster than one after the other.
 
-        And find more out by what must hold, or a node that every run visits would fail.
+        More facts follow from the requirements of nodes that every run executes.
         """
         for graph in root_graphs(self.model):
             self.run_graph(graph)
-        # A condition that is decided opens a branch, which requires more.
+        # A decided condition makes the nodes of a branch certain, which adds requirements.
         for _ in range(_MOST_ROUNDS if self.scopes.parents else 1):
             affected: Collection[ir.Node] = ()
             if self._required:
@@ -59,11 +59,11 @@ class SymbolicAnalysis(FactPropagation):
             self._update(_Values(decided), affected)
 
     def refresh(self) -> None:
-        """Visit the nodes that read other values by now, and those that learn more by it."""
+        """Visit nodes with replaced inputs, and nodes with more facts about their inputs."""
         self._update(_Values(), ())
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
-        """Return the nodes of a graph that its outputs are made of: runtimes run no other."""
+        """Return the nodes of a graph on which its outputs depend: runtimes run no others."""
         needed, found = _Values(graph.outputs), set[ir.Node]()
         for node in reversed(nodes_of(graph)):
             if not needed.isdisjoint(node.outputs):
@@ -74,8 +74,8 @@ class SymbolicAnalysis(FactPropagation):
     # ---------------------------------------------------------------- after changes
 
     def _update(self, changed: _Values, affected: Collection[ir.Node]) -> None:
-        """Visit the nodes that read others, or ``changed`` ones, or are ``affected``, or hold a
-        node that is so; ``changed`` grows meanwhile.
+        """Visit nodes with new or ``changed`` inputs, ``affected`` ones, and holders of such nodes;
+        add to ``changed``.
         """
         read, holders = self._read, self.scopes.parents
         for graph in root_graphs(self.model):
@@ -94,7 +94,7 @@ class SymbolicAnalysis(FactPropagation):
         facts = self._facts
         before = [facts.get(value) for value in node.outputs]
         if node not in self._read or not all(before):
-            # it was never visited, or a rewrite said what is known
+            # it was never visited, or a rewrite has set its facts
             self._read[node] = node.inputs
             for value, fact in zip(node.outputs, before, strict=True):
                 if fact is None:
@@ -118,11 +118,10 @@ class SymbolicAnalysis(FactPropagation):
     # ---------------------------------------------------------------- suppositions
 
     def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
-        """Find the conditions of a graph's Ifs, and of those in branches, that have one outcome in
-        every run, with the fact that says so.
+        """Find the conditions of Ifs in a graph and its branches that have one outcome in every
+        run, with the fact of that outcome.
 
-        All nodes of the graph run if one does. What is known of a value is followed for one
-        condition only.
+        The nodes of the graph run all or none. Each value is followed for one condition only.
         """
         nodes, needed = nodes_of(graph), self._needed_nodes(graph)
         followed: set[ir.Value] = set()
@@ -136,7 +135,7 @@ class SymbolicAnalysis(FactPropagation):
                 continue
             producer, fact = condition.producer(), self.of(condition)
             if producer is None or producer.graph is not graph:
-                continue  # where the condition is computed, this graph need not run
+                continue  # the graph of the condition runs, but perhaps not this one
             if fact.known is None and fact.static_shape in ((), (1,)):
                 shape = fact.static_shape or ()
                 outcomes = [of_array(np.full(shape, k, bool), ir.DataType.BOOL) for k in (1, 0)]
@@ -152,9 +151,7 @@ class SymbolicAnalysis(FactPropagation):
         needed: Collection[ir.Node],
         followed: set[ir.Value],
     ) -> Fact | None:
-        """Return the outcome without which one of the needed nodes fails; None if neither
-        is certain.
-        """
+        """Return the outcome for which no needed node fails; None if neither is excluded."""
         worlds = [{condition: outcome} for outcome in outcomes]
         followed.add(condition)
         for node in nodes:
@@ -175,8 +172,8 @@ class SymbolicAnalysis(FactPropagation):
     def _suppose(
         self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
-        """Return the facts of a node's outputs if more is known of other values; None if the node
-        fails in every run then.
+        """Return the facts of a node's outputs under additional facts; None if the node then fails
+        in every run.
         """
         scope = self.scopes.find(node.graph)
         assert scope is not None
@@ -195,14 +192,14 @@ def _is_if(node: ir.Node) -> bool:
 
 
 def _outline(fact: Fact) -> tuple[object, ...]:
-    """Return what is known of a value, whatever its symbols are."""
+    """Return the facts of a value without its symbols."""
     sizes = None if fact.shape is None else [d if isinstance(d, int) else -1 for d in fact.shape]
     known = None if fact.known is None else fact.known.tobytes()
     return fact.dtype, sizes, known
 
 
 def _says_more(new: Fact, old: Fact) -> bool:
-    """Return whether more is known; a new symbol for what is not known is no news."""
+    """Return whether a fact is more specific; new symbols for unknown sizes do not count."""
     return new is not old and _knowledge(new) >= _knowledge(old)
 
 

@@ -1,4 +1,4 @@
-"""What an op makes of facts: what its kernel computes, its shape function says, or onnx infers."""
+"""Apply an op to facts: by its kernel, its shape function, or onnx's inference."""
 
 from __future__ import annotations
 
@@ -31,8 +31,7 @@ from onnxfold.ops import Trait, ops
 _MOST_BYTES = 1 << 12
 _MOVING = frozenset(ops(Trait.MOVES))
 SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What a shape function raises for a node that makes no sense: an axis that is not there, a list
-of lists."""
+"""Exceptions of a shape function for an invalid node: a missing axis, a list of lists."""
 
 Results = Sequence[Fact]
 
@@ -44,9 +43,9 @@ def results_of(
 
     Args:
         node: A node without subgraphs, of an op that is no function of the model.
-        inputs: What is known of its inputs; None for one that is omitted.
+        inputs: The facts of its inputs; None for omitted ones.
         opsets: Domain to version.
-        algebra: Of the model's expressions.
+        algebra: The algebra of the model's expressions.
     """
     attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
     application = Application(
@@ -62,20 +61,20 @@ def results_of(
         try:
             return function(application)
         except (Undecided, *SENSELESS):
-            pass  # onnx may know
+            pass  # onnx's inference may succeed
     return _infer(node, inputs, opsets, algebra)
 
 
 def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value; a tensor as an array."""
+    """Return an attribute's value; tensors are converted to arrays."""
     value = attribute.value
     return value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
 
 
 def _computed(application: Application) -> Results | None:
-    """Return what the op's kernel computes, if all operands are known and small.
+    """Return the results of the op's kernel if all operands are known and small.
 
-    Of an op that only moves elements, some may be expressions: the kernel moves their numbers.
+    For an op that only moves elements, some may be expressions: the kernel moves their indices.
     """
     op_type, inputs = application.op_type, application.inputs
     arrays: list[Array | None] = [None if f is None else f.known for f in inputs]
@@ -129,7 +128,7 @@ def _infer(
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
     types = {name: _type_proto(fact, symbols) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}
-    for name, formal in schema.attributes.items():  # onnx's own defaults are not always those
+    for name, formal in schema.attributes.items():  # onnx's own defaults may differ
         if name not in node.attributes and formal.default_value.type:
             proto.attribute.append(formal.default_value)
     inferred: Mapping[str, onnx.TypeProto] = {}
@@ -140,7 +139,7 @@ def _infer(
 
 
 def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
-    """Return what a type says; its dims may have the names of sizes."""
+    """Return the fact of a type; its dimensions may be names of sizes."""
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
@@ -167,7 +166,7 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
 
 
 def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
-    """Return the type that a fact says; expressions get names."""
+    """Return the type of a fact; expressions get names."""
     proto = onnx.TypeProto()
     if fact.other is not None:
         proto.ParseFromString(fact.other)
@@ -185,7 +184,7 @@ def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
 
 
 def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:
-    """Return the type of a sequence or an optional; sizes had names for this one node only."""
+    """Remove the names of sizes, valid for one node only, from a sequence or optional type."""
     inner = proto
     while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
         inner = getattr(inner, kind).elem_type

@@ -1,7 +1,7 @@
-"""Polynomials with integer coefficients, in a normal form, and the atoms that are multiplied.
+"""Polynomials with integer coefficients in a normal form, and their variables, the atoms.
 
 Equal polynomials have the same terms. An atom is a size with or without a name, or an operation
-that is no polynomial of its operands.
+that is not a polynomial.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Monomial = tuple[int, ...]
-"""Indexes of the atoms that are multiplied, ascending; an atom may occur more than once."""
+"""Indexes of the atoms in a product, ascending; an atom may occur more than once."""
 Bound = int | float
 """A number or an infinity."""
 
@@ -20,28 +20,28 @@ INFINITY = math.inf
 
 
 class NotKnown(Exception):
-    """The model does not determine what was asked for."""
+    """The model does not determine the value."""
 
 
 @dataclass(eq=False, slots=True)
 class Expr:
     """A polynomial that is not a plain number. Equal expressions are equal in every run.
 
-    An algebra makes one object for each polynomial: equality is identity.
+    An algebra creates one object for each polynomial: equality is identity.
     """
 
     terms: tuple[tuple[Monomial, int], ...]
     low: Bound
-    """A number that it is never below."""
+    """Lower bound."""
     high: Bound
-    """A number that it is never above."""
+    """Upper bound."""
 
 
 def _not_known(self: Expr, other: object) -> Any:
     raise NotKnown
 
 
-# An algebra computes with expressions; written as for plain numbers, nothing says which.
+# Operators are disabled, as they would not name the algebra.
 for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
     setattr(Expr, f"__{_name}__", _not_known)
     setattr(Expr, f"__r{_name}__", _not_known)
@@ -52,31 +52,31 @@ Number = int | Expr
 
 
 def wrapped(number: int) -> int:
-    """Return a number as a 64-bit integer holds it."""
+    """Return a number wrapped to a 64-bit integer."""
     if -(1 << 63) <= number < 1 << 63:
         return number
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def terms_of(number: Number) -> tuple[tuple[Monomial, int], ...]:
-    """Monomials with coefficients; a plain number is that of the empty one."""
+    """Return monomials with coefficients; a plain number belongs to the empty monomial."""
     return (((), number),) if isinstance(number, int) else number.terms
 
 
 def in_order(a: Number, b: Number) -> tuple[Number, Number]:
-    """Both, always in the same order: for operations where it does not matter."""
+    """Return both in a canonical order, for commutative operations."""
     return (a, b) if terms_of(a) <= terms_of(b) else (b, a)
 
 
 def leading_term(number: Number) -> tuple[Monomial, int]:
-    """Return the largest term in an order that multiplication keeps: by degree, then by
+    """Return the largest term in an order preserved by multiplication: by degree, then by
     exponents.
     """
     return max(terms_of(number), key=lambda term: (len(term[0]), term[0]))
 
 
 def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    """Return the monomial divided by another one, or None if it is not divisible."""
+    """Return the quotient of two monomials, or None if it is not one."""
     rest = list(monomial)
     for index in divisor:
         if index not in rest:
@@ -87,7 +87,7 @@ def without(monomial: Monomial, divisor: Monomial) -> Monomial | None:
 
 @dataclass(eq=False, slots=True)
 class Atom:
-    """A variable of the polynomials: a symbol, or an operation that is none."""
+    """A variable of the polynomials: a symbol, or an operation that is not a polynomial."""
 
     op: str
     args: tuple[object, ...]
@@ -96,47 +96,47 @@ class Atom:
 
     @property
     def is_dim(self) -> bool:
-        """Whether it is a size that has a name."""
+        """Whether it is a size with a name."""
         return self.op == "symbol" and bool(self.args)
 
 
 class Atoms:
-    """The atoms of one model, and the bounds of expressions made of them."""
+    """The atoms of a model, and the bounds of expressions."""
 
     def __init__(self) -> None:
         self.atoms: list[Atom] = []
         self.unnamed = 0
-        """How many symbols without a name were made."""
+        """The number of symbols without a name."""
         self.questions = 0
-        """How often it was asked what an expression is never below or above."""
+        """The number of queries for bounds of expressions."""
         self.required: list[Number] = []
-        """Numbers that ops which were looked at fail on unless they are 0 or more."""
+        """Numbers that must be at least 0, or the visited ops fail."""
         self._interned: dict[tuple[object, ...], Expr] = {}
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 
     def symbol(self, name: str | None = None, low: Bound = 0) -> Expr:
-        """Return a size: by its name always the same one, without a name a new one."""
+        """Return the size of this name; without a name, a new one."""
         return self.unknown(low) if name is None else self._atom("symbol", (name,), low, INFINITY)
 
     def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
-        """Return a new integer of which only the bounds are known."""
+        """Return a new integer with bounds."""
         self.unnamed += 1
         return self._new("symbol", (), low, high)
 
     def name_of(self, number: Number) -> str | None:
-        """Return the name of a symbol that has one."""
+        """Return the name of a symbol; None if it has none."""
         atom = self.atom_of(number)
         return str(atom.args[0]) if atom is not None and atom.is_dim else None
 
     def atom_of(self, number: Number) -> Atom | None:
-        """Return the atom that the expression is, if it is a single one."""
+        """Return the atom if the expression is a single one."""
         if isinstance(number, int) or len(number.terms) != 1:
             return None
         monomial, coefficient = number.terms[0]
         return self.atoms[monomial[0]] if coefficient == 1 and len(monomial) == 1 else None
 
     def atoms_in(self, number: Number) -> set[int]:
-        """Return the indexes of the atoms that an expression is made of."""
+        """Return the indexes of the atoms in an expression."""
         return {k for monomial, _ in terms_of(number) for k in monomial}
 
     def _atom(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
@@ -151,7 +151,7 @@ class Atoms:
         return self._expression((((len(self.atoms) - 1,), 1),))
 
     def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
-        """Return the one expression with these terms, which are in order and more than a number."""
+        """Return the unique expression with these terms, which are in order and no plain number."""
         found = self._expressions.get(terms)
         if found is None:
             found = self._expressions[terms] = Expr(terms, *self._bounds(terms))
@@ -160,14 +160,14 @@ class Atoms:
     # ---------------------------------------------------------------- bounds
 
     def low(self, a: Number) -> Bound:
-        """Return a number that the expression is never below."""
+        """Return the lower bound of an expression."""
         if isinstance(a, int):
             return a
         self.questions += 1
         return a.low
 
     def high(self, a: Number) -> Bound:
-        """Return a number that the expression is never above."""
+        """Return the upper bound of an expression."""
         if isinstance(a, int):
             return a
         self.questions += 1
@@ -188,9 +188,9 @@ class Atoms:
         return low, high
 
     def learn(self, required: Iterable[Number]) -> bool:
-        """Raise the bounds of atoms, so that these numbers are 0 or more; True if one was raised.
+        """Raise bounds of atoms so that these numbers are at least 0; return whether one rose.
 
-        Numbers that are no sum of one atom and a constant say nothing about a single atom.
+        Only a multiple of one atom plus a constant gives a bound.
         """
         raised = False
         for number in required:
@@ -209,5 +209,5 @@ class Atoms:
         return raised
 
     def is_positive(self, a: Number) -> bool:
-        """Return True if it is certainly greater than 0."""
+        """Return whether the number is certainly greater than 0."""
         return self.low(a) > 0

@@ -1,4 +1,4 @@
-"""Shape functions of matrix products, attention, and windows that slide over sizes."""
+"""Shape functions of matrix products, attention, convolutions and pooling."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from onnxfold.ops import Trait, ops
     domain="com.microsoft",
 )
 def product(application: Application) -> Sequence[Fact]:
-    """Matrices on the last two axes, transposed if an attribute says so; the others broadcast."""
+    """Multiply matrices on the last two axes, perhaps transposed; the other axes broadcast."""
     attributes = application.attributes
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise Undecided
@@ -42,7 +42,7 @@ def product(application: Application) -> Sequence[Fact]:
 
 @shape_function("MatMulNBits", domain="com.microsoft")
 def product_of_blocks(application: Application) -> Sequence[Fact]:
-    """Rows times a matrix in blocks of a few bits, the columns of which an attribute counts."""
+    """Multiply rows by a matrix quantized in blocks, whose columns an attribute counts."""
     application.agree_if(False)
     return application.like((*application.shape(0)[:-1], application.attributes["N"]))
 
@@ -61,7 +61,7 @@ _POOLS = ops(Trait.POOLS)
 @shape_function("Conv", *_POOLS)
 @shape_function("FusedConv", domain="com.microsoft")
 def window(application: Application) -> Sequence[Fact]:
-    """Return a window slides over the axes after the second."""
+    """Apply a window, of a convolution or pooling, to the axes after the second."""
     sizes = application.shape(0)
     algebra, attributes = application.algebra, application.attributes
     channels, kernel = sizes[1:2], attributes.get("kernel_shape")
@@ -80,7 +80,7 @@ def window(application: Application) -> Sequence[Fact]:
     strides = attributes.get("strides") or [1] * rank
     dilations = attributes.get("dilations") or [1] * rank
     if not len(kernel) == len(strides) == len(dilations) == rank or min(strides, default=1) < 1:
-        return [UNKNOWN]  # no window: some versions of onnx divide by the stride
+        return [UNKNOWN]  # invalid: some versions of onnx divide by the stride
     rounds_up = bool(is_pool and attributes.get("ceil_mode", 0))
     spatial: list[Number] = []
     for size, extent, dilation, stride, pads in zip(
@@ -90,10 +90,10 @@ def window(application: Application) -> Sequence[Fact]:
         if pads is not None:
             places = _places(algebra, size, reach, stride, pads, rounds_up=rounds_up)
             spatial.append(places)
-            if not is_pool:  # the window of a pool may have no place, or one that is all padding
+            if not is_pool:  # a pool's window may fit nowhere, or only in the padding
                 steps = algebra.add(size, sum(pads) - reach)
                 algebra.required += (steps, algebra.sub(places, 1))
-        elif is_pool and dilation != 1:  # onnx pads for the window as it is, onnxruntime does not
+        elif is_pool and dilation != 1:  # onnx ignores the dilation here, onnxruntime does not
             spatial.append(algebra.unknown(low=0))
         else:
             spatial.append(algebra.ceil_div(size, stride))
@@ -103,7 +103,7 @@ def window(application: Application) -> Sequence[Fact]:
 
 
 def _padding(application: Application, rank: int) -> list[tuple[int, int] | None]:
-    """Return the elements added before and behind each axis; None for as many as keep the size."""
+    """Return the padding before and behind each axis; None if it keeps the size."""
     auto = application.attributes.get("auto_pad", "NOTSET")
     auto = auto.decode() if isinstance(auto, bytes) else auto
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -125,10 +125,10 @@ def _places(
     *,
     rounds_up: bool,
 ) -> Number:
-    """Return how many places a window has.
+    """Return the number of positions of a window.
 
-    Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. And for a
-    window that does not fit at all onnxruntime rounds to zero, and finds a place.
+    Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. For a window
+    larger than the input, onnxruntime rounds toward zero, to one position.
     """
     steps = algebra.add(size, sum(pads) - reach)
     if isinstance(steps, int) and steps < 0:
@@ -143,7 +143,7 @@ def _places(
 
 @shape_function("GRU", "LSTM", "RNN")
 def recurrent(application: Application) -> Sequence[Fact]:
-    """Return a batch of sequences of vectors; onnx knows the rest."""
+    """Require a batch of sequences of vectors; onnx infers the results."""
     application.require(len(application.shape(0)) == 3)
     raise Undecided
 
@@ -163,7 +163,7 @@ def quantized_recurrent(application: Application) -> Sequence[Fact]:
 
 @shape_function("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(application: Application) -> Sequence[Fact]:
-    """Return the axes after the second become 1."""
+    """Reduce the axes after the second to 1."""
     sizes = application.shape(0)
     shape = (*sizes[:2], *([1] * (len(sizes) - 2)))
     return application.like(shape)
@@ -171,7 +171,7 @@ def global_pool(application: Application) -> Sequence[Fact]:
 
 @shape_function("Resize", "Upsample")
 def resize(application: Application) -> Sequence[Fact]:
-    """Return the sizes given by the operand, or multiplied by whole scales."""
+    """Return the sizes in the operand, or the input's sizes multiplied by integer scales."""
     application.agree_if(False)
     algebra = application.algebra
     sizes = application.shape(0)
@@ -196,11 +196,10 @@ def resize(application: Application) -> Sequence[Fact]:
 
 @shape_function("Attention")
 def attention(application: Application) -> Sequence[Fact]:
-    """Queries over keys and values; of outputs but the first only the dtype.
+    """Return the shape of the first output; of the others only the dtype.
 
-    What onnx infers counts sizes that are not known as 0. Operands are
-    [batch, heads, sequence, head size], or [batch, sequence, heads * head size] with the heads as
-    attributes.
+    onnx's inference treats unknown sizes as 0. Operands are [batch, heads, sequence, head size], or
+    [batch, sequence, heads * head size] with the heads as attributes.
     """
     application.agree_if(False)
     query, value, attributes = application.fact(0), application.fact(2), application.attributes
@@ -216,9 +215,7 @@ def attention(application: Application) -> Sequence[Fact]:
 
 @shape_function(*("Attention", "GroupQueryAttention", "MultiHeadAttention"), domain="com.microsoft")
 def attention_of_onnxruntime(application: Application) -> Sequence[Fact]:
-    """Return the first output, [batch, sequence, size], where queries, keys and values are not
-    packed.
-    """
+    """Return the first output, [batch, sequence, size], unless the operands are packed."""
     application.agree_if(False)
     batch, length, size = application.shape(0)
     if application.op_type == "Attention":

@@ -1,4 +1,4 @@
-"""Facts through branches and loops."""
+"""Propagate facts through branches and loops."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, common, of_type
 from onnxfold.graphs import subgraphs_of
 
-# How often a loop's body is visited to find out what stays the same from turn to turn.
+# Maximum number of visits of a loop's body to find invariants of the iterations.
 _ATTEMPTS = 3
-# Loops in loops in loops are visited that often each time: further in, nothing is tried.
+# Depth of nested loops up to which invariants are searched, as the visits multiply.
 _DEEPEST_TRIAL = 3
 
 Visit = Callable[[ir.Graph, Sequence[Fact] | None], Sequence[Fact]]
-"""Returns the facts of a graph's outputs. What runs more than once is given facts of its inputs and
-looked at anew: a size may be another one in every turn."""
+"""Returns the facts of a graph's outputs. A body that may run more than once is visited again with
+facts of its inputs, as sizes may differ between iterations."""
 
 
 def results(
@@ -26,10 +26,10 @@ def results(
     """Return the facts of the outputs of a node with subgraphs; visits the subgraphs.
 
     Args:
-        algebra: Of the model's expressions.
+        algebra: The algebra of the model's expressions.
         node: The node.
-        inputs: What is known of its inputs; None for one that is omitted.
-        depth: How many graphs that run more than once the node is in.
+        inputs: The facts of its inputs; None for omitted ones.
+        depth: The number of bodies around the node that may run more than once.
         visit: Visits a subgraph.
     """
     graphs = subgraphs_of(node)
@@ -44,7 +44,7 @@ def results(
         given = [UNKNOWN if f is None else f for f in inputs[2:]]
         (body,) = graphs
         if len(body.inputs) == 2 + len(given) and len(body.outputs) > len(given):
-            mark = len(algebra.atoms)  # younger ones are those of a turn
+            mark = len(algebra.atoms)  # later atoms belong to an iteration
             made = _repeat(algebra, body, given, depth, visit)
             others, ends = made[len(given) :], body.outputs[1 + len(given) :]
             has_a_turn = _has_a_turn(inputs)
@@ -60,7 +60,7 @@ def results(
 
 
 def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
-    """Return whether a Loop has at least one turn in every run."""
+    """Return whether a Loop has at least one iteration in every run."""
     most, condition = (None if f is None else f.known for f in inputs[:2])
     return (inputs[0] is None or (most is not None and bool((most > 0).all()))) and (
         inputs[1] is None or (condition is not None and bool(condition.all()))
@@ -70,17 +70,17 @@ def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
 def _repeat(
     algebra: Algebra, body: ir.Graph, given: Sequence[Fact], depth: int, visit: Visit
 ) -> Sequence[Fact]:
-    """Find what a body keeps of the values that go from turn to turn.
+    """Find the invariants of the values carried by a loop.
 
-    At first all of it is taken to stay as it is before the first turn. What the body changes is
-    taken to vary then, until the rest holds.
+    At first, all facts are assumed to hold as before the first iteration. Those that the body
+    changes are then dropped, until the rest holds.
 
-    The body is given the number of the turn, a condition, and the carried values, and makes a
-    condition, the values to be carried on, and others. Returned is what is known of the carried
-    values after the last turn, and of the others in each turn.
+    The inputs of the body are the iteration number, a condition, and the carried values; its
+    outputs are a condition, the next carried values, and others. Returns the facts of the carried
+    values after the last iteration, and of the others in each iteration.
     """
-    # onnxruntime makes the number of as many axes as are declared; the condition is that of the
-    # first turn, as declared, or what the body makes
+    # onnxruntime gives the iteration number its declared rank; the condition is that of the first
+    # iteration, as declared, or an output of the body
     declared = body.inputs[0].shape
     shape = (1,) * (0 if declared is None else len(declared))
     turn = (of_type(ir.DataType.INT64, shape, algebra), Fact(ir.DataType.BOOL))
@@ -91,12 +91,12 @@ def _repeat(
         facts = [common(algebra, a, b) for a, b in zip(given, made, strict=False)]
         if all(_kept(g, a) == _kept(g, b) for g, a, b in zip(given, before, facts, strict=True)):
             return [*facts, *made[len(given) :]]
-    facts = [Fact(fact.dtype) for fact in given]  # ONNX lets only shapes vary
+    facts = [Fact(fact.dtype) for fact in given]  # in ONNX only shapes may vary
     return [*facts, *visit(body, (*turn, *facts))[1 + len(given) :]]
 
 
 def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
-    """Tell what a fact has in common with another one."""
+    """Return the parts of a fact that are equal to those of another one."""
     sizes = zip(given.shape or (), fact.shape or (), strict=False)
     return fact is given, fact.dtype, fact.rank, [a == b for a, b in sizes]
 
@@ -104,8 +104,8 @@ def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
 def _stacked(
     algebra: Algebra, fact: Fact, shape: Iterable[object] | None, mark: int, turns: Number
 ) -> Fact:
-    """Return one result for each turn: sizes that may change from turn to turn are not known
-    outside. Without a turn, onnxruntime takes the shape in the file.
+    """Return the results of all iterations, stacked: sizes that may vary are unknown outside.
+    Without an iteration, onnxruntime uses the shape in the file.
     """
     shape = None if shape is None else list(shape)
     if shape is None or len(shape) != fact.rank or fact.other is not None:

@@ -1,4 +1,4 @@
-"""Shape functions of arithmetic, comparisons and choices on integers and truth values."""
+"""Shape functions of arithmetic, comparisons and selections on integers and booleans."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def each(function: Callable[..., Number], *arrays: Array) -> Array:
     *("BitwiseAnd", "BitwiseOr", "BitwiseXor", "IsInf", "IsNaN"),
 )
 def broadcasting(application: Application) -> Sequence[Fact]:
-    """Return the operands broadcast; the result has the dtype of one of them, or is a
-    truth value.
-    """
+    """Broadcast the operands; the result has the dtype of an operand, or is boolean."""
     op_type = application.op_type
     if application.opset < 7 or not application.inputs:
         raise Undecided
@@ -73,7 +71,7 @@ def broadcasting(application: Application) -> Sequence[Fact]:
 
 
 def _computed(application: Application) -> Array | None:
-    """Return the elements of the result, if those of all operands are known."""
+    """Return the elements of the result if those of all operands are known."""
     algebra, op_type = application.algebra, application.op_type
     arrays = [
         a for k in range(len(application.inputs)) if (a := application.objects(k)) is not None
@@ -89,7 +87,7 @@ def _computed(application: Application) -> Array | None:
 
 
 def is_small(shape: Shape) -> bool:
-    """Return True if all sizes are numbers and there are few elements."""
+    """Return whether a shape is static and has few elements."""
     count = 1
     for size in shape:
         if not isinstance(size, int):
@@ -108,7 +106,7 @@ _UNARY: dict[str, Callable[[Algebra, Number], Number]] = {
 
 @shape_function(*_UNARY)
 def unary(application: Application) -> Sequence[Fact]:
-    """Return one operand, the same dtype and shape."""
+    """Keep the dtype and shape of the operand."""
     algebra = application.algebra
     fact = application.fact(0)
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
@@ -125,7 +123,7 @@ def unary(application: Application) -> Sequence[Fact]:
     domain="com.microsoft",
 )
 def same_type(application: Application) -> Sequence[Fact]:
-    """Return facts with the dtype and shape of the first operand. Of more outputs onnx knows."""
+    """Return the dtype and shape of the first operand; several outputs are left to onnx."""
     if application.n_outputs > 1:
         raise Undecided
     fact = application.fact(0)
@@ -150,9 +148,7 @@ def _agree_with_first(application: Application) -> None:
     "SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain="com.microsoft"
 )
 def skip_normalization(application: Application) -> Sequence[Fact]:
-    """Return facts for the result and the sum that is normalized: they have the dtype and shape
-    of the first operand.
-    """
+    """Return the dtype and shape of the first operand for the result and the normalized sum."""
     application.agree_if(False)
     (fact,) = application.like(application.shape(0))
     return [fact, UNKNOWN, UNKNOWN, fact][: application.n_outputs]
@@ -185,7 +181,7 @@ def identity(application: Application) -> Sequence[Fact]:
 
 @shape_function("Cast", "CastLike")
 def cast(application: Application) -> Sequence[Fact]:
-    """Another dtype. Sizes in 32 bits are those in 64: see ``ASSUMPTIONS``."""
+    """Change the dtype. Sizes in 32 bits are those in 64: see ``ASSUMPTIONS``."""
     algebra = application.algebra
     fact = application.fact(0)
     is_like = application.op_type == "CastLike"
@@ -210,7 +206,7 @@ _REDUCTIONS: dict[str, Callable[[Algebra, Number, Number], Number]] = {
 
 @shape_function(*_REDUCTIONS)
 def reduce(application: Application) -> Sequence[Fact]:
-    """Return a short list of integers to one."""
+    """Reduce a short list of integers to a single one."""
     algebra = application.algebra
     fact = application.fact(0)
     items = fact.objects
@@ -223,7 +219,7 @@ def reduce(application: Application) -> Sequence[Fact]:
         raise Undecided
     numbers = [max(abs(item), 1) for item in items if isinstance(item, int)]
     greatest = {"ReduceSum": sum(numbers), "ReduceProd": math.prod(numbers)}
-    # runtimes add and multiply in float64: every partial result, in any order, must be exact
+    # runtimes compute in float64: every partial result, in any order, must be exact
     if greatest.get(application.op_type, 0) > 1 << 53:
         raise Undecided
     shape = (1,) if application.attributes.get("keepdims", 1) else ()

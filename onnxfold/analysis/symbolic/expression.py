@@ -1,14 +1,13 @@
-"""Integers that are known only when the model runs: polynomials over symbols, in a normal form.
+"""Integers that are known only at run time: polynomials over symbols in a normal form.
 
-Shape arithmetic is additions, multiplications and divisions of sizes, thousands of them, and the
-question is nearly always whether two results are the same. A polynomial with integer coefficients
-answers that by comparing tuples. A general algebra system takes 0.4 s to import and a hundred
-times as long for each operation; what it knows beyond that (factoring, inequalities under
-assumptions) shape arithmetic does not ask for, so it is not used here.
+Shape arithmetic consists of thousands of additions, multiplications and divisions of sizes, and
+nearly always tests whether two results are equal. With polynomials, this is a comparison of tuples.
+A general algebra system takes 0.4 s to import and a hundred times as long for each operation; its
+other abilities (factoring, inequalities under assumptions) are not needed.
 
-What is no polynomial (a division with a remainder, a minimum, a choice) becomes an *atom*: a new
-variable that stands for this operation on these operands. The same operation on the same operands
-is the same atom. Every atom has bounds, and a comparison is decided if bounds decide it.
+An operation that is not a polynomial (a division with a remainder, a minimum, a selection) becomes
+an *atom*: a new variable for this operation on these operands, always the same one. Every atom has
+bounds, which may decide comparisons.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _LARGEST = 1 << 62
 class Algebra(Atoms):
     """The atoms of one model and the arithmetic on them.
 
-    Sums and products are those of the integers modulo 2**64, as in the tensors. An expression that
-    grows beyond a few terms becomes an atom, so that each operation takes bounded time.
+    Sums and products are computed modulo 2**64, as in tensors. An expression of more than a few
+    terms becomes an atom, so that each operation takes bounded time.
     """
 
     # ---------------------------------------------------------------- sums and products
@@ -65,7 +64,7 @@ class Algebra(Atoms):
         return self.add(a, self.mul(b, -1))
 
     def neg(self, a: Number) -> Number:
-        """Return the number with the other sign."""
+        """Return the negated number."""
         return self.mul(a, -1)
 
     def mul(self, a: Number, b: Number) -> Number:
@@ -86,7 +85,7 @@ class Algebra(Atoms):
         return self._polynomial(terms, "mul", a, b)
 
     def product(self, numbers: tuple[Number, ...] | list[Number]) -> Number:
-        """Return the product of all."""
+        """Return the product of all numbers."""
         result: Number = 1
         for number in numbers:
             result = self.mul(result, number)
@@ -139,7 +138,7 @@ class Algebra(Atoms):
         return quotient if rest == 0 else None
 
     def floor_div(self, a: Number, b: Number) -> Number:
-        """Return the quotient rounded down. A model that divides by 0 is not run."""
+        """Return the quotient rounded down. Models that divide by 0 are excluded."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return exact
@@ -164,7 +163,7 @@ class Algebra(Atoms):
         return self.add(whole, atom)
 
     def _split(self, a: Number, b: int) -> tuple[Number, Number]:
-        """Whole and rest with a = whole * b + rest: whole multiples leave, term by term."""
+        """Return whole and rest with a = whole * b + rest, split term by term."""
         whole: list[tuple[Monomial, int]] = []
         rest: list[tuple[Monomial, int]] = []
         for monomial, coefficient in terms_of(a):
@@ -182,7 +181,7 @@ class Algebra(Atoms):
         return self.floor_div(self.add(a, b - 1), b)
 
     def trunc_div(self, a: Number, b: Number) -> Number:
-        """Return the quotient rounded towards 0, as the Div of integers does."""
+        """Return the quotient rounded toward 0, as the Div of integers."""
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return wrapped(exact) if isinstance(exact, int) else exact
@@ -196,11 +195,11 @@ class Algebra(Atoms):
     # ---------------------------------------------------------------- choices
 
     def minimum(self, a: Number, b: Number) -> Number:
-        """Return the smaller one."""
+        """Return the minimum of two numbers."""
         return self._extreme("min", a, b)
 
     def maximum(self, a: Number, b: Number) -> Number:
-        """Return the larger one."""
+        """Return the maximum of two numbers."""
         return self._extreme("max", a, b)
 
     def _extreme(self, op: str, a: Number, b: Number) -> Number:
@@ -220,7 +219,7 @@ class Algebra(Atoms):
         )
 
     def where(self, condition: Number, a: Number, b: Number) -> Number:
-        """Return the first if the condition (0 or 1) holds, else the second."""
+        """Return the first number if the condition (0 or 1) holds, else the second."""
         if isinstance(condition, int):
             return a if condition else b
         if a == b:
@@ -239,14 +238,14 @@ class Algebra(Atoms):
         if a == 1:
             return b
         if isinstance(a, int) or isinstance(b, int):
-            return a if isinstance(a, int) else b  # the other one is this one or 1
+            return a if isinstance(a, int) else b  # the other size is this one or 1
         for one, other in ((a, b), (b, a)):
             if self._is_capped(one, other):
                 return other
         return self._atom("broadcast", in_order(a, b), 0, INFINITY)
 
     def _is_capped(self, capped: Number, whole: Number) -> bool:
-        """Return True for min(whole, k) with a k from 1 on: it broadcasts with whole to whole."""
+        """Return whether a number is min(whole, k) with k >= 1, which broadcasts to whole."""
         atom = self.atom_of(capped)
         if atom is None or atom.op != "min" or whole not in atom.args:
             return False
@@ -254,7 +253,7 @@ class Algebra(Atoms):
         return isinstance(cap, int) and cap >= 1
 
     def is_zero_with(self, a: Number, b: Number) -> bool:
-        """Return True if the first is certainly 0 whenever the second is: it is a multiple."""
+        """Return whether the first is certainly 0 whenever the second is: it is a multiple."""
         if self.exact_quotient(a, b) is not None:
             return True
         atom = self.atom_of(a)
@@ -265,7 +264,7 @@ class Algebra(Atoms):
     # ---------------------------------------------------------------- comparisons: 0, 1 or an atom
 
     def equal(self, a: Number, b: Number) -> Number:
-        """1 if they are the same in every run, 0 if in none."""
+        """Return 1 if the numbers are equal in every run, 0 if in none."""
         difference = self.sub(a, b)
         if isinstance(difference, int):
             return int(difference == 0)
@@ -276,7 +275,7 @@ class Algebra(Atoms):
         return self._atom("equal", (difference,), 0, 1)
 
     def less(self, a: Number, b: Number) -> Number:
-        """1 if the first is the smaller one in every run, 0 if in none."""
+        """Return 1 if the first is less than the second in every run, 0 if in none."""
         if isinstance(a, int) and isinstance(b, int):
             return int(a < b)
         difference = self.sub(a, b)
@@ -287,5 +286,5 @@ class Algebra(Atoms):
         return self._atom("negative", (difference,), 0, 1)
 
     def negation(self, a: Number) -> Number:
-        """Return the other truth value."""
+        """Return the negation of a boolean."""
         return self.sub(1, a)

@@ -1,4 +1,4 @@
-"""What is known of a value: its dtype, its shape, and the elements of a small tensor."""
+"""Facts about a value: its dtype, its shape, and the elements of a small tensor."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Array = npt.NDArray[Any]
 Shape = tuple[Number, ...]
 
 MOST_ELEMENTS = 64
-"""Tensors up to this size have their elements known one by one."""
+"""Maximum number of elements of tensors whose elements are tracked."""
 
 SIZE_DTYPES = frozenset((ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL))
-"""Dtypes whose elements may be expressions: what sizes are computed in."""
+"""Dtypes of sizes, whose elements may be expressions."""
 
 
 @dataclass(eq=False, slots=True)
 class Fact:
-    """What is known of a value; None is unknown. It is never changed.
+    """Facts about a value; None is unknown. Immutable.
 
     ``items`` holds the elements of a small tensor. If its dtype is ``object``, they are integers
-    and expressions and at least one is an expression; otherwise all are plain elements of the
+    and expressions, at least one of them an expression; otherwise all are plain elements of the
     tensor's own dtype: the value is known.
 
-    Equality is identity: facts of values that say the same are one object (:class:`FactTable`).
+    Equality is identity: equal facts of values are one object (:class:`FactTable`).
     """
 
     dtype: ir.DataType | None = None
@@ -42,12 +42,12 @@ class Fact:
 
     @property
     def rank(self) -> int | None:
-        """Number of axes."""
+        """The number of axes."""
         return None if self.shape is None else len(self.shape)
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape if every size is a number."""
+        """The shape if all sizes are numbers."""
         if self.shape is None or not all(isinstance(d, int) for d in self.shape):
             return None
         return self.shape  # type: ignore[return-value]
@@ -59,12 +59,12 @@ class Fact:
 
     @property
     def is_symbolic(self) -> bool:
-        """True if the elements are known, some of them as expressions only."""
+        """Whether the elements are known, and some of them are expressions."""
         return self.items is not None and self.items.dtype.hasobject
 
     @property
     def objects(self) -> Array | None:
-        """The elements of integers or truth values as Python numbers and expressions."""
+        """The elements of integers or booleans as Python numbers and expressions."""
         if self.items is None or self.items.dtype.hasobject:
             return self.items
         return self.items.astype(object) if self.items.dtype.kind in "iub" else None
@@ -74,13 +74,13 @@ UNKNOWN = Fact()
 
 
 class FactTable:
-    """The facts of one model, each once."""
+    """The facts of a model; equal ones are stored once."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
 
     def has_symbols(self) -> bool:
-        """Return whether a size in one of them is not a number."""
+        """Return whether a size in one of the facts is not a number."""
         return any(isinstance(n, Expr) for f in self._facts.values() for n in f.shape or ())
 
     def has_symbolic_elements(self) -> bool:
@@ -88,19 +88,19 @@ class FactTable:
         return any(fact.is_symbolic for fact in self._facts.values() if fact.items is not None)
 
     def shared(self, fact: Fact) -> Fact:
-        """Return the one fact that says the same; symbols included."""
+        """Return the stored fact that is equal, including symbols."""
         if fact.other is not None:
             return self._facts.setdefault((fact.other,), fact)
         items = fact.items
         if items is None:
             return self._facts.setdefault((fact.dtype, fact.shape), fact)
-        # numbers by their bits: 0.0 is not -0.0, and a NaN is itself
+        # numbers are compared by their bits: 0.0 is not -0.0, and NaN equals itself
         content = tuple(items.ravel().tolist()) if items.dtype.hasobject else items.tobytes()
         return self._facts.setdefault((fact.dtype, fact.shape, items.dtype, content), fact)
 
 
 def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor with these elements, which are Python integers or expressions."""
+    """Return the fact of a tensor with these Python integers or expressions as elements."""
     numbers = [item for item in items.flat if isinstance(item, int)]
     if dtype == ir.DataType.INT32 and any(not -(1 << 31) <= n < 1 << 31 for n in numbers):
         return of_type(dtype, items.shape, algebra)
@@ -118,8 +118,7 @@ def of_array(array: Array, dtype: ir.DataType) -> Fact:
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
     """Return the fact of a tensor of that dtype and shape.
 
-    A short list of integers gets a new symbol for each element: whoever passes them around still
-    has the same ones.
+    A short list of integers gets a symbol for each element, so that ops can move known ones.
     """
     if shape is None:
         return Fact(dtype)
@@ -135,7 +134,7 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
-    """Return what holds for both; a new symbol for a size that may differ."""
+    """Return the common part of two facts; a new symbol for a size that may differ."""
     if one is other:
         return one
     if one.dtype != other.dtype or one.other is not None or other.other is not None:
@@ -146,6 +145,15 @@ def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
         a if a == b else algebra.unknown(low=0) for a, b in zip(one.shape, other.shape, strict=True)
     ]
     return of_type(one.dtype, sizes, algebra)
+
+
+def differ(left: Shape | None, right: Shape | None) -> bool:
+    """Return whether two shapes certainly differ; None is an unknown shape."""
+    if left is None or right is None:
+        return False
+    return len(left) != len(right) or any(
+        type(a) is type(b) is int and a != b for a, b in zip(left, right, strict=True)
+    )
 
 
 def list_of(numbers: Sequence[Number]) -> Array:

@@ -1,6 +1,4 @@
-"""Shape functions of ops that move, select, join and repeat elements, and of those that ask for
-shapes or are given them.
-"""
+"""Shape functions of ops that move, select, join or repeat elements, or read or set shapes."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from onnxfold.analysis.symbolic.shape_functions import (
 )
 
 TO_THE_END = (1 << 31) - 1
-"""ONNX asks for this or the largest 64-bit integer where a slice shall go to the end."""
+"""The end of a slice to the end of the axis in ONNX: this, or the largest 64-bit integer."""
 _ANY_END = (TO_THE_END, (1 << 63) - 1)
 
 
@@ -44,7 +42,7 @@ def size(application: Application) -> Sequence[Fact]:
 
 @shape_function("NonZero")
 def non_zero(application: Application) -> Sequence[Fact]:
-    """Return a row for each axis; of a scalar onnxruntime makes one row, and ONNX says none."""
+    """Return a row for each axis; of a scalar onnxruntime makes one row, and ONNX none."""
     rank = len(application.shape(0))
     rows = rank or application.algebra.unknown(low=0)
     return application.tensor([rows, application.algebra.unknown(low=0)], ir.DataType.INT64)
@@ -52,7 +50,7 @@ def non_zero(application: Application) -> Sequence[Fact]:
 
 @shape_function("Gather")
 def gather(application: Application) -> Sequence[Fact]:
-    """Return the elements at indexes along an axis."""
+    """Gather the elements at indexes along an axis."""
     data, indices = application.shape(0), application.shape(1)
     axis = axis_of(application.attributes.get("axis", 0), len(data))
     sizes = (*data[:axis], *indices, *data[axis + 1 :])
@@ -61,10 +59,10 @@ def gather(application: Application) -> Sequence[Fact]:
 
 @shape_function("Squeeze")
 def squeeze(application: Application) -> Sequence[Fact]:
-    """Return the axes of size 1 go. A model that removes another one is not run."""
+    """Remove axes of size 1. Models that remove another axis are excluded."""
     sizes = application.shape(0)
     axes = application.integers("axes", 1)
-    if not axes:  # onnxruntime takes none for all
+    if not axes:  # onnxruntime treats an empty list as all axes
         if any(not isinstance(d, int) for d in sizes):
             if axes is None:
                 raise Undecided
@@ -77,7 +75,7 @@ def squeeze(application: Application) -> Sequence[Fact]:
 
 @shape_function("Unsqueeze")
 def unsqueeze(application: Application) -> Sequence[Fact]:
-    """New axes of size 1."""
+    """Insert axes of size 1."""
     sizes = list(application.shape(0))
     axes = application.integers("axes", 1)
     if axes is None:
@@ -97,7 +95,7 @@ def _reshaped(application: Application, sizes: Shape) -> Sequence[Fact]:
 
 @shape_function("Flatten")
 def flatten(application: Application) -> Sequence[Fact]:
-    """Return two axes."""
+    """Reshape to two axes."""
     sizes = application.shape(0)
     axis = application.attributes.get("axis", 1)
     axis = axis if axis >= 0 else axis + len(sizes)
@@ -107,7 +105,7 @@ def flatten(application: Application) -> Sequence[Fact]:
 
 @shape_function("Reshape")
 def reshape(application: Application) -> Sequence[Fact]:
-    """Return the sizes of the operand, a 0 standing for the same axis and a -1 for what is left."""
+    """Return the sizes of the operand, where 0 copies a size and -1 is inferred."""
     target = application.numbers(1)
     allow_zero = bool(application.attributes.get("allowzero", 0))
     sizes = application.fact(0).shape
@@ -122,11 +120,11 @@ def reshape(application: Application) -> Sequence[Fact]:
 def reshaped_sizes(
     algebra: Algebra, sizes: Shape, target: tuple[Number, ...], *, allow_zero: bool
 ) -> Shape:
-    """Return the shape that Reshape makes.
+    """Return the shape of the result of a Reshape.
 
-    An element of the operand that turns out to be 0 means the size at its place in the input. So
-    an expression stands for itself only if it cannot be 0, if the size at its place is 0 then, too,
-    or if the number of elements is 0 then (see ``ASSUMPTIONS``).
+    An element of the operand that is 0 at run time copies the size at its index. So an expression
+    is the size only if it cannot be 0, if the copied size is 0 then, too, or if the number of
+    elements is 0 then (see ``ASSUMPTIONS``).
     """
     if list(target).count(-1) > 1:
         raise Undecided
@@ -137,9 +135,9 @@ def reshaped_sizes(
     total = algebra.product(sizes)
     if missing is not None:
         others = [d for k, d in enumerate(strict) if k != missing]
-        if not allow_zero:  # beside a 0, nothing says what -1 stands for: the run ends
+        if not allow_zero:  # beside a 0, -1 is undefined, and the run fails
             algebra.required += [algebra.sub(size, 1) for size in others]
-        rest = algebra.product(tuple(others))  # a model where it is 0 is not run
+        rest = algebra.product(tuple(others))  # models where it is 0 are excluded
         if rest == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, others)):
             strict[missing] = algebra.unknown(low=0)
         else:
@@ -151,10 +149,9 @@ def reshaped_sizes(
 
 
 def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) -> bool:
-    """True if every size that may be 0 is one of the input's, and no other is 0 because of it.
+    """Return whether sizes that may be 0 are copied from the input and do not make others 0.
 
-    With ``allowzero``, onnxruntime takes a -1 beside a 0 for what is left of the sizes that are
-    not 0.
+    With ``allowzero``, onnxruntime infers a -1 beside a 0 from the sizes that are not 0.
     """
     left = list(sizes)
     copied = set[int]()
@@ -173,16 +170,16 @@ def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) 
 def _size_at(
     algebra: Algebra, sizes: Shape, place: int, number: Number, allow_zero: bool
 ) -> Number:
-    """Return the size that an element of the operand asks for."""
+    """Return the size for an element of the operand."""
     if isinstance(number, int) and (number == -1 or number > 0):
         return number
     if allow_zero:
         return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
-    if place >= len(sizes):  # a model with a 0 here is not run
+    if place >= len(sizes):  # models with a 0 here are excluded
         if number == 0:
             raise Undecided
         return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
-    if algebra.low(number) < 0:  # it may turn out to be the -1
+    if algebra.low(number) < 0:  # it may be the -1
         return algebra.unknown(low=0)
     if number == 0:
         return sizes[place]
@@ -192,7 +189,7 @@ def _size_at(
 
 @shape_function("Transpose")
 def transpose(application: Application) -> Sequence[Fact]:
-    """Return the axes in another order."""
+    """Reorder the axes."""
     sizes = application.shape(0)
     order = application.attributes.get("perm", tuple(reversed(range(len(sizes)))))
     application.require(len(order) == len(sizes))
@@ -204,13 +201,13 @@ def transpose(application: Application) -> Sequence[Fact]:
 @shape_function("Pad")
 @shape_function("Pad", domain="com.microsoft")
 def pad(application: Application) -> Sequence[Fact]:
-    """Each size with what is added before and behind."""
+    """Add the padding before and behind to each size."""
     algebra = application.algebra
     sizes, pads = application.shape(0), application.objects(1)
     if pads is None or pads.shape != (2 * len(sizes),) or application.input(3) is not None:
         raise Undecided
     is_constant = application.attributes.get("mode", "constant") in ("constant", b"constant")
-    application.agree_if(is_constant)  # mirrors repeat no more than there is
+    application.agree_if(is_constant)  # reflected padding is limited by the size
     before, behind = pads[: len(sizes)], pads[len(sizes) :]
     result = [
         algebra.add(d, algebra.add(a, b)) for d, a, b in zip(sizes, before, behind, strict=True)
@@ -220,7 +217,7 @@ def pad(application: Application) -> Sequence[Fact]:
 
 @shape_function("Concat")
 def concat(application: Application) -> Sequence[Fact]:
-    """Return the operands one after the other."""
+    """Concatenate the operands along an axis."""
     shapes = application.shapes()
     if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
         raise Undecided
@@ -229,7 +226,7 @@ def concat(application: Application) -> Sequence[Fact]:
     for k, sizes in enumerate(zip(*shapes, strict=True)):
         if k == axis:
             result.append(functools.reduce(application.algebra.add, sizes))
-        else:  # they are all equal: the simplest stands for all
+        else:  # they are all equal: the simplest is taken
             result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
             for size in sizes:
                 application.agree(result[-1], size)
@@ -238,7 +235,7 @@ def concat(application: Application) -> Sequence[Fact]:
 
 @shape_function("Split")
 def split(application: Application) -> Sequence[Fact]:
-    """Parts of given sizes, or as equal as possible."""
+    """Split into parts of given sizes, or as equal as possible."""
     algebra = application.algebra
     sizes = application.shape(0)
     axis = axis_of(application.attributes.get("axis", 0), len(sizes))
@@ -262,7 +259,7 @@ def split(application: Application) -> Sequence[Fact]:
 
 @shape_function("SplitToSequence")
 def split_to_sequence(application: Application) -> Sequence[Fact]:
-    """Of pieces of given sizes without their axis ONNX and onnxruntime mean different shapes."""
+    """Leave pieces without their axis unknown: ONNX and onnxruntime disagree on their shapes."""
     if application.input(1) is None or application.attributes.get("keepdims", 1):
         raise Undecided
     return [UNKNOWN]
@@ -270,7 +267,7 @@ def split_to_sequence(application: Application) -> Sequence[Fact]:
 
 @shape_function("Slice")
 def slice_(application: Application) -> Sequence[Fact]:
-    """Ranges of some axes."""
+    """Slice some axes."""
     sizes = list(application.shape(0))
     ranges = slice_ranges(application, len(sizes))
     for axis, (start, end, step) in ranges.items():
@@ -279,7 +276,7 @@ def slice_(application: Application) -> Sequence[Fact]:
 
 
 def slice_ranges(application: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:
-    """Start, end and step of each axis that a Slice names. Raises Undecided."""
+    """Return start, end and step of each axis in a Slice. Raises Undecided."""
     if "starts" in application.attributes:
         starts = list(application.attributes["starts"])
         ends = list(application.attributes["ends"])
@@ -295,16 +292,16 @@ def slice_ranges(application: Application, rank: int) -> dict[int, tuple[Number,
 
 
 def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
-    """Return how many elements of an axis a slice keeps."""
-    if step < 0 and end in _ANY_END:  # onnxruntime goes to the first element, ONNX nowhere
+    """Return the number of elements of an axis that a slice keeps."""
+    if step < 0 and end in _ANY_END:  # onnxruntime ends at the first element, ONNX before all
         return algebra.unknown(low=0)
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
-        # Python goes before the first element where ONNX stops at it
+        # Python goes before the first element, ONNX stops at it
         stop = None if step < 0 and end < -size else end
         return len(range(size)[max(start, -size) : stop : step])
     if step < 0:
         return algebra.unknown(low=0)
-    # a start behind the end of the axis is behind the end of the range
+    # a start behind the end of the axis is behind the end of the range, too
     first = start if algebra.low(start) >= 0 else _clamped(algebra, start, size)
     last = _clamped(algebra, end, size)
     if first is None or last is None:
@@ -314,9 +311,7 @@ def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step
 
 
 def _clamped(algebra: Algebra, place: Number, size: Number) -> Number | None:
-    """Return a place counted from the front and within the axis; None if it may be on
-    either side.
-    """
+    """Return an index from the front, clamped to the axis; None if its sign is unknown."""
     if isinstance(place, int) and place >= TO_THE_END:
         return size
     if algebra.high(place) < 0:
@@ -328,7 +323,7 @@ def _clamped(algebra: Algebra, place: Number, size: Number) -> Number | None:
 
 @shape_function("ConstantOfShape")
 def constant_of_shape(application: Application) -> Sequence[Fact]:
-    """Return the sizes that the elements of the operand are."""
+    """Return the elements of the operand as sizes."""
     sizes = application.numbers(0)
     value = application.attributes.get("value")
     dtype = ir.DataType.FLOAT if value is None else ir.DataType.from_numpy(value.dtype)
@@ -336,14 +331,14 @@ def constant_of_shape(application: Application) -> Sequence[Fact]:
 
 
 def _sizes(application: Application, numbers: Sequence[Number]) -> list[Number]:
-    """Return the elements of a shape operand. A model with a negative one is not run."""
+    """Return the elements of a shape operand. Models with a negative one are excluded."""
     algebra = application.algebra
     return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
 
 
 @shape_function("Expand")
 def expand(application: Application) -> Sequence[Fact]:
-    """Return the shape broadcasts with that of the operand."""
+    """Broadcast the shape with that in the operand."""
     sizes = application.numbers(1)
     result = application.broadcast(tuple(_sizes(application, sizes)), application.shape(0))
     return application.like(result)
@@ -351,7 +346,7 @@ def expand(application: Application) -> Sequence[Fact]:
 
 @shape_function("Tile")
 def tile(application: Application) -> Sequence[Fact]:
-    """Return the sizes times repetitions."""
+    """Multiply the sizes by the repetitions."""
     algebra = application.algebra
     sizes = application.shape(0)
     repeats = application.numbers(1)
@@ -364,11 +359,11 @@ def tile(application: Application) -> Sequence[Fact]:
 @shape_function("Range")
 @shape_function("Range", domain="com.microsoft")
 def range_(application: Application) -> Sequence[Fact]:
-    """From start to limit by steps of delta."""
+    """Count the numbers from start to limit in steps of delta."""
     algebra = application.algebra
     start, limit, delta = (application.objects(k) for k in range(3))
     dtype = application.fact(0).dtype
-    if dtype is None or not dtype.is_integer():  # onnx and onnxruntime do not round floats alike
+    if dtype is None or not dtype.is_integer():  # onnx and onnxruntime round floats differently
         return application.tensor([algebra.unknown(low=0)], dtype)
     if start is None or limit is None or delta is None:
         raise Undecided

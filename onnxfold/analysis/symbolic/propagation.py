@@ -1,4 +1,4 @@
-"""Shapes and small values of a model: of each value when it is asked for, once."""
+"""Infer shapes and small values of a model, each value once and on demand."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _SIZED_BY_FLOATS = frozenset(ops(Trait.SIZED_BY_FLOATS))
 
 
 class FactPropagation:
-    """What is known of every value of a model.
+    """The facts of every value of a model.
 
-    The ``value_info`` that a file carries is not believed: tools leave stale ones behind. Answers
-    stay right while the graph is rewritten, as what a node computes never changes; values that a
-    rewrite makes are looked at like all others, when they are asked for.
+    The ``value_info`` of a file is ignored: some tools leave stale entries. Facts stay valid while
+    the graph is rewritten, as the result of a node never changes; the facts of new values are
+    inferred on demand, too.
 
-    What a call of one of the model's functions makes is not known; the pass ``inline-functions``
-    puts their nodes in its place.
+    Results of the model's functions are unknown; the pass ``inline-functions`` replaces calls by
+    their nodes.
 
     Args:
-        model: The model, its nodes in an order in which they can run.
-        scopes: Its scopes, if they are known already.
-        known: Its constants, likewise.
+        model: The model, with its nodes in topological order.
+        scopes: Its scopes, if already known.
+        known: Its constants, if already known.
     """
 
     def __init__(
@@ -54,39 +54,39 @@ class FactPropagation:
         self.known = known or KnownValues(self.scopes)
         self._facts: MutableMapping[ir.Value, Fact] = {}
         self._decided: dict[ir.Value, Fact] = {}
-        """Conditions that are known by what would fail otherwise."""
+        """Conditions decided because the run would fail otherwise."""
         self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
-        """What each node read when it was visited: onnx-ir makes another tuple of other inputs."""
+        """The inputs of each node at its visit: onnx-ir makes a new tuple when inputs change."""
         self.table = FactTable()
-        """What is known of values: values of which the same is known have one fact."""
+        """The facts of values; values with equal facts share them."""
         self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
-        """For ops and operands that look alike: the results, what is required for them, and how
-        many questions were asked for them."""
+        """For equal ops and operands: the results, the requirements, and the number of queries of
+        bounds."""
         self.nesting = 0
-        """How many bodies the graph that is being visited is in: they are looked at anew."""
+        """Number of bodies around the visited graph, which are always visited again."""
         self._required: dict[ir.Node, list[Number]] = {}
-        """What the nodes of the main graph fail on unless it is 0 or more."""
+        """Numbers that must be at least 0, or a node of the main graph fails."""
         self._asking: set[ir.Node] = set()
-        """Nodes whose results depend on what some expressions are never below or above."""
+        """Nodes whose results depend on bounds of expressions."""
 
     def of(self, value: ir.Value) -> Fact:
-        """Return what is known of a value."""
+        """Return the facts of a value."""
         found = self._facts.get(value)
         return found if found is not None else self._find(value)
 
     def snapshot(self) -> Mapping[ir.Value, Fact]:
-        """Return what is known by now; it does not change later."""
+        """Return a copy of the facts inferred so far."""
         return dict(self._facts)
 
     def set(self, value: ir.Value, fact: Fact) -> None:
-        """Remember what is known of a value."""
+        """Set the facts of a value."""
         self._facts[value] = self.table.shared(fact)
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
-        """One value takes the other's place.
+        """Record that a value replaces another one.
 
-        Where nothing can be inferred for ``new``, which an op of another domain may make, what is
-        known of ``old`` holds.
+        If nothing can be inferred for ``new``, as for ops of other domains, the facts of ``old``
+        hold.
         """
         known, found = self.of(old), self.of(new)
         if found.other is None and (found.dtype is None or found.shape is None):
@@ -105,7 +105,7 @@ class FactPropagation:
                 pending.pop()
                 continue
             node = current.producer()
-            if node is None and current.is_graph_input():  # of a body, the node that feeds it
+            if node is None and current.is_graph_input():  # the node of the body
                 scope = self.scopes.find(current.graph)
                 node = None if scope is None else scope.parent
             if node is None:
@@ -122,8 +122,8 @@ class FactPropagation:
         return facts[value]
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
-        """Return the values that decide about the results of a node: those its graphs read among
-        them.
+        """Return the values on which the results of a node depend, including those of its
+        subgraphs.
         """
         needed = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
@@ -141,7 +141,7 @@ class FactPropagation:
                 self._visit(node, scope)
 
     def _run_body(self, body: ir.Graph, given: Sequence[Fact] | None) -> Sequence[Fact]:
-        """Return the facts of a body's outputs; with facts of its inputs, all is visited anew."""
+        """Return the facts of a body's outputs; with facts of its inputs, all nodes are visited."""
         for value, fact in zip(body.inputs, given or (), strict=False):
             self.set(value, fact)
         self.nesting += given is not None
@@ -153,18 +153,18 @@ class FactPropagation:
     # ---------------------------------------------------------------- values without a producer
 
     def _source(self, value: ir.Value) -> Fact:
-        """Return an initializer, a Constant or an input of the model."""
+        """Return the facts of an initializer, a Constant or an input of the model."""
         tensor = self.known.tensor(value)
         if tensor is None:
             scope = self.scopes.find(value.graph)
             is_input = scope is not None and value.is_graph_input() and not scope.in_function
             return self._declared(value) if is_input else UNKNOWN
-        # of other elements than sizes only dtype and shape, until an op asks for more
+        # for elements other than sizes only dtype and shape, until an op needs more
         fact = self.table.shared(Fact(tensor.dtype, sizes_of(tensor)))
         return self._in_full(value, fact) if tensor.dtype in SIZE_DTYPES else fact
 
     def _in_full(self, value: ir.Value, fact: Fact) -> Fact:
-        """Return what is known of a value, with the elements of a small constant of any dtype."""
+        """Return the fact of a value with the elements of a small constant of any dtype."""
         if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
         if not self.known.is_constant(value):
@@ -173,12 +173,12 @@ class FactPropagation:
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
     def _declared(self, value: ir.Value) -> Fact:
-        """Return the type of a model input: the runtime holds callers to it."""
+        """Return the type of a model input, which the runtime enforces."""
         if not isinstance(value.type, ir.TensorType):
             return UNKNOWN
         if value.shape is None:
             return self.table.shared(Fact(value.dtype))
-        # some exporters write 0 or -1 for a size that they do not know
+        # some exporters write 0 or -1 for an unknown size
         sizes: list[Number] = [
             (dim if dim > 0 else self.algebra.symbol())
             if isinstance(dim, int)
@@ -190,7 +190,7 @@ class FactPropagation:
     # ---------------------------------------------------------------- nodes
 
     def _visit(self, node: ir.Node, scope: Scope | None) -> None:
-        """Find the facts of a node's outputs."""
+        """Infer the facts of a node's outputs."""
         facts = self._facts
         self._read[node] = node.inputs
         algebra = self.algebra
@@ -224,7 +224,7 @@ class FactPropagation:
             return []
         if functions and node.op_identifier() in functions:
             return []
-        # the kernel may compute the results where elements are sizes or made of them
+        # the kernel may compute results from known sizes
         listed = [fact for fact in inputs if fact is not None and fact.items is not None]
         if listed or node.op_type in _SIZED_BY_FLOATS:
             pairs = zip(values, inputs, strict=True)
@@ -232,14 +232,14 @@ class FactPropagation:
         results = self._applied(node, inputs, scope.opsets)
         for fact in results:
             if fact.dtype in SIZE_DTYPES and fact.known is None:
-                # the evaluator computes what no shape function does
+                # the evaluator may compute results without a shape function
                 return [self._in_full(v, f) for v, f in zip(node.outputs, results, strict=False)]
         return results
 
     def _applied(
         self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
     ) -> Sequence[Fact]:
-        """Return the facts of a node's outputs, found once for ops and operands that look alike."""
+        """Return the facts of a node's outputs, computed once for equal ops and operands."""
         algebra, key = self.algebra, None
         content = content_of_attributes(node.attributes.data.values())
         if content is not None:
@@ -253,6 +253,6 @@ class FactPropagation:
                 return results
         unnamed, before, asked = algebra.unnamed, len(algebra.required), algebra.questions
         results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
-        if key is not None and unnamed == algebra.unnamed:  # else it is new each time
+        if key is not None and unnamed == algebra.unnamed:  # otherwise it has new symbols each time
             self._found[key] = results, algebra.required[before:], algebra.questions - asked
         return results

@@ -1,4 +1,4 @@
-"""Shape functions: for each op what comes out of it, and what they are given."""
+"""The registry of shape functions, which infer an op's results, and their argument."""
 
 from __future__ import annotations
 
@@ -14,42 +14,40 @@ from onnxfold.analysis.symbolic.fact import Array, Fact, Shape, of_type
 
 @dataclass(slots=True)
 class Application:
-    """An op applied to values of which something is known."""
+    """An op applied to the facts of its inputs."""
 
     op_type: str
     inputs: Sequence[Fact | None]
     """None for an omitted optional input."""
     attributes: Mapping[str, Any]
-    """Python values of those that are written at the node."""
+    """Python values of the node's own attributes."""
     opset: int
     n_outputs: int
     algebra: Algebra
 
     agreeing: list[tuple[Number, Number]] | None = None
-    """Pairs of sizes that must be equal, or the node fails; None if they are not collected."""
+    """Pairs of sizes that must be equal, or the node fails; None to not collect them."""
 
     def input(self, k: int) -> Fact | None:
-        """Return what is known of an input; None if it is omitted."""
+        """Return the fact of an input; None if it is omitted."""
         return self.inputs[k] if k < len(self.inputs) else None
 
     def fact(self, k: int) -> Fact:
-        """Return what is known of an input that must be there. Raises Undecided if it
-        is omitted.
-        """
+        """Return the fact of a required input. Raises Undecided if it is omitted."""
         fact = self.input(k)
         if fact is None:
             raise Undecided
         return fact
 
     def shape(self, k: int) -> Shape:
-        """Return the shape of an input. Raises Undecided if it is not known."""
+        """Return the shape of an input. Raises Undecided if it is unknown."""
         fact = self.input(k)
         if fact is None or fact.shape is None:
             raise Undecided
         return fact.shape
 
     def shapes(self) -> list[Shape]:
-        """Return the shapes of all inputs. Raises Undecided if one is not known."""
+        """Return the shapes of all inputs. Raises Undecided if one is unknown."""
         return [self.shape(k) for k in range(len(self.inputs))]
 
     def objects(self, k: int) -> Array | None:
@@ -63,21 +61,21 @@ class Application:
         return None if fact is None else fact.known
 
     def require(self, holds: bool) -> None:
-        """Remember that the node fails in every run if something does not hold."""
+        """Record that the node fails in every run unless a condition holds."""
         if not holds:
             self.algebra.required.append(-1)
 
     def agree(self, one: Number, other: Number) -> None:
-        """Say that the node fails if these sizes are not the same."""
+        """Record that the node fails unless these sizes are equal."""
         if self.agreeing is not None and one != other:
             self.agreeing.append((one, other))
 
     def agree_if(self, certain: bool) -> None:
-        """Say that the node may fail on some sizes unless something is certain."""
+        """Record that the node may fail for some sizes unless a condition holds."""
         self.agree(1, int(certain))
 
     def broadcast(self, *shapes: Shape) -> Shape:
-        """Return the shape that shapes broadcast to."""
+        """Return the common shape of shapes that broadcast."""
         result: list[Number] = [1] * max(map(len, shapes), default=0)
         for shape in shapes:
             first = len(result) - len(shape)
@@ -88,19 +86,18 @@ class Application:
         return tuple(result)
 
     def tensor(self, shape: Sequence[Number] | None, dtype: ir.DataType | None) -> list[Fact]:
-        """Return the only output: a tensor of that shape and dtype."""
+        """Return the only output: a tensor with this shape and dtype."""
         return [of_type(dtype, shape, self.algebra)]
 
     def like(self, shape: Sequence[Number] | None, k: int = 0) -> list[Fact]:
-        """Return the only output: a tensor of that shape with the dtype of an input."""
+        """Return the only output: a tensor with this shape and the dtype of an input."""
         return self.tensor(shape, self.fact(k).dtype)
 
     def numbers(self, k: int) -> list[Number]:
-        """Return the elements of an input that is a list of integers, as :meth:`objects` gives
-        them.
+        """Return the elements of an input that is a list of integers, see :meth:`objects`.
 
         Raises:
-            Undecided: they are not known, or the input has not one axis.
+            Undecided: The elements are unknown, or the input has not exactly one axis.
         """
         objects = self.objects(k)
         if objects is None or objects.ndim != 1:
@@ -108,12 +105,12 @@ class Application:
         return list(objects)
 
     def integers(self, name: str, position: int) -> list[int] | None:
-        """Return a list that older opsets give as an attribute and newer ones as an input.
+        """Return a list of integers that is an attribute in older opsets, an input in newer ones.
 
         None if it is omitted.
 
         Raises:
-            Undecided: it is there but its elements are not known.
+            Undecided: The input has unknown elements.
         """
         if name in self.attributes:
             return [int(v) for v in self.attributes[name]]
@@ -126,7 +123,7 @@ class Application:
 
 
 class Undecided(Exception):
-    """The shape function cannot tell: onnx's inference is asked."""
+    """The shape function cannot decide; onnx's inference is used."""
 
 
 ShapeFunction = Callable[[Application], Sequence[Fact]]
@@ -134,13 +131,13 @@ _FUNCTIONS: dict[tuple[str, str], ShapeFunction] = {}
 
 
 def shape_function(*op_types: str, domain: str = "") -> Callable[[ShapeFunction], ShapeFunction]:
-    """Register a function that says what comes out of ops.
+    """Register a shape function for ops.
 
     It returns the facts of the outputs or raises :class:`Undecided`.
 
     Args:
         op_types: The ops.
-        domain: Theirs.
+        domain: The domain of the ops.
     """
 
     def register(function: ShapeFunction) -> ShapeFunction:

@@ -1,4 +1,4 @@
-"""Sizes as other tools read them: the names of dims, and sums and products of these."""
+"""Sizes as text for other tools: names of dimensions, and sums and products of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
 class Texts:
-    """The texts of one model's sizes: equal sizes have the same text, and no others.
+    """The texts of a model's sizes: two sizes have the same text if and only if they are equal.
 
     Args:
-        algebra: Of the model's expressions.
-        taken: Names that the model's inputs use. A text that looks like one of them would claim
-            that the sizes are equal.
+        algebra: The algebra of the model's expressions.
+        taken: Names in the model's inputs. The text of another size must not equal one of them.
     """
 
     def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
@@ -28,10 +27,10 @@ class Texts:
         self._atoms: list[str | None] = []
 
     def of(self, size: Number) -> str | None:
-        """Return a dim's name or an expression such as ``2*seq``; None without a short one.
+        """Return a dimension's name or an expression such as ``2*seq``; None if there is no short
+        one.
 
-        A size without a name (the number of elements that are not zero, say) has no text, nor has
-        what is computed from one.
+        A size without a name (such as the number of nonzero elements) and its results have no text.
         """
         if isinstance(size, int):
             return None
@@ -61,7 +60,7 @@ class Texts:
         return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
 
     def _atom(self, index: int) -> str | None:
-        # what an atom is made of has lower indexes: one after the other, it needs no recursion
+        # the operands of an atom have lower indexes, so ascending order avoids recursion
         for k in range(len(self._atoms), index + 1):
             text = self._atom_text(k)
             self._atoms.append(text if text is None or len(text) <= _LONGEST else None)

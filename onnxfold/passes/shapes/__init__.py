@@ -1,1 +1,1 @@
-"""What the pass symbolic-shapes changes: operands that say shapes, lists of sizes, fixed dims."""
+"""Changes of the pass symbolic-shapes: shape operands, shared shapes, and fixed dimensions."""

@@ -1,4 +1,4 @@
-"""Changing a graph by what the symbolic analysis knows: constants, substitutions, removal."""
+"""Edit a graph by its symbolic analysis: constants, replacements, removal."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from onnxfold.onnx_ir_private import is_used
 
 
 class Edit:
-    """Edits one model and keeps the analysis true.
+    """Edits a model and keeps the analysis up to date.
 
     Args:
-        facts: What is known of the model; new values get facts.
-        keeps: Says of a value whether the node that makes it must stay.
+        facts: The facts about the model; new values are added.
+        keeps: Returns whether the node that makes a value must stay.
     """
 
     def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
@@ -41,8 +41,8 @@ class Edit:
         self.changes = 0
 
     def constant(self, array: Array, like: ir.Value, before: ir.Node) -> ir.Value:
-        """Return a value with these elements that ``before`` can read, named after
-        another value.
+        """Return a constant with these elements that ``before`` can read, named after another
+        value.
         """
         graph = before.graph
         assert graph is not None
@@ -66,25 +66,25 @@ class Edit:
         fact: Fact,
         like: ir.Value,
     ) -> ir.Value:
-        """Return the result of a new node, of which ``fact`` is known, named after ``like``."""
+        """Insert a node and return its result with its fact, named after ``like``."""
         value = insert(before, self._facts.names, op_type, inputs, attributes, stem=like.name)
         self._analysis.set(value, fact)
         return value
 
     def store(self, value: ir.Value, array: Array) -> bool:
-        """Make the value a constant, under its own name where that is one of the interface."""
+        """Make the value a constant, with its own name if it is a graph output."""
         node = value.producer()
         if node is None or self._must_stay(node, value) or not self._may_be_constant(value):
             return False
         if not value.is_graph_output():
             return self._substitute(node, value, self.constant(array, value, node))
         if value.graph is not self._analysis.model.graph and len(node.inputs) < 2:
-            return False  # a node would take its place, and hold the elements
+            return False  # a Constant node would replace it, with the elements
         constant = constant_node(ir.Tensor(np.array(array), name=value.name), node.name)
         return self._substitute(node, value, self._before(node, constant, value))
 
     def replace(self, value: ir.Value, other: ir.Value) -> bool:
-        """Let everybody read ``other`` instead; a result of the graph keeps its name."""
+        """Replace a value by ``other``; a graph output keeps its name."""
         node = value.producer()
         if node is None or self._must_stay(node, value):
             return False
@@ -93,12 +93,12 @@ class Edit:
         if value.is_graph_output() and not can_take_name(value, other, self.keeps):
             if len(node.inputs) < 2:
                 return False
-            # the operands of a copy are fewer than those of the node
+            # an Identity has fewer operands than the node
             other = self._before(node, ir.node("Identity", [other], name=node.name), value)
         return self._substitute(node, value, other)
 
     def set_input(self, node: ir.Node, position: int, value: ir.Value) -> None:
-        """Let the node read another value; remove what only it read."""
+        """Replace an input of a node; remove nodes that only this input used."""
         before = node.inputs[position]
         set_input(node, position, value)
         self.changes += 1
@@ -110,12 +110,12 @@ class Edit:
         return may_be_constant(value, fact.dtype, fact.known)
 
     def _must_stay(self, node: ir.Node, value: ir.Value) -> bool:
-        """Return whether a node stays even if another value takes the place of its result."""
+        """Return whether a node must stay even if its result is replaced."""
         others = [v for v in node.outputs if v is not value] if value.is_graph_output() else []
         return self.keeps(value) or any(is_used(v) or self.keeps(v) for v in others)
 
     def _before(self, node: ir.Node, new: ir.Node, value: ir.Value) -> ir.Value:
-        """Insert a node whose result is what another node's result is."""
+        """Insert a node with the same result as another node before that one."""
         node.prepend(new)
         self._analysis.set(new.outputs[0], self._analysis.of(value))
         return new.outputs[0]

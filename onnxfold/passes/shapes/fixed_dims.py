@@ -1,4 +1,4 @@
-"""Giving dynamic dims a size on request."""
+"""Fix dynamic dimensions on request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import all_graphs, dim_with, symbols_in
 
 KEY = "onnxfold.fixed_dims"
-"""Where the model remembers what was fixed: JSON of the sizes of dims and the shapes of inputs."""
+"""Key of the model's metadata for fixed sizes: JSON of the dimensions and the shapes of inputs."""
 
 
 def fix_dims(
@@ -22,27 +22,29 @@ def fix_dims(
     input_shapes: Mapping[str, Sequence[int]],
     keep: Collection[str] = (),
 ) -> bool:
-    """Declare sizes of the inputs' dims; all values with a dim of that name get it.
+    """Declare sizes of the inputs' dimensions, for all values with a dimension of the same name.
 
     Args:
-        model: Changed in place; its metadata records what was fixed.
-        dims: Sizes by the name of a dim.
-        input_shapes: Shapes by the name of an input; a -1 leaves a size as it is declared.
-        keep: Names of dims that stay dynamic, whatever an input's shape says.
+        model: The model, changed in place; its metadata records the sizes.
+        dims: Sizes by the name of a dimension.
+        input_shapes: Shapes by the name of an input; -1 keeps the declared size.
+        keep: Names of dimensions that stay dynamic, even in ``input_shapes``.
 
     Returns:
-        True if something was fixed.
+        Whether a size was fixed.
 
     Raises:
-        UsageError: there is no such dim or input, it has another size, or it shall be kept.
+        UsageError: A dimension or input does not exist, has another size, or must be kept.
     """
     if not dims and not input_shapes and not keep:
         return False
-    declared = {d for v in model.graph.inputs for d in _names(v)}
+    found = [d for v in model.graph.inputs for d in v.shape or () if isinstance(d, ir.SymbolicDim)]
+    declared = {dim.value for dim in found if dim.value is not None}
+    known = declared.union(*map(symbols_in, found))
     for name in (*dims, *keep):
-        if name not in declared:
-            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, declared)}")
-    sizes = dict(dims)
+        if name not in known:
+            raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
+    sizes, symbols = dict(dims), declared.union(dims)
     for name in sorted(sizes.keys() & set(keep)):
         raise UsageError(f"dimension {name!r} cannot be {sizes[name]} and be kept")
     inputs = {value.name: value for value in model.graph.inputs if value.name}
@@ -51,21 +53,18 @@ def fix_dims(
         if name not in inputs:
             raise UsageError(f"there is no input {name!r}{suggestion(name, inputs)}")
         shapes[name] = _collect(inputs[name], shape, sizes, keep)
-    for name, size in sizes.items():
-        if size < 0:
-            raise UsageError(f"dimension {name!r} must not be negative, got {size}")
     for name, fixed in shapes.items():
         inputs[name].shape = ir.Shape(fixed)
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             old = list(value.shape or ())
-            new = [d if isinstance(d, int) else _sized(d, sizes, declared) for d in old]
+            new = [d if isinstance(d, int) else _sized(d, sizes, symbols) for d in old]
             if new != old:
                 value.shape = ir.Shape(new)
     if not sizes and not shapes:
         return False
     record: dict[str, dict[str, Any]] = {"dims": {}, "input_shapes": {}}
-    with contextlib.suppress(ValueError, TypeError, AttributeError):  # not what we have written
+    with contextlib.suppress(ValueError, TypeError, AttributeError):  # metadata of another program
         earlier = json.loads(model.metadata_props.get(KEY, "{}"))
         record = {key: {**earlier.get(key, {})} for key in record}
     record["dims"].update(sizes)
@@ -79,7 +78,7 @@ def fix_dims(
 def _sized(
     dim: ir.SymbolicDim, sizes: Mapping[str, int], declared: Collection[str]
 ) -> int | ir.SymbolicDim:
-    """Return a dim with the sizes, if it is a declared name or an expression of such."""
+    """Return a dimension with the sizes, if it is a declared name or an expression of such."""
     is_known = dim.value in sizes or symbols_in(dim) <= {*declared}
     return dim_with(dim, sizes) if is_known else dim
 
@@ -87,7 +86,7 @@ def _sized(
 def _collect(
     value: ir.Value, shape: Sequence[int], sizes: dict[str, int], keep: Collection[str]
 ) -> list[int | ir.SymbolicDim]:
-    """Return the shape that an input gets; add the sizes that its named dims get by it."""
+    """Return the shape of an input; add the resulting sizes of its named dimensions."""
     name = value.name
     if value.shape is None:
         if any(size < 0 for size in shape):
@@ -97,8 +96,6 @@ def _collect(
         raise UsageError(f"input {name!r} has {len(value.shape)} axes, not {len(shape)}")
     result: list[int | ir.SymbolicDim] = []
     for dim, size in zip(value.shape, shape, strict=True):
-        if size < -1:
-            raise UsageError(f"input {name!r} cannot have the size {size}")
         if isinstance(dim, int):
             if dim > 0 and size not in (dim, -1):
                 raise UsageError(f"input {name!r} has the size {dim}, not {size}")
@@ -110,9 +107,3 @@ def _collect(
                 raise UsageError(f"dimension {dim.value!r} cannot be {sizes[dim.value]} and {size}")
             result.append(size)
     return result
-
-
-def _names(value: ir.Value) -> list[str]:
-    if value.shape is None:
-        return []
-    return [d.value for d in value.shape if not isinstance(d, int) and d.value]

@@ -1,6 +1,6 @@
-"""Operands that say a shape as constants, and changes of shape that are undone.
+"""Make shape operands constant, and remove changes of shape that are undone.
 
-A rewrite must hold for every size that a legal input can have, 0 and 1 included.
+A rewrite must be valid for every size of a legal input, including 0 and 1.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _LONGEST_CHAIN = 8
 
 
 def simplify(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
-    """Give a Reshape, Expand or Slice a constant operand, or replace it by what has its shape.
+    """Give a Reshape, Expand or Slice a constant operand, or replace it by a value of its shape.
 
     Args:
-        node: The node; one of another op is left alone.
-        analysis: What is known of the model.
-        edit: Changes the model.
+        node: The node; other ops are ignored.
+        analysis: The analysis of the model.
+        edit: Edits the model.
 
     Returns:
         Whether the node has changed.
@@ -61,7 +61,7 @@ def simplify(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
         elements = elements_of(application, analysis.of(node.outputs[0]).shape)
     except Undecided:
         return False
-    if not elements:  # all elements of the value are taken
+    if not elements:  # the slice has all elements of the value
         return edit.replace(node.outputs[0], value)
     numbers = [n for n in elements if isinstance(n, int)]
     if operand is None or fact is None or not is_open or len(numbers) < len(elements):
@@ -71,12 +71,12 @@ def simplify(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
     highest = np.iinfo(fact.dtype.numpy()).max
     array = np.array([min(n, highest) for n in numbers], fact.dtype.numpy())
     edit.set_input(node, position, edit.constant(array, operand, node))
-    node.attributes.pop("allowzero", None)  # no size in a template is 0
+    node.attributes.pop("allowzero", None)  # the template has no size 0
     return True
 
 
 def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
-    """Replace a value that gets back a shape that it had before."""
+    """Replace a value by an earlier one with the same elements and shape."""
     shape, value = analysis.of(node.outputs[0]).shape, node.inputs[0]
     for _ in range(_LONGEST_CHAIN):
         if value is None or shape is None:
@@ -93,9 +93,9 @@ def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
 def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
     """Return a constant operand with which Reshape makes the same shape.
 
-    Sizes are numbers, 0 for one that the input has at that place, or one -1: only if no other can
-    be 0, as a -1 has no meaning with no elements at all. Where the operand has a -1 already, it may
-    stay (not with ``allowzero``, which the template is for the node without).
+    Its elements are numbers, 0 for the input's size at that index, or one -1: only if no other can
+    be 0, as -1 is undefined without elements. A -1 of the operand may stay (not with ``allowzero``,
+    as the template is for a node without).
     """
     sizes, target, algebra = reshape.shape(0), reshape.numbers(1), reshape.algebra
     if result is None or 0 in result:
@@ -114,7 +114,7 @@ def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
 
 
 def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
-    """Return an operand that does not say a size that the input has."""
+    """Return an operand with 1 for sizes of the input."""
     sizes, wanted = expand.shape(0), expand.numbers(1)
     offset = len(wanted) - len(sizes)
     return [
@@ -123,7 +123,7 @@ def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
 
 
 def _slice(taken: Application, result: Shape | None) -> Sequence[Number]:
-    """Return ends of which the end of an axis is the largest integer; none for whole axes only."""
+    """Return ends, with the largest integer for the end of an axis; none if all axes are whole."""
     sizes = taken.shape(0)
     ranges = slice_ranges(taken, len(sizes))
     ends = [
@@ -138,7 +138,7 @@ _BEHIND = np.iinfo(np.int64).max
 
 
 def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
-    """Return True if an end is certainly not before the last element."""
+    """Return whether an end is certainly at or behind the last element."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
     if isinstance(end, int) and isinstance(size, int):
@@ -151,4 +151,4 @@ _OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequence[N
     "Expand": (1, _expand),
     "Slice": (2, _slice),
 }
-"""The position of the operand that says a shape or place, and what finds constant elements."""
+"""The position of the operand, and the function that finds its constant elements."""

@@ -1,4 +1,4 @@
-"""Shapes that are computed more than once, or with more nodes than it takes."""
+"""Share shapes that are computed repeatedly, and rebuild those with more nodes than necessary."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import is_used, nodes_of, uses
 from onnxfold.passes.shapes.edit import Edit
 
-# Tensors remembered for each size that they have.
+# Maximum number of tensors remembered for a size.
 _MOST_SOURCES = 4
 
 
 @dataclass
 class _Stretch:
-    """A stretch of a list of sizes that one value holds, or one new node makes."""
+    """A segment of a shape vector, provided by one value or one new node."""
 
     length: int
     value: ir.Value | None = None
-    """A list that is there already."""
+    """An existing vector."""
     numbers: Sequence[int] = ()
-    """A constant."""
+    """A constant vector."""
     source: ir.Value | None = None
-    """A tensor whose sizes from ``axis`` on these are."""
+    """A tensor whose sizes from ``axis`` on are the segment."""
     axis: int = 0
 
 
 class Sharing:
-    """Visits nodes from the first to the last; later ones use what earlier ones computed.
+    """Visits nodes from first to last; later ones reuse values computed before.
 
-    A list of sizes that something other than shape arithmetic reads is put together anew, from
-    the shapes of tensors and from lists that are there, if that takes fewer nodes than go with it.
+    A shape vector with users other than shape arithmetic is rebuilt from shapes of tensors and from
+    existing vectors, if that takes fewer nodes than it removes.
 
     Args:
-        analysis: What is known of the model.
-        edit: Changes it.
+        analysis: The analysis of the model.
+        edit: Edits the model.
     """
 
     def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
@@ -51,7 +51,7 @@ class Sharing:
         self._sources: list[dict[Expr, list[tuple[ir.Value, int]]]] = []
 
     def graph(self, graph: ir.Graph) -> None:
-        """Visit a graph and its subgraphs, which see what comes before their node."""
+        """Visit a graph and its subgraphs, which can read earlier values."""
         self._values.append({})
         self._sources.append({})
         for value in graph.inputs:
@@ -72,7 +72,7 @@ class Sharing:
         self._sources.pop()
 
     def _remember(self, value: ir.Value, fact: Fact) -> None:
-        """The sizes of a tensor and the elements of a list are there for what comes."""
+        """Record the value so that later nodes can reuse its sizes."""
         if fact.is_symbolic:
             self._values[-1].setdefault(fact, value)
         for axis, size in enumerate(fact.shape or ()):
@@ -82,7 +82,7 @@ class Sharing:
                     known.append((value, axis))
 
     def _find(self, fact: Fact) -> ir.Value | None:
-        """Return a value with these elements that can be read here."""
+        """Return an available value with these elements."""
         fact = self._analysis.table.shared(fact)
         for level in self._values:
             found = level.get(fact)
@@ -106,7 +106,7 @@ class Sharing:
             return
         if value.is_graph_output() or items.ndim != 1 or not self._is_demanded(value):
             return
-        if len(_exclusive(node, ())) < 2:  # it takes one node at least
+        if len(_exclusive(node, ())) < 2:  # rebuilding takes one node at least
             return
         best: list[_Stretch] = []
         least = 0
@@ -124,7 +124,7 @@ class Sharing:
         return 1 if scope is None else scope.opsets.get("", 1)
 
     def _is_demanded(self, value: ir.Value) -> bool:
-        """Return True if something reads the list that does not compute another one from it."""
+        """Return whether a user of the vector computes something other than sizes."""
         return any(
             not self._analysis.of(output).is_symbolic
             for use in value.uses()
@@ -132,7 +132,7 @@ class Sharing:
         )
 
     def _parts(self, items: list[Number], reuse: bool) -> list[_Stretch]:
-        """Return the list as a few parts, from the front; none if one of them is not there."""
+        """Split the vector into a few segments, from the front; empty if one has no value."""
         parts: list[_Stretch] = []
         k = 0
         while k < len(items):
@@ -144,9 +144,9 @@ class Sharing:
         return parts
 
     def _part(self, items: list[Number], start: int, reuse: bool) -> _Stretch | None:
-        """Return the next part: the longest one; of a constant, a list and a shape the first.
+        """Return the longest next segment; in case of a tie, first a constant, then a vector.
 
-        With ``reuse`` a constant or list that is there comes before a longer shape.
+        With ``reuse`` constants and existing vectors are preferred to a longer shape.
         """
         best = self._from_shape(items, start)
         least = 1 if best is None or reuse else best.length
@@ -164,9 +164,9 @@ class Sharing:
         return of_items(list_of(numbers), ir.DataType.INT64, self._analysis.algebra)
 
     def _from_shape(self, items: list[Number], start: int) -> _Stretch | None:
-        """Return the longest stretch of a tensor's shape that is there from ``start`` on."""
+        """Return the longest segment of an existing tensor's shape from ``start`` on."""
         sizes = ((k, size) for k, size in enumerate(items[start:]) if isinstance(size, Expr))
-        place, first = next(sizes, (0, None))  # it holds that size, not numbers alone
+        place, first = next(sizes, (0, None))  # the segment must include a symbolic size
         known = [pair for level in self._sources if first for pair in level.get(first, ())]
         found = [self._stretch(items[start:], source, axis - place) for source, axis in known]
         long = [part for part in found if part is not None and part.length > place]
@@ -180,7 +180,7 @@ class Sharing:
         return _Stretch(len(list(same)), source=source, axis=axis)
 
     def _cost(self, parts: Sequence[_Stretch], node: ir.Node) -> int:
-        """New nodes; a Shape that several parts share counts once."""
+        """Return the number of new nodes; a Shape for several segments counts once."""
         count = int(len(parts) > 1)
         shapes: set[object] = set()
         for part in parts:
@@ -233,7 +233,7 @@ class Sharing:
 
 
 def _is_there(value: ir.Value) -> bool:
-    """Return True unless the value has been taken out of its graph."""
+    """Return whether a value has not been removed from its graph."""
     producer = value.producer()
     if producer is None:
         return value.graph is not None

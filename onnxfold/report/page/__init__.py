@@ -1,9 +1,9 @@
-"""A page that shows what was done: one file that asks for nothing else.
+"""A self-contained page about a run.
 
-The data are collected (`skeleton`, `recording`), put into one document, and written with the
+The data are collected (`skeleton`, `recording`), merged into a document, and written with the
 templates and libraries of ``assets/`` (`documents`).
 
-`onnxfold.optimize_file(..., report=PATH)` writes one. So do these, of what others return:
+`onnxfold.optimize_file(..., report=PATH)` writes such a page, and so do these functions:
 
 >>> from onnxfold.report.page import write_compare_page, write_split_page
 >>> write_compare_page(onnxfold.compare("a.onnx", "b.onnx"), "page.html")  # doctest: +SKIP

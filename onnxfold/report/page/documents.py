@@ -1,4 +1,4 @@
-"""Documents, JSON-ready, as self-contained pages; those of a comparison and of a split."""
+"""Write JSON-ready documents as self-contained pages; make those of a comparison and a split."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ PathLike = str | os.PathLike[str]
 
 
 def write_compare_page(comparison: Comparison, path: PathLike) -> None:
-    """Write the page of a comparison of two files: what they compute, and both graphs.
+    """Write the page of a comparison of two files, with both graphs.
 
     Args:
-        comparison: What `onnxfold.compare` returned.
-        path: Where the page goes; its data alone, if the name ends in .json.
+        comparison: The result of `onnxfold.compare`.
+        path: The file of the page; the data only, if the name ends in .json.
 
     Raises:
-        OnnxFoldError: It cannot be written, or one of the models cannot be read.
+        OnnxFoldError: The file cannot be written, or a model cannot be read.
     """
     check_destination(path, comparison.a, comparison.b)
     models = [storage.load(path) for path in (comparison.a, comparison.b)]
@@ -58,15 +58,15 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
 
 
 def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
-    """Write the page of a bundle: what runs once, what runs each time, and what is cached.
+    """Write the page of a bundle: nodes that run once or each time, and cached tensors.
 
     Args:
-        bundle: What `onnxfold.split` returned.
-        source: The model that it was made of.
+        bundle: The result of `onnxfold.split`.
+        source: The model that was split.
         path: As for `write_compare_page`.
 
     Raises:
-        OnnxFoldError: It cannot be written, or a model cannot be read.
+        OnnxFoldError: The file cannot be written, or a model cannot be read.
     """
     check_destination(path, source)
     manifest = bundle.manifest
@@ -90,7 +90,7 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
 
 
 def head(kind: str, source: str, target: str) -> dict[str, Any]:
-    """Return what every page begins with: its format, the command, and the files."""
+    """Return the common head of all pages: format, command, and files."""
     return {
         "format": _FORMAT,
         "kind": kind,
@@ -101,7 +101,7 @@ def head(kind: str, source: str, target: str) -> dict[str, Any]:
 
 
 def _mark_missing(a: Skeleton, b: Skeleton) -> None:
-    """Say of nodes that the other model has no value of this name."""
+    """Mark nodes whose name no value of the other model has."""
     for one, other in ((a, b), (b, a)):
         names = {entry[0] for entry in other.values}
         is_whole = len(other.nodes) == other.total
@@ -114,7 +114,7 @@ def _mark_missing(a: Skeleton, b: Skeleton) -> None:
 def _place(
     whole: Skeleton, parts: Sequence[Skeleton], reasons: Mapping[tuple[str, str], str]
 ) -> None:
-    """Say of the original's nodes which part runs them."""
+    """Mark the nodes of the original with the part that runs them."""
     runs = {part.name_of(node): part for part in parts for node in part.nodes}
     for node in whole.nodes:
         name = whole.name_of(node)
@@ -130,18 +130,18 @@ def _place(
 
 
 def check_destination(path: PathLike, *others: PathLike) -> None:
-    """See that a page may be written, before it has cost any time.
+    """Check that a page can be written before the run starts.
 
     Args:
-        path: Where it is to go.
-        others: Files of the same run, which it must not replace.
+        path: The file of the page.
+        others: Files of the same run, which must not be replaced.
 
     Raises:
-        UsageError: It is not called .html or .json, no file, or one of ``others``, or its folder is
-            missing or read-only.
+        UsageError: The name does not end in .html or .json, the path is no file or one of
+            ``others``, or its folder is missing or read-only.
     """
     name = os.fspath(path)
-    if not name.lower().endswith((".html", ".json")):  # a slip must not cost a model
+    if not name.lower().endswith((".html", ".json")):  # a wrong argument must not overwrite a model
         raise UsageError("the report's name must end in .html or .json", file=name)
     real = real_target(name)
     if not os.access(os.path.dirname(real), os.W_OK):
@@ -155,7 +155,7 @@ def write_page(document: dict[str, Any], path: PathLike) -> None:
     """Write a document: as JSON if the file's name ends in .json, otherwise as a page.
 
     Raises:
-        OnnxFoldError: It cannot be written.
+        OnnxFoldError: The file cannot be written.
     """
     name = os.fspath(path)
     text = _json(document) if name.lower().endswith(".json") else page_text(document)
@@ -168,9 +168,9 @@ def write_page(document: dict[str, Any], path: PathLike) -> None:
 
 def page_text(document: dict[str, Any]) -> str:
     """Return the page of a document."""
-    # In a script element only these could end the data or begin a comment; JSON has escapes.
+    # In a script element only these characters could end the data or start a comment.
     data = _json(document).replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-    pieces = _asset("page.html").split("%%")  # every other one is a name
+    pieces = _asset("page.html").split("%%")  # every second part is a name
     pieces[1::2] = (data if name == "DATA" else _asset(name) for name in pieces[1::2])
     return "".join(pieces)
 

@@ -1,4 +1,4 @@
-"""What a page tells of a run of the optimizer, noted while it runs."""
+"""Record the data for the page of an optimizer run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxfold.report.summary import Report
 from onnxfold.rewrite.apply import FROM_KEY, RULE_KEY
 
 _FOLDING = "constant-propagation"
-_MOST_PLACES = 100  # of one rule
+_MOST_PLACES = 100  # per rule
 _MOST_KEPT = 500
 _MOST_ROUNDED = 100
 _MOST_POINTS = 1000
@@ -29,10 +29,10 @@ _MOST_TENSORS = 40
 
 
 class Recording:
-    """Facts of one run; an `onnxfold.passes.context.Observer`.
+    """Records a run for its page; an `onnxfold.passes.context.Observer`.
 
-    Of the model as it came it keeps names and types. It holds on to the nodes of the page only
-    until a pass removes them.
+    Of the original model, names and types are kept. Nodes of the page are referenced only until a
+    pass removes them.
     """
 
     def __init__(self, model: ir.Model, options: Options) -> None:
@@ -40,7 +40,7 @@ class Recording:
         self._start = time.perf_counter()
         self._live = self._all_results = 0
         self._events = array("d")
-        """Seconds, bytes that are live, and bytes of all results so far, for each change."""
+        """Seconds, live bytes, and bytes of all results so far, for each change."""
         self._begin(model)
 
     def _begin(self, model: ir.Model) -> None:
@@ -48,19 +48,19 @@ class Recording:
         self._before = Skeleton(model, "before")
         self._tensors = _largest(model)
         self._left = self._before.forget_model()
-        """Nodes that are still there, by their index in the skeleton."""
+        """Remaining nodes by their index in the skeleton."""
         self._gone_by: dict[int, str] = {}
         self._results: set[str] = set()
 
     # ---------------------------------------------------------------- while it runs
 
     def holds(self, nbytes: int) -> None:
-        """So many bytes are live in the pool."""
+        """Record the live bytes of the pool."""
         self._live = nbytes
         self._events.extend((time.perf_counter() - self._start, nbytes, self._all_results))
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
-        """A constant is known by dtype and shape; results of nodes count once."""
+        """Record the size of a constant; each result of a node counts once."""
         name = value.name
         if not name or value.const_value is not None or name in self._results:
             return
@@ -69,8 +69,8 @@ class Recording:
         self.holds(self._live)
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """See which nodes a pass has removed."""
-        if model is not self._model:  # the run begins again with fewer rules
+        """Record the nodes that a pass has removed."""
+        if model is not self._model:  # the run starts again with fewer rules
             self._begin(model)
         gone = [index for index, node in self._left.items() if node.graph is None]
         for index in gone:
@@ -80,7 +80,7 @@ class Recording:
     # ---------------------------------------------------------------- afterwards
 
     def document(self, report: Report, model: ir.Model) -> dict[str, Any]:
-        """Return the data of the page, JSON-ready, of a run and the model that it has made."""
+        """Return the JSON-ready data of the page, given the report and the optimized model."""
         decided = {short(d.value or d.node): d for d in report.decisions}
         rules: dict[str, dict[str, None]] = {}
         for rule, values in report.places.items():
@@ -118,7 +118,7 @@ class Recording:
         }
 
     def _points(self) -> list[tuple[float, int, int]]:
-        """Return the events; of many, some together are one with the most that was live."""
+        """Return the events; if there are many, groups of them are merged to their maximum."""
         events = np.array(self._events).reshape(-1, 3)
         some = -(-len(events) // _MOST_POINTS) or 1
         parts = (events[k : k + some] for k in range(0, len(events), some))
@@ -126,7 +126,7 @@ class Recording:
 
 
 def _run(report: Report) -> dict[str, Any]:
-    """Return the report; decisions are with the nodes of the graph, places with the rules."""
+    """Return the report without decisions and places, which are stored with nodes and rules."""
     run = report.to_dict()
     del run["decisions"], run["places"]
     rounded = list(report.rounded.items())
@@ -182,7 +182,7 @@ def _decide(node: dict[str, Any], decision: Decision) -> None:
 
 
 def _largest(model: ir.Model) -> dict[str, Any]:
-    """Return how many tensors a model holds, their bytes, and the largest of them."""
+    """Return the number of tensors in a model, their bytes, and the largest ones."""
     tensors = [(value.name or "", tensor) for value, tensor in stored_tensors(model)]
     tensors.sort(key=lambda entry: -entry[1].nbytes)
     return {

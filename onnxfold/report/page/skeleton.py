@@ -1,4 +1,4 @@
-"""The graph of a model as plain facts: what a page draws, without any tensor."""
+"""The graph of a model as plain data for a page, without tensors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import attribute_text, op_name, shaped, subgraphs_of, type_text
 
 _MOST_NODES = 5000
-_LONGEST = 300  # characters of a name; exporters stay far below
-_READ = 1 << 20  # bytes of a tensor that is read for its range
-_MOST_READ = 64 << 20  # of all of them
+_LONGEST = 300  # characters of a name; exporters write shorter ones
+_READ = 1 << 20  # bytes up to which a tensor is read for its range
+_MOST_READ = 64 << 20  # bytes of all tensors that are read
 _FIRST = 6  # elements
 _WORDS = {
     Constness.VARIABLE: "depends on the inputs",
@@ -28,27 +28,27 @@ _WORDS = {
 
 
 class Skeleton:
-    """The nodes of a model in the order in which they run, and the values they read and make.
+    """The nodes of a model in execution order, with their inputs and outputs.
 
-    Nodes of a subgraph come before the node that holds it, those of functions at the end. Of a
-    large model only the first nodes are here.
+    Nodes of a subgraph come before its node, those of functions last. Of a large model, only the
+    first nodes are kept.
 
     Args:
-        model: The model, in an order in which its nodes can run.
-        title: What is said of the graph.
-        runtime_constants: Those of its inputs that are.
+        model: The model, with its nodes in topological order.
+        title: The title of the graph.
+        runtime_constants: The inputs that are runtime constants.
 
     Attributes:
-        scopes: Names of the graphs that nodes are in.
+        scopes: Names of the graphs of the nodes.
         modules: Names of modules, from the outside in.
-        values: Name, type, and "input", "weight" or "result" of each value; of a weight also its
+        values: Name, type, and "input", "weight" or "result" of each value; for a weight also its
             range and first elements.
-        nodes: Of each node `op`, `name`, `constness`, `attributes`, and indices: `scope`,
-            `module`, of values `inputs`, `outputs` and, for what its subgraphs give, `bodies`.
-            What a run adds has other keys.
-        outputs: The model's outputs: indices of values.
-        total: How many nodes the model has.
-        drawn: The nodes of the model that `nodes` tells of.
+        nodes: `op`, `name`, `constness` and `attributes` of each node, and indices: `scope`,
+            `module`, of values `inputs`, `outputs` and, for results of its subgraphs, `bodies`.
+            Other keys are added by a run.
+        outputs: The model's outputs, as indices of values.
+        total: The number of nodes of the model.
+        drawn: The nodes of the model that are in `nodes`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Skeleton:
         return {**told, "left_out": self.total - len(self.nodes)}
 
     def _infer(self, model: ir.Model) -> None:
-        """Infer the types of those of the values of which the model says nothing."""
+        """Infer the types of values without a declared type."""
         types = facts_of(model).types
         types.run()
         texts = Texts(types.algebra, ())
@@ -97,7 +97,7 @@ class Skeleton:
         return self.values[node["outputs"][0]][0] if node["outputs"] else ""
 
     def forget_model(self) -> dict[int, ir.Node]:
-        """Keep names and types only; return the nodes that were drawn, by their index."""
+        """Keep names and types only; return the nodes in the skeleton by their index."""
         nodes = dict(enumerate(self.drawn))
         del self.drawn, self.constness, self._index
         return nodes
@@ -158,7 +158,7 @@ class Skeleton:
     def _content(self, tensor: ir.TensorProtocol) -> str:
         """Return the range and the first elements as text.
 
-        Of a large tensor only the first elements are read, and none if it would be computed.
+        For a large tensor, only the first elements are read; none if they would be computed.
         """
         is_plain = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
         is_small = tensor.nbytes <= min(_READ, self._unread)
@@ -175,5 +175,5 @@ class Skeleton:
 
 
 def short(text: str) -> str:
-    """Return a text of any length as one that a page can hold."""
+    """Return a text shortened to the limit of a page."""
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"

@@ -1,4 +1,4 @@
-"""Compiling runtime_fold ahead of time: component by component, each checked once."""
+"""Compile runtime_fold ahead of time, component by component, and check each kernel once."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def compile_kernels(
 ) -> list[Kernel]:
     """Return kernels for the components of runtime_fold, or the reasons why there are none.
 
-    Components that differ in names and weights only share a kernel, which is made once.
+    Components that differ only in names and weights share a kernel.
 
     Args:
         bundle: The split model; kernels are written below its folder.
-        backend: The name of a backend that compiles.
-        options: For its compiler.
+        backend: The name of a backend with a compiler.
+        options: Options of its compiler.
         seconds: Time limit of one compilation.
         nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
-        progress: Called in this thread with "compile" or "time", the kernels done and all of them.
+        progress: Called in this thread with "compile" or "time", completed and total kernels.
     """
     compiler = create(backend, options)
     missing = compiler.missing()
@@ -64,14 +64,14 @@ def compile_kernels(
     distinct = {part.graph_hash: part for part, reason in reasons.items() if not reason}
     work = _Work(bundle.folder, compiler, seconds, nominal)
     report = progress or (lambda stage, done, total: None)
-    # the compilers end with this block, however it ends
+    # leaving the block ends the compilers in any case
     with isolated.workers(max(1, min(processors(), len(distinct)))) as executor:
         compiled = [executor.submit(work.kernel, part) for part in distinct.values()]
         report("compile", 0, len(distinct))
         for done, _ in enumerate(as_completed(compiled), 1):
             report("compile", done, len(distinct))
     made: dict[str, Kernel] = {}
-    # they are timed when all are compiled: what compiles meanwhile would be measured, too
+    # kernels are timed after all compilations, which would disturb them
     for part, future in zip(distinct.values(), compiled, strict=True):
         made[part.graph_hash] = work.checked(future.result(), part)
         report("time", len(made), len(distinct))
@@ -86,7 +86,7 @@ def compile_kernels(
 def dump_stages(
     bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:
-    """Write drawings of the parts, and each component with what the compiler makes of it.
+    """Write drawings of the parts, and the stages of compiling each component.
 
     Raises:
         UsageError: The folder cannot be written.
@@ -117,7 +117,7 @@ def _components(bundle: Bundle) -> list[Component]:
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """Return a kernel with the names of a component; without a file, it has the reason."""
+    """Return a kernel with the names of a component."""
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -135,7 +135,7 @@ def _refused(part: Component, error: Exception) -> Kernel:
 
 
 class _Work(NamedTuple):
-    """What a backend does for a bundle in a folder, see `compile_kernels`."""
+    """The arguments of `compile_kernels`, and its steps."""
 
     folder: Path
     backend: Backend
@@ -143,7 +143,7 @@ class _Work(NamedTuple):
     nominal: Mapping[str, int]
 
     def kernel(self, part: Component) -> Kernel:
-        """Return a component's kernel, kept or compiled; without a file, it has the reason."""
+        """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
         key = {**self.backend.key_of(part.graph_hash), "maker": self.backend.maker()}
         name = kernel_cache.name_of(key)
         kernel = kernel_cache.take(name, self.folder)
@@ -170,7 +170,7 @@ class _Work(NamedTuple):
         return _renamed(kernel, part)
 
     def checked(self, kernel: Kernel, part: Component) -> Kernel:
-        """Return a kernel with its error and times; without a file if it is wrong."""
+        """Return a kernel with its error and times; without a file if its results are wrong."""
         sizes = usual_sizes(part.demands.sizes, self.nominal, NOMINAL)
         timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
         if kernel.file is None or kernel.timed_at == timed_at:
@@ -180,7 +180,7 @@ class _Work(NamedTuple):
             inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
             weights = list(weights_of(part.original.graph.initializers, part.weights).values())
             with work_folder() as scratch:
-                model = scratch / "model.onnx"  # weights go from file to file
+                model = scratch / "model.onnx"  # weights are copied from file to file
                 storage.save(part.original, model, external_data=True, fsync=False)
                 error, ours, theirs = check_kernel(
                     *(kernel, self.folder, model, inputs, weights),

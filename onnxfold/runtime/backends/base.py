@@ -1,6 +1,6 @@
-"""Backends: what one is, and ours and those that other packages bring by their names.
+"""The interface of backends, and a registry of built-in and external ones.
 
-A backend compiles a model of a few nodes to a kernel, or says why not.
+A backend compiles a model of a few nodes to a kernel, or gives the reason why it cannot.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Values = Mapping[str, Any]
 """NumPy arrays or ``onnxruntime.OrtValue`` by name."""
 
 Run = Callable[[Values], dict[str, Any]]
-"""A kernel that is loaded: inputs by name to outputs by name (arrays, or onnxruntime values)."""
+"""A loaded kernel: maps inputs by name to outputs by name (arrays, or onnxruntime values)."""
 
 FUNCTION = "fold"
-"""Name of the graph of a model that is given to a compiler."""
+"""Name of the graph in models for a compiler."""
 
 logger = logging.getLogger("onnxfold")
 
@@ -40,18 +40,18 @@ _OURS = {
 """Classes by name."""
 
 NOT_COMPILING = ("auto", "onnxruntime")
-"""Names of backends that make no kernels."""
+"""Names of backends without a compiler."""
 
 NAMES = ("auto", *_OURS, "onnxruntime")
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a compiler made of a model.
+    """The output of a compiler.
 
     Attributes:
-        files: The kernel's file, and behind it those that it reads: all in one folder.
-        function: What is called in it.
+        files: The kernel's file, followed by the files that it reads, all in one folder.
+        function: The name of the function to call.
     """
 
     files: list[Path]
@@ -59,33 +59,33 @@ class Built:
 
 
 class CompileError(Exception):
-    """A backend cannot compile or load a model; the message says why in one line."""
+    """A backend cannot compile or load a model; the message is one line."""
 
 
 class Misfit(ValueError):
-    """A kernel may not be called with these inputs: it would read outside of them."""
+    """The inputs do not fit the compiled kernel, which would access memory out of bounds."""
 
 
 class Backend(Protocol):
-    """Compiles models ahead of time and loads the result.
+    """Compiles models ahead of time, and loads the kernels.
 
-    The class is called without arguments; or, where users may give its compiler options, with a
-    sequence of them.
+    The class is called without arguments or, if it accepts compiler options, with a sequence of
+    them.
     """
 
     name: str
 
     def missing(self) -> str | None:
-        """Return why the backend cannot compile on this machine, or None if it can."""
+        """Return the reason why the backend cannot compile on this machine; None if it can."""
 
     def maker(self) -> str:
-        """Return the very compiler that is used, where none is missing: its version, its image."""
+        """Return the version or image of the compiler, which must not be missing."""
 
     def supported(self, model: ir.Model) -> list[str]:
-        """Return why the backend is not asked to compile the model; nothing if it is."""
+        """Return the reasons why the model cannot be compiled; empty if it can."""
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return what a kernel of a model (by its hash) is made for: machine, flags; needs no
+        """Return the target of a kernel for a model (given its hash): machine, flags; needs no
         compiler.
         """
 
@@ -93,40 +93,40 @@ class Backend(Protocol):
         """Compile a serialized model.
 
         Args:
-            content: The model; its weights are in it or are inputs of it.
-            target: Folder and name of the kernel's file, without a suffix. The name is lower-case
-                letters and digits, and no other kernel's.
+            content: The model; its weights are included or are inputs.
+            target: Folder and name of the kernel's file, without suffix. The name consists of
+                lower-case letters and digits, and is unique.
             seconds: Time limit.
 
         Raises:
-            CompileError: It is refused, takes too long, or the compiler dies.
+            CompileError: The model is rejected, or the compiler exceeds the time limit or crashes.
         """
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
-        """Write what becomes of a model on the way to a kernel, a file a stage.
+        """Write each stage of compiling a model to a kernel to a file.
 
         Raises:
             CompileError: As `compile`.
         """
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Return why a stored kernel with this key cannot be run here, or None if it can."""
+        """Return the reason why a stored kernel with this key cannot run here; None if it can."""
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """Return a kernel that can be called from any thread.
 
         Args:
-            kernel: It, with a file.
-            folder: The folder that its files are named from.
-            weights: Arrays for those of its inputs that are weights.
+            kernel: The kernel, with a file.
+            folder: The folder to which its file names are relative.
+            weights: Arrays of its weights.
 
         Raises:
-            CompileError: It does not load, or is another than is described.
+            CompileError: The kernel does not load, or does not match its description.
         """
 
 
 def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -> int:
-    """Return the bytes of all values of a kernel at some sizes, see `Kernel.memory`."""
+    """Return the bytes of all values of a kernel for given sizes, see `Kernel.memory`."""
     return sum(math.prod(n if isinstance(n, int) else sizes[n] for n in term) for term in memory)
 
 
@@ -151,7 +151,7 @@ def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], b
     Args:
         model: A component.
         backend: The backend's name, for the reasons.
-        takes: Whether the backend supports the type of an input or output.
+        takes: Returns whether the backend supports the type of an input or output.
     """
     reasons = [
         f"{backend} does not know {node.domain}::{node.op_type}"
@@ -166,26 +166,26 @@ def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], b
 
 
 def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
-    """Return a compiler's flags, with a user's options in the place of flags of the same name."""
+    """Return a compiler's flags, where a user's options replace flags of the same name."""
     given = {_name_of(option) for option in options}
     return [*(flag for flag in flags if _name_of(flag) not in given), *options]
 
 
 def _name_of(flag: str) -> str:
-    """-O0 and -O3 are one flag; so are --x=1 and -x=2."""
+    """Return the name of a flag: the same for -O0 and -O3, and for --x=1 and -x=2."""
     name = flag.lstrip("-").partition("=")[0]
     return "O" if name in ("O0", "O1", "O2", "O3") else name
 
 
 def create(name: str, options: Sequence[str] = ()) -> Backend:
-    """Return a backend by name: ours, or one that another package brings (``onnxfold.backends``).
+    """Return a backend by name: a built-in one, or one of another package (``onnxfold.backends``).
 
     Args:
         name: Its name.
-        options: For its compiler.
+        options: Options of its compiler.
 
     Raises:
-        UsageError: There is no backend of that name, it cannot be loaded, or takes no options.
+        UsageError: The backend does not exist, cannot be loaded, or accepts no options.
     """
     ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
@@ -197,7 +197,7 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
         kind = known[name].load()
         takes = bool(options) and bool(inspect.signature(kind).parameters)
         made: Backend = kind(tuple(options)) if takes else kind()
-    except Exception as error:  # whatever a stranger's module does when it is loaded
+    except Exception as error:  # any exception of an external module
         raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
     if options and not takes:
         raise UsageError(f"the backend {name!r} takes no options")
@@ -205,16 +205,15 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
 
 
 def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:
-    """Refuse a backend that there is not, and options that it does not take.
+    """Check that a backend exists and accepts options.
 
     Args:
         backend: The name.
-        options: For its compiler.
-        strict: Whether it must run everything.
+        options: Options of its compiler.
+        strict: Whether it must run all components.
 
     Raises:
-        UsageError: There is no backend of that name, or it compiles nothing and must, or is given
-            options.
+        UsageError: The backend does not exist, or is no compiler but is required or has options.
     """
     if backend in NOT_COMPILING and (strict or options):
         what = "there is no backend to insist on" if strict else "options are for one compiler"
@@ -227,16 +226,16 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
 
 
 def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:
-    """Warn that onnxruntime runs what a backend does not; or refuse it.
+    """Warn about components that stay with onnxruntime; raise an error if that is not allowed.
 
     Args:
-        backend: The backend that was asked for.
-        left: Components that it does not run, by the name of their first tensor: why not.
-        count: How many components there are.
-        strict: Whether it must run all of them.
+        backend: The selected backend.
+        left: Reasons for components that it does not run, by the name of their first tensor.
+        count: The number of all components.
+        strict: Whether it must run all components.
 
     Raises:
-        OnnxFoldError: It must, and does not.
+        OnnxFoldError: It must run all components, and does not.
     """
     if not left or backend in NOT_COMPILING:
         return

@@ -1,6 +1,6 @@
-"""IREE: MLIR ahead of time to a module for this machine's CPU, from pip wheels.
+"""IREE: compiles MLIR ahead of time for this machine's CPU; installed from pip wheels.
 
-The compiler can end the process it runs in, so that is another one.
+It runs in another process, as the compiler may crash.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FLAGS = (
 )
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
-"""Ops that IREE compiles to something else for some values. What it does not lower, it refuses."""
+"""Ops that IREE miscompiles for some values. It rejects ops that it cannot lower."""
 
 
 class Iree:
@@ -58,20 +58,20 @@ class Iree:
         self._flags = with_options(FLAGS, options)
 
     def missing(self) -> str | None:
-        """Return why nothing can be compiled here, or None."""
+        """Return the reason why IREE cannot compile here; None if it can."""
         for package in ("compiler", "runtime"):
             if not _version(f"iree-base-{package}"):
                 return f"iree-base-{package} is not installed (pip install onnxfold[iree])"
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return why the model is not given to the compiler; nothing if it is."""
+        """Return the reasons why the model cannot be compiled; empty if it can."""
         denied = dict.fromkeys(node.op_type for node in model.graph if node.op_type in DENIED)
         reasons = [f"IREE does not run {op}" for op in denied]
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return what a kernel is made of and for.
+        """Return the source and target of a kernel.
 
         Args:
             graph: Hash of the model.
@@ -99,7 +99,7 @@ class Iree:
         return sorted({*folder.iterdir()} - before)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Return why a stored kernel with this key cannot be run here, or None."""
+        """Return the reason why a stored kernel with this key cannot run here; None if it can."""
         here = target()
         if not here["iree"]:
             return "iree-base-runtime is not installed"
@@ -128,7 +128,7 @@ class Iree:
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
         dtypes = [np.dtype(getattr(ml_dtypes, name, name)) for name in kernel.dtypes]
-        lock = threading.Lock()  # calls from several threads run one after the other
+        lock = threading.Lock()  # calls from several threads are serialized
 
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]
@@ -136,7 +136,7 @@ class Iree:
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
                 results = [_to_host(result) for result in made]
-            return {  # IREE does not tell unsigned from signed integers
+            return {  # IREE does not distinguish signed and unsigned integers
                 name: result.view(dtype)
                 for name, result, dtype in zip(kernel.outputs, results, dtypes, strict=True)
             }
@@ -155,7 +155,7 @@ def _config() -> Any:
 
 
 def _to_host(result: Any) -> Array:
-    """Return the elements of a device's array. IREE's own view of them does not keep them alive."""
+    """Return the elements of a device's array, keeping it alive, which IREE's own view does not."""
     view = np.asarray(result.to_host())
     if not view.size:
         return view
@@ -174,14 +174,14 @@ def _to_device(array: Array) -> Any:
 
 @functools.cache
 def target() -> dict[str, str]:
-    """Return what a kernel depends on besides its model: versions and the CPU."""
+    """Return the versions and the CPU on which a kernel depends besides its model."""
     return {"iree": _version("iree-base-runtime"), "cpu": cpu_features()}
 
 
 def _takes(value: ir.Value) -> bool:
-    """Return whether it has the type: of the numbers that NumPy itself has, all but complex ones.
+    """Return whether the type of a value is supported: NumPy's own numbers except complex ones.
 
-    Results may be of bfloat16, too; operands are computed with another rounding.
+    Results may also be bfloat16; operands are rounded differently.
     """
     name = "undefined" if value.dtype is None else value.dtype.name.lower()
     if name in ("undefined", "bfloat16"):
@@ -201,7 +201,7 @@ def _version(package: str) -> str:
 
 
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Compile a serialized model, by "flags", to an IREE module."""
+    """Compile a serialized model, with "flags", to an IREE module."""
     from iree.compiler.api import Output, Session
 
     with Session() as session:
@@ -214,7 +214,7 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
 
 
 def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Write what becomes of a serialized model on the way to a module into "folder"."""
+    """Write the stages of compiling a serialized model to a module into "folder"."""
     from iree.compiler.api import Output, Session
 
     folder = Path(request["folder"])
@@ -234,7 +234,7 @@ def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None
     return None, []
 
 
-# Pipelines from IREE's own input stage; "builtin.module(...)" around them would do nothing.
+# Pipelines after IREE's own input stage; "builtin.module(...)" around them would have no effect.
 _STAGES = {
     "1-imported": "",
     "2-torch": "func.func(convert-torch-onnx-to-torch)",

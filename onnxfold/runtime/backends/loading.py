@@ -1,4 +1,4 @@
-"""Loading the kernels of a split model, looking at what they are called with, and trying them.
+"""Load the kernels of a split model, check their inputs, and try them.
 
 A process that only tries or calls kernels does not import onnx-ir.
 """
@@ -41,30 +41,30 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-_ENOUGH = 0.1  # seconds for a kernel and onnxruntime, after one run of each
+_ENOUGH = 0.1  # seconds of timing, after one run of the kernel and of onnxruntime
 
 
 class Loaded(NamedTuple):
-    """A kernel that can be run here."""
+    """A loaded kernel."""
 
     backend: str
     outputs: tuple[str, ...]
     hashes: tuple[str, ...]
-    """Of its files."""
+    """SHA-256 of its files."""
     run: Run
 
 
 def load_kernels(
     bundle: Bundle, backend: str
 ) -> tuple[dict[tuple[str, ...], Loaded], dict[str, str]]:
-    """Load the kernels of a split model that can be used here.
+    """Load the usable kernels of a split model.
 
     Args:
         bundle: The split model.
-        backend: Whose kernels; "auto" for all that are faster than onnxruntime.
+        backend: The backend of the kernels; "auto" for all that are faster than onnxruntime.
 
     Returns:
-        The kernels by their outputs, and by output name why there is none.
+        The kernels by their outputs, and the reasons for outputs without a kernel.
     """
     loaded: dict[tuple[str, ...], Loaded] = {}
     reasons: dict[str, str] = {}
@@ -72,7 +72,7 @@ def load_kernels(
     changed, hashes = None, bundle.manifest.hashes
     if any(k.files for k in kernels) and hashes.get(FOLD_FILE) not in (None, bundle.fold_hash):
         changed = f"{FOLD_FILE} is not the model that the kernels were made of"
-    fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for the weights, if kernels read any
+    fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for weights of kernels only
     for kernel in kernels:
         reason = kernel.reason or changed
         if reason is None and backend not in ("auto", kernel.backend):
@@ -122,20 +122,20 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
 def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Call a kernel and onnxruntime several times, and time the first calls.
 
-    Wrong code may end the process, so this is called in one of its own.
+    Miscompiled code may crash, so this is called in a separate process.
 
     Args:
-        request: The kernel as a dictionary, the folder that its files are named from, the file of
-            the same model, how often to call, and how many of the calls to time.
+        request: The kernel as a dictionary, the folder to which its file names are relative, the
+            file of the same model, the number of calls, and how many of them are timed.
         arrays: The kernel's weights, then its inputs for each call.
 
     Returns:
-        For each call that is timed, the seconds of the kernel and of onnxruntime; and for each call
-        the results of the kernel and of onnxruntime.
+        The seconds of the kernel and of onnxruntime for each timed call; and the results of both
+        for each call.
 
     Raises:
         CompileError: The kernel does not load.
-        Exception: It fails, or onnxruntime does not run the model.
+        Exception: The kernel fails, or onnxruntime does not run the model.
     """
     description, folder, model, count, timed = request
     kernel, given = Kernel.from_dict(description), iter(arrays)
@@ -158,10 +158,10 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
 def _times(
     kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], session: Any, feeds: Mapping[str, Any]
 ) -> list[float]:
-    """Return the shortest time of the kernel and of onnxruntime, in turns: other processes
-    disturb both.
+    """Return the minimum times of the kernel and of onnxruntime, whose runs alternate.
 
-    Each runs twice in its turn, as threads of the one before it may wait for work in a loop.
+    So other processes disturb both. Each runs twice in turn, as threads of the other one may still
+    be busy waiting.
     """
 
     def run_kernel() -> None:
@@ -185,17 +185,16 @@ def _times(
 
 
 def check_inputs(kernel: Kernel, values: Values) -> None:
-    """Refuse inputs that a kernel was not compiled for: its code does not look at them.
+    """Refuse inputs that a kernel was not compiled for, as its code has no checks.
 
     Args:
         kernel: The kernel.
         values: Arrays or onnxruntime's values by name.
 
     Raises:
-        Misfit: Element types, ranks or sizes are others, sizes of the same name differ, indices are
-            out of bounds, there are no elements (compiled code may divide by such a size), or all
-            values together take more memory than the machine has: compiled code does not notice
-            that it gets none.
+        Misfit: An element type, rank or size differs, symbolic dimensions are inconsistent, indices
+            are out of bounds, there are no elements (compiled code may divide by that size), or all
+            values together exceed the machine's memory: compiled code does not check allocations.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
@@ -223,7 +222,7 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
 
 
 def _shape(value: Feed, dtype: str) -> tuple[int, ...] | None:
-    """Return the shape of a tensor of this element type, None for everything else."""
+    """Return the shape of a tensor of this element type; None for other values."""
     if isinstance(value, np.ndarray):
         return value.shape if value.dtype.name == numpy_name(dtype) else None
     if not value.has_value() or value.data_type() != f"tensor({dtype})":

@@ -1,8 +1,8 @@
-"""onnx-mlir: MLIR ahead of time to a shared library, by its binary or its container image.
+"""onnx-mlir: compiles MLIR ahead of time to a shared library, by a binary or container image.
 
-A binary is looked for first (``ONNXFOLD_ONNX_MLIR``, then ``onnx-mlir`` on the PATH), then docker
-and podman (or ``ONNXFOLD_CONTAINER_ENGINE`` alone) with the image ``ONNXFOLD_ONNX_MLIR_IMAGE``.
-Images are never pulled here, and are run by their content's digest: what a tag names may change.
+First a binary is searched (``ONNXFOLD_ONNX_MLIR``, then ``onnx-mlir`` on the PATH), then docker and
+podman (or ``ONNXFOLD_CONTAINER_ENGINE`` alone) with the image ``ONNXFOLD_ONNX_MLIR_IMAGE``. Images
+are never pulled, and are run by their digest, as tags may change.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
 IMAGE = "ONNXFOLD_ONNX_MLIR_IMAGE"
 
 UPSTREAM_IMAGE = "ghcr.io/onnxmlir/onnx-mlir"
-"""Upstream publishes no versions: its "latest" is the newest state of the main branch."""
+"""The upstream image, which has no versions: "latest" is the current main branch."""
 
 MODEL = "model.onnx"
 
 STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
-"""What can be written on the way to a library, by the names of the files."""
+"""Flags of the stages of compilation, by the names of their files."""
 
 _ENGINES = ("docker", "podman")
-_SECONDS = 30.0  # for an engine or a binary to say what it is
+_SECONDS = 30.0  # limit for commands that query an engine or a binary
 
-_locks: dict[str, threading.Lock] = {}  # of all calls of a library, which a process loads once
+_locks: dict[str, threading.Lock] = {}  # by library, for all its calls
 
 
 @dataclass(frozen=True)
 class Tool:
-    """The compiler: a binary on this machine, or in an image that a container engine runs.
+    """The compiler: a binary, or a container image with an engine to run it.
 
     Attributes:
         program: Path of the binary, or of docker or podman.
-        version: Of the binary, which tells it from others.
+        version: Identifies a binary.
         image: The image by its digest; empty for a binary.
-        options: What this engine needs so that the files of a run are this user's, and so that its
-            memory is limited.
+        options: Options of the engine that give the files of a run to the current user, and limit
+            its memory.
     """
 
     program: str
@@ -73,27 +73,27 @@ class Tool:
 
     @property
     def identity(self) -> str:
-        """The image or the binary."""
+        """The image or the binary with its version."""
         return f"image {self.image}" if self.image else f"binary {self.version}"
 
     def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
-        """Return the command line. The image runs as this user, without network, with one folder.
+        """Return the command line: the image runs as this user, without network, with one folder.
 
         Args:
             folder: A `work_folder`, the working directory.
-            arguments: Those of the compiler.
-            name: Of the container.
+            arguments: Arguments of the compiler.
+            name: The name of the container.
         """
         if not self.image:
             return [self.program, *arguments]
         return [
             *(self.program, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
-            # the compiler is process 1 there, which ignores what would end others
+            # the compiler is process 1 of the container, which ignores other signals
             *("--stop-signal=KILL", "--sig-proxy=false"),
             *self.options,
             f"--mount=type=bind,source={folder},target={folder}",
             f"--workdir={folder}",
-            # the user's image starts the compiler, the developers' image a shell
+            # some images start the compiler by default, others a shell
             "--entrypoint=onnx-mlir",
             self.image,
             *arguments,
@@ -103,14 +103,14 @@ class Tool:
         """Run the compiler on files of a `work_folder`.
 
         Raises:
-            CompileError: It fails, crashes, or takes longer than ``seconds``.
+            CompileError: The compiler fails, crashes, or exceeds the time limit.
         """
         name = f"onnxfold-{secrets.token_hex(8)}"
         done = run_command(
             self.command(folder, arguments, name),
             seconds,
             folder=folder,
-            # but for the variable that the compiler takes more flags from
+            # without the variable that adds flags of the compiler
             environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
             removal=[self.program, "rm", "--force", name] if self.image else None,
         )
@@ -119,10 +119,10 @@ class Tool:
 
 
 def find_tool() -> Tool:
-    """Return the compiler.
+    """Find the compiler.
 
     Raises:
-        CompileError: There is none; it says what was looked for.
+        CompileError: There is no compiler; the message lists the searched places.
     """
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
@@ -130,7 +130,7 @@ def find_tool() -> Tool:
         if named:
             raise CompileError(f"{BINARY} is no program: {named}")
         return _container()
-    path = os.path.abspath(path)  # it runs in another folder
+    path = os.path.abspath(path)  # it runs in another working directory
     try:
         version = " ".join(_ask([path, "--version"]).split())
     except CompileError as error:
@@ -168,16 +168,16 @@ def _container() -> Tool:
 
 
 def _options(engine: str) -> tuple[str, ...]:
-    """Options by which what runs in a container is this user, and may use a folder and memory."""
+    """Return engine options for the current user, access to a folder, and limited memory."""
     here = f"--user={os.getuid()}:{os.getgid()}"
     if Path(engine).name.startswith("podman"):
-        # without root it gives a container other ids; where SELinux rules, the folder has a label;
-        # a container has the limits of the client, and not everywhere limits of its own
+        # a rootless engine maps user ids; SELinux requires labels for folders; containers inherit
+        # the limits of the client, and do not support their own everywhere
         keep = ["--userns=keep-id"] if os.getuid() else []
         return (*keep, "--security-opt=label=disable", here)
     memory = f"--memory={memory_limit()}"
     if os.getuid():
-        # a docker without root calls its user root
+        # a rootless docker maps the current user to root
         with contextlib.suppress(CompileError):
             if "rootless" in _ask([engine, "info", "--format={{.SecurityOptions}}"]):
                 return (memory, "--user=0:0")
@@ -185,10 +185,10 @@ def _options(engine: str) -> tuple[str, ...]:
 
 
 def _ask(command: Sequence[str]) -> str:
-    """Return what a command prints.
+    """Return the output of a command.
 
     Raises:
-        CompileError: It does not run, or fails.
+        CompileError: The command does not run, or fails.
     """
     done = run_command(command, _SECONDS, what="the answer")
     if done.returncode:
@@ -198,13 +198,13 @@ def _ask(command: Sequence[str]) -> str:
 
 
 def flags(machine: str = "", cpu: str | None = None) -> list[str]:
-    """Flags of every compilation.
+    """Return the flags of every compilation.
 
-    Constants are not computed by the compiler: it keeps intermediate results in 64 bits, and so
-    gets other bits than a runtime. Its only architecture for an x86 is "x86-64": others end in an
-    error, none in code without vectors. What float16 is converted by without an instruction for it
-    depends on which libraries a process has loaded. Code that checks inputs is left out, because
-    the compiler dies of bfloat16 there: `Library.call` checks them.
+    The compiler must not fold constants: its intermediate results have 64 bits, so bits differ from
+    those of a runtime. For x86, the only architecture it accepts is "x86-64"; without one, the code
+    is not vectorized. The conversion of float16 without a CPU instruction depends on the libraries
+    loaded by the process. Code that checks inputs is disabled, as the compiler crashes on bfloat16
+    there: `Library.call` checks them.
     """
     target = []
     if (machine or platform.machine()) in ("x86_64", "AMD64"):
@@ -214,9 +214,7 @@ def flags(machine: str = "", cpu: str | None = None) -> list[str]:
 
 
 def library_arguments(folder: Path, name: str, given: Sequence[str]) -> list[str]:
-    """Return the arguments for a shared library ``NAME.so``; the name is the tag of its symbols,
-    too.
-    """
+    """Return the arguments for a shared library ``NAME.so``, whose symbols have the name as tag."""
     output = ["--EmitLib", f"--tag={name}", "-o", str(folder / name)]
     return [*given, *output, str(folder / MODEL)]
 
@@ -241,7 +239,7 @@ class OnnxMlir:
         return find_tool()
 
     def missing(self) -> str | None:
-        """Return why nothing can be compiled here, or None."""
+        """Return the reason why onnx-mlir cannot compile here; None if it can."""
         try:
             self._tool  # noqa: B018  looks for it
         except CompileError as error:
@@ -249,24 +247,24 @@ class OnnxMlir:
         return None
 
     def maker(self) -> str:
-        """Return the binary or the image."""
+        """Return the identity of the binary or the image."""
         return self._tool.identity
 
     def supported(self, model: Any) -> list[str]:
-        """Return why the model is not given to the compiler; nothing if it is.
+        """Return the reasons why the model cannot be compiled; empty if it can.
 
-        The compiler itself says which ops it lowers, and the check which it lowers wrongly.
+        The compiler rejects ops that it cannot lower; miscompiled ops are found by the check.
         """
-        import onnx_ir as ir  # which who runs a kernel need not have
+        import onnx_ir as ir  # not needed to run kernels
 
         taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
-        taken -= {ir.DataType.INT4, ir.DataType.UINT4}  # the compiler has none
+        taken -= {ir.DataType.INT4, ir.DataType.UINT4}  # not supported by the compiler
         return reasons_against(model, self.name, lambda value: value.dtype in taken)
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the model, the kind of machine, its CPU, the flags.
+        """Return the source and target of a kernel: model, machine, CPU, and flags.
 
-        Of the CPU it is the level, and all that it has if options say what to compile for.
+        The CPU is its level, or all its features if the options select a target.
         """
         return {
             "graph": graph,
@@ -295,7 +293,7 @@ class OnnxMlir:
     def _made(
         self, content: bytes, arguments: Any, name: str, suffix: str, to: Path, seconds: float
     ) -> Path:
-        """Have the tool write a file from a model, and move it to a folder."""
+        """Write a file from a model with the compiler, and move it to a folder."""
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
             self._tool.run(folder, arguments(folder, name, self._flags), seconds)
@@ -305,7 +303,7 @@ class OnnxMlir:
             return Path(shutil.move(made, to / f"{name}{made.suffix}"))
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
-        """Return why a stored kernel with this key cannot be run here, or None."""
+        """Return the reason why a stored kernel with this key cannot run here; None if it can."""
         if key.get("machine") != _machine():
             return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
         if key.get("cpu", "") not in ("", cpu_level(), cpu_features()):
@@ -322,7 +320,7 @@ class OnnxMlir:
         library = Library(file)
         library.require(kernel.function)
         fixed = [np.asarray(weights[name]) for name in kernel.weights]
-        # whether its functions may run at the same time is promised nowhere
+        # functions are not documented to be thread-safe
         lock = _locks.setdefault(str(file), threading.Lock())
 
         def run(values: Values) -> dict[str, Any]:

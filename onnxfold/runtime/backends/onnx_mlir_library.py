@@ -1,13 +1,13 @@
-"""Calling a library that onnx-mlir made: its documented C API, through ctypes.
+"""Call libraries compiled by onnx-mlir through their documented C API with ctypes.
 
-Who owns what:
+Ownership of memory:
 
-- A tensor made for an input does not own its elements: the array is kept until the call is over.
-- The list that a call returns owns its tensors, and those own their elements unless they say
-  otherwise. Outputs are arrays on these elements: as long as one lives, so do the list and the
-  library, and when the last is gone the list is destroyed.
-- Two outputs can be the same memory, and both claim to own it: the second claim is taken back.
-- Elements that no tensor owns are the library's own or an input's; such outputs are copied.
+- An input tensor does not own its elements: the array is kept until the call returns.
+- The list of results owns its tensors, and these own their elements unless marked otherwise.
+  Outputs are arrays on these elements, and keep the list and the library alive. The list is
+  destroyed with the last of them.
+- Two outputs can share memory that both own: the ownership of the second one is revoked.
+- Elements without an owner belong to the library or an input; such outputs are copied.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ DTYPES: dict[int, np.dtype[Any]] = {
         (21, ml_dtypes.int4),
     )
 }
-"""Element types by their numbers in the API, which are ONNX's up to 19; those of 4 bits take a byte
-each. Strings (8) are pointers to memory whose owner the API does not tell."""
+"""Element types by their numbers in the API, which are those of ONNX up to 19; 4-bit types take a
+byte each. Strings (8) are pointers to memory with an unknown owner."""
 
 NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
 
 
 class LibraryError(CompileError):
-    """A library does not load, or a call of it fails."""
+    """A library does not load, or a call fails."""
 
 
 class Library:
-    """A shared library that onnx-mlir made. Calls may come from several threads.
+    """A shared library compiled by onnx-mlir, which several threads may call.
 
     Args:
         path: The library.
 
     Raises:
-        LibraryError: It does not load, or is not such a library.
+        LibraryError: The file does not load, or is not such a library.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -85,7 +85,7 @@ class Library:
         path = Path(path).absolute()
         if not path.is_file():
             raise LibraryError(f"{path.name}: {os.strerror(errno.ENOENT)}")
-        try:  # all its symbols at once, and none of them visible to others
+        try:  # resolve all symbols now, and hide them from other libraries
             mode = os.RTLD_NOW | os.RTLD_LOCAL
             self._library = ctypes.CDLL(str(path), mode=mode, use_errno=True)
         except OSError as error:
@@ -95,23 +95,23 @@ class Library:
             self._declare(name, result, arguments)
 
     def __del__(self) -> None:
-        """Unload it: nothing of it is in use any more."""
+        """Unload the library, which is unused now."""
         if self._library is not None:
             dlclose(self._library._handle)
 
     def require(self, entry: str) -> None:
-        """Raise LibraryError unless there is such a function."""
+        """Raise LibraryError unless the library has a function."""
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
         """Call a function.
 
         Args:
-            entry: Its name.
-            arrays: The inputs in order, of the types and sizes that it was compiled for.
+            entry: The name of the function.
+            arrays: The inputs in order, of the types and sizes it was compiled for.
 
         Returns:
-            The outputs, on the memory in which the library made them.
+            The outputs, as views of the library's memory.
 
         Raises:
             LibraryError: The function fails.
@@ -140,10 +140,10 @@ class Library:
 
 
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
-    """Return the list of tensors that a function is given, on the arrays' memory; to be destroyed.
+    """Return a list of input tensors on the memory of arrays; the caller must destroy it.
 
     Raises:
-        LibraryError: There is no memory for it.
+        LibraryError: There is not enough memory.
     """
     tensors = []
     for array in arrays:
@@ -160,7 +160,7 @@ def _input_list(api: Any, arrays: Sequence[Array]) -> int:
 
 
 class _OutputList:
-    """The list of tensors that a function returned; destroyed when no array is on it any more."""
+    """The list of tensors returned by a function, destroyed when no array refers to it any more."""
 
     def __init__(self, owner: Library, library: Any, pointer: int) -> None:
         self._owner = owner
@@ -171,7 +171,7 @@ class _OutputList:
         self._api.omTensorListDestroy(self._pointer)
 
     def arrays(self, foreign: set[int]) -> list[Array]:
-        """Return the outputs; elements at a foreign address belong to an input."""
+        """Return the outputs; elements at an address in ``foreign`` belong to an input."""
         api = self._api
         owned: set[int] = set()
         found = []
@@ -201,7 +201,7 @@ class _OutputList:
         span = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
         address = api.omTensorGetDataPtr(tensor)
         memory: Any = (ctypes.c_ubyte * (span * dtype.itemsize)).from_address(address)
-        memory.owner = self  # through it, the array keeps the list
+        memory.owner = self  # keeps the list alive
         steps = [s * dtype.itemsize for s in strides]
         array: Array = np.ndarray(shape, dtype, memory, strides=steps)
         return array if owned else array.copy()

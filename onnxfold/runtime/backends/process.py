@@ -1,4 +1,4 @@
-"""Running compilers and kernels in other processes: they crash, hang and say why."""
+"""Run compilers and kernels in other processes, as they may crash or hang."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfold.memory import memory_of_the_machine
 from onnxfold.runtime.backends.base import CompileError
 
 Progress = Callable[[str, int, int], None]
-"""Called with a stage, the work done and all work of the stage."""
+"""Called with a stage, the completed work and all work of the stage."""
 
 _TELLING = re.compile(
     "error|assertion|unreachable|terminate called"
@@ -25,10 +25,10 @@ _TELLING = re.compile(
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """A folder among the temporary files, gone at the end; what dead processes left goes now.
+    """Provide a temporary folder, removed at the end; remove those of killed processes.
 
     Raises:
-        CompileError: Something cannot be written there.
+        CompileError: The folder cannot be written.
     """
     try:
         with files.scratch_folder("compile") as name:
@@ -40,16 +40,16 @@ def work_folder() -> Iterator[Path]:
 def run_command(
     command: Sequence[str], seconds: float, *, what: str = "the compiler", **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command, each process of which may have `memory_limit`.
+    """Run a command with `memory_limit` for each process.
 
     Args:
         command: The command line.
         seconds: Time limit.
-        what: What runs there, for messages.
-        options: Others of `isolated.run_command`.
+        what: The name of the command in messages.
+        options: Further arguments of `isolated.run_command`.
 
     Raises:
-        CompileError: It cannot be started, takes longer than ``seconds``, or is ended by others.
+        CompileError: The command cannot be started, exceeds the time limit, or is killed.
     """
     with _told(what, seconds):
         memory = memory_limit()
@@ -64,10 +64,10 @@ def run_function(
     *,
     what: str = "the compiler",
 ) -> tuple[Any, list[Any]]:
-    """Run a function, see `isolated.run`. Each process may have `memory_limit`.
+    """Run a function, see `isolated.run`, with `memory_limit` for each process.
 
     Raises:
-        CompileError: It fails, crashes, or takes longer than ``seconds``.
+        CompileError: The function fails, crashes, or exceeds the time limit.
     """
     with _told(what, seconds):
         return isolated.run(function, request, arrays, seconds=seconds, memory=memory_limit())
@@ -75,7 +75,7 @@ def run_function(
 
 @contextlib.contextmanager
 def _told(what: str, seconds: float) -> Iterator[None]:
-    """Make an error of a compiler of what went wrong in its process."""
+    """Turn failures of a process into a CompileError."""
     try:
         yield
     except isolated.Failure as failure:
@@ -88,24 +88,24 @@ def _told(what: str, seconds: float) -> Iterator[None]:
 
 
 def memory_limit() -> int:
-    """Return the bytes that one process of a compilation may take: half of what the machine has."""
+    """Return the memory limit of a compilation process in bytes: half of the machine's memory."""
     return memory_of_the_machine() // 2
 
 
 def ending(code: int, text: str) -> str:
-    """Return how a program ended, by its exit code (-n or 128 + n for signal n) and output."""
+    """Return a description of a program's exit code (-n or 128 + n for signal n) and output."""
     number = -code if code < 0 else code - 128
     how = f"crashed (signal {number})" if number > 0 else f"failed (exit code {code})"
     return f"{how}: {reason_in(text)}".removesuffix(": ")
 
 
 def reason_in(text: str) -> str:
-    """Return the line of a program's output that says what is wrong, or its first line."""
+    """Return the error line of a program's output, or its first line."""
     lines = [line for line in text.splitlines() if line.strip()]
     return one_line(next(filter(_TELLING.search, lines), *lines[:1] or [""]))
 
 
 def one_line(text: str) -> str:
-    """Return a message without line breaks and file positions, cut to a readable length."""
+    """Return a message without line breaks and file positions, shortened to 200 characters."""
     text = re.sub(r"^.*?(error:\s*|(?=Assertion ))", "", " ".join(text.split()))
     return text if len(text) <= 200 else text[:197] + "..."

@@ -1,1 +1,1 @@
-"""Split models: what describes them, their folder on the disk, and opening their parts."""
+"""Split models: their manifest, their folder on the disk, and sessions on their parts."""

@@ -31,12 +31,12 @@ Version = tuple[int, int]
 class Bundle:
     """A split model; threads may use it at the same time.
 
-    A part of it is called as its file is: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
+    A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
 
     Args:
-        folder: Where its files are.
-        manifest: What it consists of.
-        read: The manifest's file, and which one it was; None for a bundle that is being written.
+        folder: The folder of its files.
+        manifest: The manifest.
+        read: The path and version of the manifest file; None for a bundle that is being written.
     """
 
     def __init__(
@@ -58,13 +58,13 @@ class Bundle:
 
     @cached_property
     def fold_hash(self) -> str:
-        """SHA-256 of runtime_fold, by which cached tensors are known.
+        """SHA-256 of runtime_fold, a part of the keys of cached tensors.
 
-        It is that of the file as it is; the manifest's is of the one that kernels were made of. The
-        file is read only if there are kernels, or if it is younger than the manifest.
+        It is computed from the current file; the manifest has that of the kernels' source. The file
+        is read only if there are kernels, or if it is newer than the manifest.
 
         Raises:
-            ModelError: It cannot be read.
+            ModelError: The file cannot be read.
         """
         known = self.manifest.hashes.get(FOLD_FILE)
         try:
@@ -77,10 +77,10 @@ class Bundle:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
 
     def load(self, part: str) -> ir.Model:
-        """Return a part as a model, to be changed.
+        """Load a part as a model that may be changed.
 
         Raises:
-            ModelError: It is damaged, or belongs to another bundle.
+            ModelError: The part is damaged, or belongs to another bundle.
         """
         from onnxfold import storage
 
@@ -92,18 +92,18 @@ class Bundle:
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """Return a session of onnxruntime on a part.
+        """Open an onnxruntime session on a part.
 
         Raises:
-            ModelError: It is damaged, or belongs to another bundle.
+            ModelError: The part is damaged, or belongs to another bundle.
         """
         self._check()
         path = self.folder / part
         try:
             session = open_session(path, options, providers)
-        except (TypeError, ValueError):  # of the arguments
+        except (TypeError, ValueError):  # invalid arguments
             raise
-        except Exception as error:  # onnxruntime raises many classes without a common base
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
             reason = f"onnxruntime does not open it: {message_of(error)}"
             raise ModelError(reason, file=path) from error
         inputs = (*session.get_inputs(), *session.get_overridable_initializers())
@@ -111,16 +111,16 @@ class Bundle:
         return session
 
     def _check(self) -> None:
-        """See that the files are those of the manifest that was read.
+        """Check that the manifest file is the one that was read.
 
         Raises:
-            ModelError: Another bundle has taken the place of this one.
+            ModelError: The bundle has been replaced.
         """
         if self._read is not None and _version(self._read[0]) != self._read[1]:
             raise ModelError("the bundle has been replaced; open it again", file=self._read[0])
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """See that a part is the one that the manifest describes."""
+        """Check that the inputs or outputs of a part are those of the manifest."""
         self._check()
         what, found, known = "inputs", inputs, {*self.manifest.entry_inputs}
         if part != ENTRY_FILE:
@@ -149,9 +149,9 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
     try:
         _finish(file.parent)
         version = _version(file)
-        own = Path(os.path.abspath(file))  # what is opened later may be so from another folder
+        own = Path(os.path.abspath(file))  # the working directory may change later
         document = _document(file)
-        if _finish(file.parent):  # another bundle has just taken its place
+        if _finish(file.parent):  # another bundle has replaced this one meanwhile
             return open_bundle(path)
         return Bundle(own.parent, Manifest.from_dict(document), (own, version))
     except OSError as error:
@@ -161,7 +161,7 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
 
 
 def _finish(folder: Path) -> bool:
-    """Have a bundle put in place whose writer is at it, or was killed; False if there is none."""
+    """Finish or await the interrupted replacement of a bundle; False if there is none."""
     if not (folder / COMMITTED).is_dir():
         return False
     from onnxfold.runtime.bundles.staging import finish
@@ -185,7 +185,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 
 def _version(file: Path) -> Version:
-    """Return what tells a file from one that has taken its place; -1 if there is none."""
+    """Return the version of a file, which changes when it is replaced; -1 if there is no file."""
     try:
         status = file.stat()
     except OSError:
@@ -194,19 +194,19 @@ def _version(file: Path) -> Version:
 
 
 def hash_model(path: Path) -> str:
-    """SHA-256 of a model with its data file of the usual name, in hexadecimal."""
+    """Return the SHA-256 of a model with its data file of the usual name, in hexadecimal."""
     parts = [hash_file(file) for file in _files_of(path)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Return a model, and its data file of the usual name if there is one."""
+    """Return the paths of a model and of its data file of the usual name, if there is one."""
     data = path.with_name(path.name + ".data")
     return [path, data] if data.exists() else [path]
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):

@@ -1,9 +1,8 @@
-"""A split model that is not written: its parts are in memory, their weights where the source is.
+"""A split model in memory, whose weights stay in the files of the source.
 
-onnxruntime maps the weights in their files. It is given a model without its weights, and for each
-of these a file and an offset: of the file that it was read from, or of a scratch file for what was
-computed or is not aligned where it lies. What onnxruntime uses as it is, it has in memory only as
-pages of those files.
+onnxruntime maps the weights in their files. It receives a model without its weights, and for each
+weight a file and an offset: those of the source, or of a scratch file for computed or misaligned
+weights. Weights that onnxruntime uses unchanged are in memory only as pages of those files.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ from onnxfold.storage.writer import Writer
 if TYPE_CHECKING:
     import onnxruntime
 
-# onnxruntime refuses data outside of the folder that it is told: so that is the one of everything.
+# onnxruntime refuses data outside of a folder that it is given; the root contains all files.
 _ROOT = "/"
 
-# onnxruntime allocates at multiples of this many bytes. What lies at other places of a file is
-# copied to memory: there, sums in SIMD registers would be added up in another order, or slowly.
+# Memory of onnxruntime is aligned to this many bytes. Weights at other offsets of a file are
+# copied: at them, SIMD code would add up sums in another order, or be slow.
 _ALIGNMENT = 64
 
 _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "com.microsoft")
-"""The domains of onnxruntime's own ops; custom ops have others, ai.onnx.contrib among them."""
+"""The domains of onnxruntime's own ops; ai.onnx.contrib and others are domains of custom ops."""
 
 
 class InMemory(Bundle):
-    """What a bundle is on the disk, without a disk.
+    """A bundle without a folder.
 
     Args:
-        manifest: What it consists of.
+        manifest: The manifest.
         entry: The model that runs every time.
         fold: The model that makes the cached tensors; None if nothing is cached.
 
@@ -62,12 +61,12 @@ class InMemory(Bundle):
         self.manifest = manifest
         self.parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
         for model in self.parts.values():
-            _refer_to_files(model)  # other files may be there when it is opened
-        self._lock = threading.Lock()  # a model that is being serialized is of use to nobody else
+            _refer_to_files(model)  # the files may be replaced before it is opened
+        self._lock = threading.Lock()  # a model cannot be used while it is serialized
 
     @functools.cached_property
     def folder(self) -> Path:  # type: ignore[override]
-        """A folder for kernels, which are files; it goes with this object."""
+        """A temporary folder for compiled kernels, which is removed with this object."""
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(files.scratch_folder("session"))
             weakref.finalize(self, stack.pop_all().close)
@@ -88,14 +87,14 @@ class InMemory(Bundle):
         return digest.hexdigest()
 
     def load(self, part: str) -> ir.Model:
-        """Return a part as a model, to be changed."""
+        """Return a copy of a part that may be changed."""
         with self._lock:
             return self.parts[part].clone()
 
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """Return a session of onnxruntime on a part."""
+        """Open an onnxruntime session on a part."""
         with self._lock:
             return open_model(self.parts[part], options, providers)
 
@@ -105,16 +104,16 @@ def open_model(
 ) -> onnxruntime.InferenceSession:
     """Open a session on a model in memory; it needs neither the model nor its files afterwards.
 
-    A file that was replaced since the model was read is read through its mapping.
+    A file that was replaced after the model was read is read through its mapping.
 
     Args:
-        model: The model. No other thread may use it meanwhile.
+        model: The model, which no other thread may use meanwhile.
         options: Session options; unchanged.
         providers: Execution providers, as onnxruntime takes them.
 
     Raises:
-        OnnxFoldError: There is no room for computed weights, or the model cannot be serialized.
-        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+        OnnxFoldError: The disk is full, or the model cannot be serialized.
+        Exception: onnxruntime refuses the model; its exceptions have no common base class.
     """
     if options is None or not options.optimized_model_filepath:
         try:
@@ -126,8 +125,8 @@ def open_model(
             has_library = options is not None and has_custom_ops(model)
             if names == {*CPU} and not has_library:
                 raise
-    # A file that onnxruntime writes would refer to the weights by name; a provider may read files
-    # by itself; and a copy of the options has no libraries of custom ops.
+    # A file written by onnxruntime would refer to the weights by name; a provider may open files
+    # itself; and a copy of the options lacks the libraries of custom ops.
     with files.scratch_folder("session") as folder:
         path = os.path.join(folder, "model.onnx")
         storage.save(model, path, fsync=False)
@@ -152,10 +151,10 @@ def _by_reference(
         session = failure = None
         try:
             session = open_session(content, with_data_below(_ROOT, options), providers)
-        except Exception as error:  # onnxruntime raises many classes without a common base
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
             failure = error
         if not all(file.is_at(_ROOT + location) for location, file in used.items()):
-            # a file was replaced while onnxruntime opened it by name; it is still mapped
+            # a file was replaced while onnxruntime opened it; the old one is still mapped
             return _by_reference(model, options, providers)
         if failure is not None:
             raise failure
@@ -167,11 +166,11 @@ def _by_reference(
 def _scratch_file(plan: FilePlan) -> Iterator[str]:
     """Write a temporary file, which is removed at the end; return its real path.
 
-    The system keeps the content as long as onnxruntime has it mapped: it maps the weights that it
-    uses as they are, and releases those that it has rearranged.
+    onnxruntime keeps the file mapped for weights that it uses unchanged, and releases those that it
+    rearranges.
 
     Raises:
-        OnnxFoldError: There is no room for it.
+        OnnxFoldError: The disk has no space for it.
     """
     with files.scratch_folder("weights") as folder:
         path = os.path.join(folder, "w")
@@ -194,12 +193,12 @@ def has_custom_ops(model: ir.Model) -> bool:
 
 
 def _refer_to_files(model: ir.Model) -> None:
-    """Replace initializers that are bytes of a file by tensors of that file, as it is now."""
+    """Replace initializers backed by a file by tensors of the current content of that file."""
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             tensor = value.const_value
             if tensor is not None and not isinstance(tensor, (ViewTensor, SharedExternalTensor)):
-                # another shape of such a tensor, or one that finds its file when it is read
+                # a reshaped tensor of a file, or one that opens its file when it is read
                 span = span_of(tensor)
                 if span is not None:
                     value.const_value = _at(span, tensor)
@@ -211,9 +210,9 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
-    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps.
+    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps, too.
 
-    So what the model was made of can be freed, and both have the same pages.
+    This frees their memory.
     """
     places = {id(place.tensor): place for place in (data.tensors if data else ())}
     for graph in all_graphs(model) if places else ():
@@ -225,7 +224,7 @@ def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
 
 
 def _content(plan: FilePlan) -> bytes:
-    """Return the model as it would be in a file."""
+    """Return the bytes of the model file."""
     parts = dict(plan.literals)
     parts.update((place.offset, place.tensor.tobytes()) for place in plan.tensors)
     return b"".join(parts[offset] for offset in sorted(parts))

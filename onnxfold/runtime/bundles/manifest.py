@@ -1,4 +1,4 @@
-"""The manifest: what a split model consists of, and how that is written as JSON."""
+"""The manifest, which describes a split model, and its JSON form."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from typing import Any, get_args, get_origin, get_type_hints
 from onnxfold.onnxruntime_sessions import numpy_name
 
 FORMAT = 1
-"""A manifest of another one is refused."""
+"""The format of manifests; others are refused."""
 
 MANIFEST = "manifest.json"
 ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
-"""A folder with the files of a bundle that are to be moved to their places, see `staging`."""
+"""A folder with committed files of a bundle that still have to be moved, see `staging`."""
 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """A tensor at the border between caller, runtime_fold and entry."""
+    """A tensor that the caller, runtime_fold and entry exchange."""
 
     name: str
     dtype: str
-    """As ONNX calls it, in lower case: "float", "int64", "bfloat16"."""
+    """The name in ONNX in lower case: "float", "int64", "bfloat16"."""
     shape: list[int | str | None] | None = None
     nominal_bytes: int | None = None
-    """At the nominal sizes of symbolic dimensions."""
+    """The size at nominal sizes of symbolic dimensions."""
     optional: bool = False
     """Whether it has a default value."""
     rows: int | None = None
-    """Of indices: they are at least -rows, and less than rows."""
+    """For indices, the number of rows: they are at least -rows and less than rows."""
 
     def takes(self, shape: Sequence[int]) -> bool:
-        """Return whether it can have a shape."""
+        """Return whether a shape is allowed."""
         if self.shape is None:
             return True
         pairs = zip(self.shape, shape, strict=False)
@@ -60,60 +60,60 @@ class Weight:
 
     name: str
     parameter: str | None
-    """What PyTorch calls it, if that is known: "layers.0.q_proj.lora_A.default.weight"."""
+    """The name in PyTorch, if known: "layers.0.q_proj.lora_A.default.weight"."""
     transposed: bool = False
-    """Whether it is the transpose of what PyTorch has under that name."""
+    """Whether the weight is the transpose of the parameter in PyTorch."""
     scale: float | None = None
-    """The number that the product of an adapter's two factors is multiplied by; of the second."""
+    """For the second factor of an adapter, the number that their product is multiplied by."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Folded tensors that are made of the same runtime constants, and so change together."""
+    """Folded tensors of the same runtime constants, which change together."""
 
     constants: list[str]
     outputs: list[str]
     components: list[list[str]]
-    """The outputs by which of them share a node's result: each can be a kernel of its own."""
+    """The outputs, grouped by common nodes: each component can be compiled to a kernel."""
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """What a backend made of one component, or why it did not.
+    """The kernel that a backend compiled for a component, or the reason why it did not.
 
     Raises:
-        ValueError: One of its files would lie outside of the bundle.
+        ValueError: One of its files would be outside of the bundle.
     """
 
     backend: str
     outputs: list[str]
     inputs: list[str] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
-    """Initializers of runtime_fold that are inputs of the kernel, behind its own."""
+    """Initializers of runtime_fold that are the last inputs of the kernel."""
     file: str | None = None
-    """Below the bundle's folder; None if there is no kernel, and ``reason`` says why."""
+    """The path in the bundle; None if there is no kernel, with the reason in ``reason``."""
     function: str = ""
     dtypes: list[str] = field(default_factory=list)
-    """Of the outputs, as NumPy calls them."""
+    """The names in NumPy of the dtypes of the outputs."""
     key: dict[str, str] = field(default_factory=dict)
-    """What the kernel was made of and for: graph hash, versions, CPU features, flags."""
+    """The source and target of the kernel: graph hash, versions, CPU features, flags."""
     reason: str | None = None
     max_error: float | None = None
-    """Largest difference from onnxruntime in the one-time check, in units of what is allowed."""
+    """Largest difference from onnxruntime in the one-time check, as a multiple of the tolerance."""
     beside: list[str] = field(default_factory=list)
-    """Files that the kernel reads, in its folder."""
+    """Files in the same folder that the kernel reads."""
     seconds: float | None = None
-    """The shortest of several runs."""
+    """The minimum of several runs."""
     onnxruntime_seconds: float | None = None
-    """That of onnxruntime for the same, in turns with the kernel."""
+    """The same for onnxruntime; its runs and those of the kernel alternate."""
     timed_at: list[list[int]] | None = None
     """The shapes of the inputs in these runs."""
     hashes: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of its files by name: others are not loaded."""
+    """SHA-256 of its files by name; other files are not loaded."""
     takes: list[TensorInfo] = field(default_factory=list)
-    """What its inputs must be: sizes of the same name must be the same."""
+    """The types of its inputs; symbolic dimensions of the same name must be equal."""
     memory: list[list[int | str]] = field(default_factory=list)
-    """The bytes of all its values: a sum of products of numbers and sizes of these names."""
+    """The bytes of all its values: a sum of products of numbers and symbolic dimensions."""
 
     def __post_init__(self) -> None:
         for name in (self.file, *self.beside):
@@ -122,47 +122,47 @@ class Kernel:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Kernel:
-        """Return what ``dataclasses.asdict`` has made of one.
+        """Return a kernel from a dict of ``dataclasses.asdict``.
 
         Raises:
-            ValueError: Something is of another type, or a file lies outside of the bundle.
-            TypeError: A field is missing, or there is no such field.
+            ValueError: A value has another type, or a file is outside of the bundle.
+            TypeError: A field is missing or unknown.
         """
         kernel: Kernel = _read(cls, document, "kernel")
         return kernel
 
     @property
     def is_slower(self) -> bool:
-        """Whether onnxruntime is as fast, or faster."""
+        """Whether onnxruntime is at least as fast."""
         if self.seconds is None or self.onnxruntime_seconds is None:
             return False
         return self.seconds >= self.onnxruntime_seconds
 
     @property
     def files(self) -> list[str]:
-        """All its files; none if there is no kernel."""
+        """All its files; empty if there is no kernel."""
         return [] if self.file is None else [self.file, *self.beside]
 
 
 @dataclass(frozen=True)
 class Merge:
-    """A place where runtime constants can become part of other constants: an adapter of a weight.
+    """A place where runtime constants can be merged with other constants: an adapter with a weight.
 
-    ``value`` is then made of what varies and a constant that is computed once.
+    ``value`` is then computed from inputs and a constant that is computed once.
     """
 
     value: str
     nbytes: int
-    """Bytes that are cached for it, for each setting, at nominal sizes."""
+    """Nominal bytes cached for it, for each setting of the runtime constants."""
     nodes: int
-    """Nodes that entry does not run then."""
+    """Nodes that entry does not run after the merge."""
     reason: str | None = None
-    """Why it is not done; None if it is."""
+    """The reason why it was not merged; None if it was."""
 
 
 @dataclass(frozen=True)
 class StayingNode:
-    """A node that depends on runtime constants only but runs with entry, and why."""
+    """A node that depends on runtime constants only but stays in entry, with the reason."""
 
     node: str
     op: str
@@ -171,26 +171,24 @@ class StayingNode:
 
 @dataclass
 class Manifest:
-    """What is in a bundle.
+    """The contents of a bundle.
 
     Attributes:
-        runtime_constants: Inputs of the original that stay the same over many runs, and weights
-            that do so.
-        weights: Those that are weights.
-        ranks: The sizes that weights have in the file along dimensions that are dynamic: the ranks
-            of adapters, by the names of the dimensions.
-        merges: Where runtime constants become part of other constants, or could.
+        runtime_constants: Inputs and weights of the original that are the same over many runs.
+        weights: The weights among them.
+        ranks: The sizes in the file of dynamic dimensions of weights, the ranks of adapters, by the
+            names of the dimensions.
+        merges: The places where runtime constants were or could be merged with other constants.
         inputs: Names of the original's inputs, in order.
         outputs: Names of its outputs, in order.
         entry_inputs: Names of entry's inputs, cached tensors included.
-        cached: Results of runtime_fold that are inputs of entry.
-        groups: The same by the runtime constants that they depend on.
-        nodes: Nodes of the original, of entry and of runtime_fold.
-        kernels: What backends made of runtime_fold.
-        stays: Why nodes were not moved to runtime_fold.
-        versions: Of what made the bundle.
-        hashes: SHA-256 of runtime_fold by its file's name: what kernels were made of, and what
-            cached tensors are known by.
+        cached: Outputs of runtime_fold that are inputs of entry.
+        groups: The same, grouped by the runtime constants that they depend on.
+        nodes: Numbers of nodes of the original, of entry and of runtime_fold.
+        kernels: Compiled parts of runtime_fold.
+        stays: The nodes that could not be moved to runtime_fold, with the reasons.
+        versions: The versions of the programs that wrote the bundle.
+        hashes: SHA-256 of runtime_fold by file name, for kernels and the keys of cached tensors.
     """
 
     runtime_constants: list[TensorInfo]
@@ -221,18 +219,18 @@ class Manifest:
         return [names for group in self.groups for names in group.components]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the document that the manifest's file holds, with a digest of itself."""
+        """Return the content of the manifest file, including a digest of itself."""
         document = asdict(self)
         return {**document, "digest": _digest(document)}
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Manifest:
-        """Return what was written by `to_dict`.
+        """Return the manifest of a document that `to_dict` wrote.
 
         Raises:
-            ValueError: Something is of another type, a kernel lies outside of the bundle, or the
-                document was changed after it was written.
-            TypeError: A field is missing, or there is no such field.
+            ValueError: A value has another type, a kernel is outside of the bundle, or the document
+                was changed after it was written.
+            TypeError: A field is missing or unknown.
         """
         written = {name: value for name, value in document.items() if name != "digest"}
         manifest: Manifest = _read(cls, written, "manifest")
@@ -242,14 +240,12 @@ class Manifest:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """SHA-256 of a manifest as it is written."""
+    """Return the SHA-256 of a manifest as it is written."""
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def _read(kind: Any, value: Any, name: str) -> Any:
-    """Return what is written in JSON, as the type by which it is declared; or see
-    `Manifest.from_dict`.
-    """
+    """Return a JSON value converted to its declared type; raises like `Manifest.from_dict`."""
     parts = get_args(kind)
     if is_dataclass(kind) and isinstance(value, dict):
         kinds = get_type_hints(kind)

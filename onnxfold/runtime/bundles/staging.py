@@ -1,9 +1,9 @@
-"""Putting a bundle in place: its folder holds the old one or the new one, whatever happens.
+"""Replace a bundle atomically: its folder holds the old one or the new one.
 
-The files of a bundle are written into a new folder inside the bundle's. The commit is the rename of
-that folder. Its files are moved to their places then, the manifest first, by which readers of the
-old bundle notice. If the writer is killed, the next reader or writer moves the rest. Other files in
-the bundle's folder stay.
+The files of a bundle are written into a new folder inside of its folder. Renaming that folder is
+the commit. Then the files are moved to their places, the manifest first, so that readers of the old
+bundle detect the change. If the writer is killed, the next reader or writer moves the rest. Other
+files in the bundle's folder stay.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
 def check_source(model: ir.Model, folder: Path) -> None:
-    """See that a bundle does not take the place of the model that it is made of.
+    """Check that a bundle does not overwrite the model that it is made of.
 
     Raises:
-        UsageError: It would.
+        UsageError: It would overwrite the model.
     """
     sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
     for name in (*_MODELS, *_DATA):
@@ -53,16 +53,16 @@ def check_source(model: ir.Model, folder: Path) -> None:
 
 @contextlib.contextmanager
 def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path]:
-    """Make a folder for the files of a bundle, which take the place of the old ones at the end.
+    """Provide a folder for the files of a bundle, which replace the old ones at the end.
 
     Args:
-        folder: The bundle's own folder, which is made if it is not there, and locked meanwhile.
-        manifest: The new bundle's, as it is at the end.
-        fsync: Wait until the files are on the disk.
+        folder: The bundle's own folder, which is created if necessary, and locked meanwhile.
+        manifest: The manifest of the new bundle, which is written at the end.
+        fsync: Whether to wait until the files are on the disk.
 
     Raises:
-        UsageError: The bundle would take the place of something else.
-        OSError: Among others when the disk is full; the old bundle or the new one is there.
+        UsageError: The bundle would overwrite something else.
+        OSError: The disk is full, among others; the old or the new bundle is complete.
     """
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():
@@ -92,7 +92,7 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
             _finish(folder, fsync=fsync)
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # something is in it
+            with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
 
 
@@ -119,7 +119,7 @@ def _finish(folder: Path, *, fsync: bool) -> None:
         os.replace(new / name, folder / name)
     if fsync:
         _sync(folder, [])
-    # files of the bundle that was there before, which the manifest does not name
+    # files of the old bundle that the manifest does not name
     manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     named = {ENTRY_FILE, *([FOLD_FILE] if manifest.groups else [])}
     for model in named & {*os.listdir(folder)}:
@@ -139,7 +139,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _sync(folder: Path, paths: list[Path]) -> None:
-    """Wait until files, and the names in a folder and that of its kernels, are on the disk."""
+    """Wait until files and the entries of a folder, and of its kernels' folder, are on the disk."""
     for path in paths:
         with open(path, "rb") as file:
             os.fsync(file.fileno())

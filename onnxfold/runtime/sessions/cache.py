@@ -29,6 +29,7 @@ from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features, give_back_freed
 from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
+from onnxfold.signatures import checked
 from onnxfold.user_caches import put, touch
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class FoldCache:
         OnnxFoldError: The folder cannot be made.
     """
 
+    @checked
     def __init__(
         self,
         folder: str | os.PathLike[str] | None = None,

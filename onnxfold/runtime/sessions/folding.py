@@ -1,7 +1,7 @@
-"""Folding for a session: the values of its runtime constants, and running runtime_fold on them.
+"""Run runtime_fold for a session, and compare the values of its runtime constants.
 
-Values are told from those before. runtime_fold runs group by group, on the kernels there are and on
-onnxruntime otherwise.
+Changed values are detected by comparison. runtime_fold runs group by group, on compiled kernels
+where they exist and on onnxruntime otherwise.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-_memcmp = c_library().memcmp  # at the speed of memory, while other threads run
+_memcmp = c_library().memcmp  # fast, and without holding the GIL
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Given:
-    """The value of a runtime constant, with the content that it had when it was given.
+    """The value of a runtime constant, with its content at the time when it was set.
 
-    An array that cannot be written to, down to the owner of its memory, is known by its identity.
-    Everything else is copied, and later values are compared with the copy, bit for bit.
+    An array that is read-only, down to the owner of its memory, is compared by identity. Other
+    values are copied, and later values are compared with the copy bit by bit.
 
     Args:
         info: The runtime constant.
         value: An array or an ``OrtValue``.
-        copies: Whether to copy what can be filled anew; without, it must not change.
+        copies: Whether to copy writable values; without a copy, the value must not change.
 
     Attributes:
-        value: The value that was given, or its copy.
-        feed: The same as onnxruntime's value.
+        value: The value that was set, or its copy.
+        feed: The same as a value of onnxruntime.
 
     Raises:
         UsageError: The constant cannot have this value.
@@ -72,11 +72,11 @@ class Given:
             self._is_fixed = is_fixed(value)
             if copies and isinstance(value, np.ndarray) and not self._is_fixed:
                 value = np.array(value, order="C")
-            elif copies and has_numbers(value):  # else it is not in the CPU's memory
+            elif copies and has_numbers(value):  # others are not in the CPU's memory
                 value = ort_copy(value)
             self.value = value
             self.feed = ort_value(self.value)
-            if not self.feed.has_value():  # its type would end the process
+            if not self.feed.has_value():  # reading its type would end the process
                 raise UsageError("it has no value")
         except UsageError as error:
             raise UsageError(f"runtime constant {info.name!r}: {error}") from None
@@ -87,10 +87,10 @@ class Given:
             raise UsageError(f"runtime constant {info.name!r} is {info}, not {given}")
 
     def is_same(self, value: Feed) -> bool:
-        """Return whether a value that is given now has the same type, shape and bits."""
+        """Return whether another value has the same type, shape and bits."""
         if self._is_fixed:
             if not is_fixed(self.value):
-                return False  # it may have been filled anew, and there is no copy
+                return False  # it may have been overwritten, and there is no copy
             if value is self.value:
                 return True
         mine, other = _elements(self.value), _elements(value)
@@ -102,7 +102,7 @@ class Given:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """SHA-256 of type, shape and elements, which are in the CPU's memory."""
+        """SHA-256 of type, shape and elements; the value must be in the CPU's memory."""
         elements = _elements(self.feed)
         digest = hashlib.sha256(f"{self.feed.data_type()}{elements.shape}".encode())
         if is_text(elements):
@@ -113,7 +113,7 @@ class Given:
 
 
 def is_fixed(value: Feed) -> bool:
-    """Return whether an array cannot be written to: it and every array that it is a view of."""
+    """Return whether an array is read-only, including every array that it is a view of."""
     while isinstance(value, np.ndarray):
         if value.flags.writeable:
             return False
@@ -124,10 +124,10 @@ def is_fixed(value: Feed) -> bool:
 
 
 def _elements(value: Feed) -> Array:
-    """Return the elements of a value as a contiguous array, on the same memory where possible.
+    """Return the elements of a value as a contiguous array, without a copy where possible.
 
     Raises:
-        UsageError: It is no tensor in the CPU's memory.
+        UsageError: The value is no tensor in the CPU's memory.
     """
     try:
         array = value if isinstance(value, np.ndarray) else array_of(ort_value(value))
@@ -138,14 +138,14 @@ def _elements(value: Feed) -> Array:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which backend makes some folded tensors, and why not the one that was asked for.
+    """The backend that computes some folded tensors, with the reason if it is not the selected one.
 
     Attributes:
         outputs: Names of the tensors.
-        backend: Who makes them.
-        reason: Why onnxruntime does although another one was asked for; None if none was.
-        kernel_seconds: How long the compiled kernel takes, by the manifest; None if there is none.
-        onnxruntime_seconds: How long onnxruntime takes for the same.
+        backend: The name of the backend.
+        reason: Why onnxruntime replaces the selected backend; None if it does not.
+        kernel_seconds: The run time of the compiled kernel in the manifest; None if there is none.
+        onnxruntime_seconds: The run time of onnxruntime for the same.
     """
 
     outputs: list[str]
@@ -157,22 +157,22 @@ class Placement:
 
 @dataclass(frozen=True)
 class FoldStatistics:
-    """How often and how long runtime_fold ran."""
+    """How often and how long runtime_fold has run."""
 
     folds: int = 0
     seconds: float = 0.0
 
 
 class SessionFolding:
-    """Everything that makes folded tensors for one session.
+    """Computes the folded tensors of one session.
 
     Args:
         bundle: The split model.
-        options: Session options of the caller; what concerns computing is copied.
+        options: Session options of the caller; those that affect results are copied.
         providers: Execution providers, as onnxruntime takes them.
-        backend: The backend that was asked for.
-        cache: Holds folded tensors by the content of what they were made of.
-        strict: Whether a kernel that fails, or cannot take what it is given, is an error.
+        backend: The selected backend.
+        cache: Holds folded tensors, by the content of their runtime constants.
+        strict: Whether a failing kernel, or one that does not accept its inputs, is an error.
     """
 
     def __init__(
@@ -193,20 +193,20 @@ class SessionFolding:
         self._lock = threading.Lock()
         has_kernels = bool(bundle.manifest.kernels)
         self._kernels, self._reasons = load_kernels(bundle, backend) if has_kernels else ({}, {})
-        self._keys: list[tuple[Any, ...]] = []  # of the groups, without their constants
+        self._keys: list[tuple[Any, ...]] = []  # keys of the groups, without their constants
         for group in bundle.manifest.groups:
             made = filter(None, map(self._kernels.get, map(tuple, group.components)))
             makers = ((kernel.backend, *kernel.outputs, *kernel.hashes) for kernel in made)
             own = len(self._keys), tuple(makers), repr(providers), key_of(options)
             self._keys.append((bundle.fold_hash, *own))
-        # by the tensors that they make
+        # by the names of their outputs
         self._sessions: dict[tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]] = {}
 
     def fold(self, constants: Mapping[str, Given]) -> list[Folded]:
-        """Return the folded tensors, from the cache or made now.
+        """Return the folded tensors, from the cache or newly computed.
 
         Args:
-            constants: Every constant that has no default value.
+            constants: The values of all constants without default values.
         """
         values = {name: given.feed for name, given in constants.items()}
         folded = []
@@ -218,7 +218,7 @@ class SessionFolding:
         return folded
 
     def placements(self) -> list[Placement]:
-        """Return which backend makes which tensors."""
+        """Return the backend of each component."""
         made = {kernel.outputs[0]: kernel for kernel in self._bundle.manifest.kernels}
         found = []
         for names in self._bundle.manifest.components:
@@ -230,10 +230,10 @@ class SessionFolding:
         return found
 
     def _run(self, group: Group, constants: Mapping[str, Any]) -> Folded:
-        """Make the tensors of a group.
+        """Compute the tensors of a group.
 
         Raises:
-            OnnxFoldError: A kernel does not, and must.
+            OnnxFoldError: A kernel fails in strict mode.
             UsageError: The constants fit neither the kernels nor onnxruntime.
         """
         begin = time.perf_counter()
@@ -243,13 +243,13 @@ class SessionFolding:
         for kernel in filter(None, kernels):
             try:
                 values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
-            except Exception as error:  # Misfit, and whatever a foreign runtime raises
+            except Exception as error:  # Misfit, and all exceptions of other runtimes
                 if self._strict:
                     reason = f"{kernel.backend} does not run it: {error}"
                     raise OnnxFoldError(reason, node=kernel.outputs[0]) from error
-                if isinstance(error, Misfit):  # onnxruntime can compute it, or says what is wrong
+                if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
                     misfits.append(str(error))
-                else:  # onnxruntime makes its tensors from now on
+                else:  # onnxruntime computes these tensors from now on
                     names = kernel.outputs
                     told = "the kernel for %s failed: %s; onnxruntime takes over"
                     logger.warning(told, names[0], error)
@@ -261,12 +261,12 @@ class SessionFolding:
             feeds = {n: constants[n] for n in inputs if n in constants}
             try:
                 values.update(zip(rest, session.run_with_ort_values(rest, feeds), strict=True))
-            except Exception as error:  # onnxruntime raises many classes without a common base
+            except Exception as error:  # the exceptions of onnxruntime have no common base class
                 if not misfits:
                     raise
                 raise UsageError(f"runtime constants do not fit: {'; '.join(misfits)}") from error
             if not group.constants:
-                self._sessions.pop(rest, None)  # weights are needed no more: it never runs again
+                self._sessions.pop(rest, None)  # the session holds weights and never runs again
         seconds = time.perf_counter() - begin
         with self._lock:
             done = self.statistics
@@ -274,7 +274,7 @@ class SessionFolding:
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
     def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
-        """Return a session that makes tensors without a kernel, and what it reads.
+        """Return a session that computes tensors without a kernel, and the names of its inputs.
 
         It runs runtime_fold, or a part of it.
         """
@@ -296,5 +296,5 @@ class SessionFolding:
 
     @functools.cached_property
     def _model(self) -> ir.Model:
-        """All of runtime_fold, for those parts that groups have onnxruntime run."""
+        """The model runtime_fold, of which sessions for parts of groups are made."""
         return self._bundle.load(FOLD_FILE)

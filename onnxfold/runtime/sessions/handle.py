@@ -1,4 +1,4 @@
-"""Entry as a session runs it: with the folded tensors of one setting of the runtime constants."""
+"""Run entry with the folded tensors of one setting of the runtime constants."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger("onnxfold")
 
 _SMALL = 1024
-"""Bytes of what onnxruntime may want to read when it optimizes: that is in the model itself."""
+"""Bytes up to which a tensor is stored in the model, where onnxruntime's optimizer reads it."""
 
 
 class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
-    """As onnxruntime's; what a handle binds can be neither replaced nor taken out.
+    """An onnxruntime binding in which the inputs bound by a handle cannot be replaced or removed.
 
     Args:
         entry: The session to run.
-        feeds: What it is given by the handle.
-        refuse: Raises an error for names that a handle alone gives values to.
+        feeds: The inputs that the handle binds.
+        refuse: Raises an error for names that only the handle may bind.
 
     Attributes:
         entry: The session to run.
@@ -77,7 +77,7 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
         super().bind_ortvalue_input(name, ortvalue)
 
     def clear_binding_inputs(self) -> None:
-        """See onnxruntime; what the handle binds stays."""
+        """See onnxruntime; the inputs that the handle binds stay."""
         super().clear_binding_inputs()
         for name, value in self._feeds.items():
             super().bind_ortvalue_input(name, value)
@@ -86,12 +86,12 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
 class Handle:
     """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
 
-    Any number of threads may run it at the same time. It keeps its tensors alive, also when the
-    cache has left them out.
+    Any number of threads may run it at the same time. It keeps its tensors alive after the cache
+    evicts them.
 
     Attributes:
         nbytes: Bytes of its folded tensors.
-        owner: What tells the session that made it from others.
+        owner: Identifies the session that made it.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Handle:
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> Sequence[onnxruntime.OrtValue]:
-        """Return the same with onnxruntime's values in and out."""
+        """Do the same with onnxruntime's values as inputs and outputs."""
         self._entry.check(input_dict_ort_values)
         session, own = self._open()
         feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
@@ -135,11 +135,11 @@ class Handle:
         return Binding(*self._open(), self._entry.refuse)
 
     def tensors(self) -> dict[str, onnxruntime.OrtValue]:
-        """Return what entry is given besides its own inputs, by name."""
+        """Return the inputs that the handle gives to entry, by name."""
         return dict(self._bound)
 
     def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
-        """Return the session to run, and what it is fed of these tensors."""
+        """Return the session to run, and the tensors to feed to it."""
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
@@ -151,17 +151,17 @@ class Handle:
 
 
 class Entry:
-    """Entry, to be run with the folded tensors of a handle.
+    """The part entry, which runs with the folded tensors of a handle.
 
     Args:
         bundle: The split model.
         options: Session options.
         providers: Execution providers, as onnxruntime takes them.
-        specialize: Whether each handle has a session of its own, with its tensors as weights:
-            onnxruntime can then arrange them for its kernels. Of the CPU's provider only.
+        specialize: Whether each handle has a session of its own with its tensors as weights, which
+            onnxruntime can arrange for its kernels. For the CPU provider only.
 
     Attributes:
-        session: onnxruntime's session, to which folded tensors are fed.
+        session: The onnxruntime session to which folded tensors are fed.
         outputs: Names of the original's outputs, in order.
         specializes: See ``specialize``.
     """
@@ -189,20 +189,20 @@ class Entry:
         self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse values that would replace those of a handle.
+        """Refuse names of values that a handle sets.
 
         Raises:
-            UsageError: One of the names is that of a runtime constant or of a folded tensor.
+            UsageError: A name is that of a runtime constant or of a folded tensor.
         """
         if not self._taken.isdisjoint(names):
             name = next(name for name in names if name in self._taken)
             raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
 
     def check(self, feed: Mapping[str, Feed]) -> None:
-        """Refuse a feed that does not fit the inputs which a handle gives no values to.
+        """Refuse a feed that does not match the inputs not set by a handle.
 
         Raises:
-            UsageError: An input is missing, or there is no input of a name.
+            UsageError: An input is missing or unknown.
         """
         self.refuse(feed)
         if feed.keys() != self._required:
@@ -213,11 +213,11 @@ class Entry:
                 raise UsageError(f"the feed lacks the input {name!r}")
 
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
-        """Open a session with some inputs turned into weights; the one for all if that fails.
+        """Open a session in which some inputs are weights; return the common session if that fails.
 
         Args:
-            bound: The values of those inputs; what is no array of numbers in the CPU's memory stays
-                an input.
+            bound: The values of those inputs; values other than numeric tensors in the CPU's memory
+                stay inputs.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
@@ -225,15 +225,15 @@ class Entry:
                 with self._lock:
                     self._packed = self._packed or self._pack()
                 return self._open_packed(*self._packed, arrays)
-        except Exception as error:  # onnxruntime raises many classes without a common base
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
             self._packs = False
             logger.warning("folded tensors do not become weights: %s", error)
         return self.session
 
     def _pack(self) -> tuple[str, onnx.ModelProto]:
-        """Have onnxruntime write entry with weights arranged for its kernels, in files.
+        """Write entry with weights that onnxruntime has arranged for its kernels into files.
 
-        Sessions map these files, so each has only its folded tensors for itself.
+        Sessions map these files; only their folded tensors are their own.
 
         Returns:
             The folder, which is removed with this object, and the model without its weights.
@@ -256,7 +256,7 @@ class Entry:
     def _open_packed(
         self, folder: str, packed: onnx.ModelProto, arrays: Mapping[str, Array]
     ) -> onnxruntime.InferenceSession:
-        """Open a session in which some inputs are weights, on the memory of these arrays."""
+        """Open a session in which some inputs are weights that use the memory of these arrays."""
         import onnx
         import onnx_ir as ir
 
@@ -281,5 +281,5 @@ class Entry:
         options = with_data_below(folder, self._options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
-        session.given = large  # onnxruntime reads their memory as long as the session lives
+        session.given = large  # onnxruntime reads their memory as long as the session exists
         return session

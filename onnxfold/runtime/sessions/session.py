@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import onnxruntime
+
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
+from onnxfold.options import SplitArguments
 from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
@@ -26,15 +29,16 @@ from onnxfold.runtime.sessions.folding import (
     SessionFolding,
 )
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
+from onnxfold.signatures import checked
 
 if TYPE_CHECKING:
-    import onnxruntime
     from typing_extensions import Unpack
 
-    from onnxfold.runtime.split import SplitArguments
     from onnxfold.storage import ModelLike
 
     Source = Bundle | ModelLike
+else:
+    Source = Any  # opening a bundle loads nothing that models need
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class Session:
         OnnxFoldError: The backend does not run what it must.
     """
 
+    @checked
     def __init__(
         self,
         source: Source,

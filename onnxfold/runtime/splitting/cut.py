@@ -1,14 +1,13 @@
-"""Where to cut a model: what runtime_fold computes once, and what entry computes every time.
+"""Choose where to split a model: runtime_fold is computed once, entry for every run.
 
-The same minimum cut as for compile-time constants (`onnxfold.analysis.frontier`): every value of
-the constant region may be cached at the cost of its bytes, and every op of it may stay in entry at
-the cost of running it each time.
+This is the same minimum cut as for compile-time constants (`onnxfold.analysis.frontier`): a value
+of the constant region may be cached at the cost of its bytes, and an op may stay in entry at the
+cost of running it every time.
 
-What a cut saves and costs has to be compared before any runtime constant is known. So every
-symbolic dimension gets a nominal size, small runtime constants become zeros, and shapes follow.
-Nothing of this decides what a model computes, only where it is cut. The work of an op is told in
-the bytes of memory that could be read meanwhile. It is coarse: a core reads about as many bytes as
-it does a tenth of its floating-point operations.
+Savings and costs are compared before the runtime constants are known: symbolic dimensions get
+nominal sizes, and small runtime constants become zeros, from which shapes follow. This affects only
+the place of the cut, never results. Work is measured in bytes that could be read from memory in the
+same time. This is coarse: a core reads one byte in the time of about ten floating-point operations.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from onnxfold.runtime.bundles.manifest import StayingNode, TensorInfo
 from onnxfold.runtime.splitting.parts import operands_of
 
 NOMINAL = 64
-"""Size of a symbolic dimension that the caller names no size for."""
+"""Default size of a symbolic dimension."""
 
 NODE = 4096
-"""Calling an op takes a few microseconds, whatever it does."""
+"""Work of calling an op, which takes a few microseconds, in bytes."""
 
 _BYTES_PER_FLOP = 0.125
 
@@ -44,7 +43,7 @@ _PRODUCTS = (*ops(Trait.MULTIPLIES), *ops(Trait.CONVOLVES))
 _HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
 
 _STEPS = 40_000
-"""Prices of a cached byte among which that is searched with which the cache is small enough."""
+"""Number of prices of a cached byte among which the lowest sufficient one is searched."""
 
 
 class NominalSizes:
@@ -76,7 +75,7 @@ class NominalSizes:
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
             if value in runtime_constants and is_short:
-                # a single integer is a length or a count; zeros would make empty tables of it
+                # a single integer is a length or a count; zero would make tables empty
                 fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
                 fact = of_array(np.full(shape, fill).astype(dtype.numpy()), dtype)
             self._facts.set(value, fact)
@@ -87,7 +86,7 @@ class NominalSizes:
         return None if fact.other is not None else fact.static_shape
 
     def nbytes(self, value: ir.Value) -> int | None:
-        """Nominal bytes; None if they are not known or the value is no tensor of numbers."""
+        """Return the nominal bytes; None if unknown or if the value is no tensor of numbers."""
         shape, dtype = self.shape(value), self._facts.of(value).dtype
         if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
             return None
@@ -95,7 +94,7 @@ class NominalSizes:
 
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:
-    """Return the bytes that weigh as much as running the node once."""
+    """Return the work of running the node once, in bytes."""
     nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
     if is_expanding(node, sizes) or node.op_type in _FREE:
         return NODE
@@ -108,7 +107,7 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
 
 
 def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
-    """Return whether the node only repeats elements, and so makes more bytes than it is given."""
+    """Return whether the node only repeats elements and so makes more bytes than it reads."""
     if node.domain not in ("", "ai.onnx"):
         return False
     made = sum(sizes.nbytes(v) or 0 for v in node.outputs)
@@ -122,11 +121,11 @@ def _read(node: ir.Node, sizes: NominalSizes) -> int:
 
 @dataclass(frozen=True)
 class RuntimeCut:
-    """Where the model is cut.
+    """A cut of the model.
 
     Attributes:
-        cached: Results of nodes that runtime_fold makes and entry is given.
-        nbytes: Their bytes, at nominal sizes.
+        cached: Outputs of runtime_fold that are inputs of entry.
+        nbytes: Their nominal bytes.
         stays: Nodes of the constant region that stay in entry, and why.
     """
 
@@ -136,17 +135,17 @@ class RuntimeCut:
 
 
 class ConstantRegion:
-    """The nodes of the main graph that are computed once, with types, sizes and work.
+    """The nodes of the main graph that can be folded, with types, sizes and work.
 
-    They depend on constants only, and on a runtime constant: what depends on compile-time
-    constants alone is the optimizer's, in entry as in runtime_fold.
+    They depend on constants, at least one of them a runtime constant: nodes on compile-time
+    constants alone are folded by the optimizer, in entry and in runtime_fold.
 
     Args:
         model: The model, sorted.
         runtime_constants: Inputs of its graph.
-        constness: Of its values.
-        sizes: Nominal ones.
-        everything: Whether what depends on compile-time constants alone is folded, too.
+        constness: The constness of the model's values.
+        sizes: Their nominal sizes.
+        everything: Whether nodes on compile-time constants alone are folded, too.
     """
 
     def __init__(
@@ -159,14 +158,14 @@ class ConstantRegion:
     ) -> None:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
-        """The region's nodes in order, and what they read."""
+        """The nodes of the region in order, and the values that they read."""
         self.demanded: dict[ir.Value, None] = {}
-        """What nodes outside of the region read of it."""
+        """Values of the region that other nodes read."""
         self._types = SymbolicAnalysis(model)
         self._constness = constness
         folded = {Constness.RUNTIME, *([Constness.COMPILE_TIME] if everything else [])}
         made: set[ir.Value] = set(runtime_constants)
-        outputs = set(model.graph.outputs)  # which entry makes in any case
+        outputs = set(model.graph.outputs)  # entry makes outputs in any case
         for node in model.graph:
             operands = operands_of(node)
             if constness.of_node(node) in folded and outputs.isdisjoint(node.outputs):
@@ -189,13 +188,13 @@ class ConstantRegion:
         return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
 
     def cost(self, value: ir.Value) -> float:
-        """Return the nominal bytes that it costs to keep a value for entry."""
+        """Return the nominal bytes that a value takes as an input of entry."""
         node, nbytes = value.producer(), self.sizes.nbytes(value)
         if node is None or node not in self.operands:
-            # A weight is in the file, a runtime constant in the caller's hands, and an output of
-            # the model is made by entry anyway.
+            # A weight is in the file, the caller has the runtime constants, and entry makes the
+            # outputs of the model in any case.
             return 0 if self._constness.of(value) is Constness.COMPILE_TIME else nbytes or 0
-        if nbytes is None or self.describe(value).shape is None:  # to be an input, it needs a rank
+        if nbytes is None or self.describe(value).shape is None:  # an input needs a rank
             return FORBIDDEN
         is_static = value.shape is not None and value.shape.is_static()
         if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
@@ -203,7 +202,7 @@ class ConstantRegion:
         return nbytes
 
     def why_kept(self, node: ir.Node) -> str:
-        """Return why a node of the region is not folded."""
+        """Return the reason why a node of the region is not folded."""
         sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
         if None in sizes:
             return "the size of its result is not known"
@@ -214,9 +213,9 @@ class ConstantRegion:
 
 
 def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut:
-    """Return the cut that is cheapest, or the best one that fits into ``max_cache`` nominal bytes.
+    """Return the cheapest cut, or the best one within ``max_cache`` nominal bytes.
 
-    With a bound, a cached byte is made as expensive as it takes (a Lagrange multiplier).
+    With a bound, the price of a cached byte is raised until the cut fits (a Lagrange multiplier).
     """
     choices = [
         RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, region.sizes))
@@ -238,7 +237,7 @@ def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut
 
 
 def _follow(region: ConstantRegion, stored: Collection[ir.Value]) -> RuntimeCut:
-    """Follow the values that entry demands back to cached ones; nodes on the way stay in entry."""
+    """Follow the demanded values back to cached ones; the nodes on the way stay in entry."""
     needed = set(region.demanded)
     cached: list[ir.Value] = []
     stays: dict[ir.Node, StayingNode] = {}

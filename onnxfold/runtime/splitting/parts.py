@@ -1,10 +1,10 @@
-"""A model before and behind the cut: nodes leave bodies of loops, and it becomes two models.
+"""Split the model at the cut into entry and runtime_fold, after moving nodes out of loop bodies.
 
-What is the same in each turn of a Loop or Scan moves in front of it, if the body certainly runs.
-There it is a part of the main graph like any other, and the cut decides whether runtime_fold makes
-it. A body that may not run keeps its nodes: one of them could fail, or cost more than it saves.
+Nodes of a Loop or Scan body that are the same in each iteration move before the loop, if the body
+certainly runs. There the cut treats them like other nodes of the main graph. A body that may not
+run keeps its nodes: one of them could fail, or cost more than it saves.
 
-Names of the two models are those of the original.
+Both models keep the names of the original.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class _Hoisting:
         self._names = Names(all_graphs(model))
 
     def visit(self, holder: ir.Node, node: ir.Node, *, is_certain: bool) -> None:
-        """Move what can be moved out of the bodies of a node, and out of bodies in them.
+        """Move nodes out of the bodies of a node, and out of nested bodies.
 
         Args:
-            holder: The node of the main graph that it belongs to.
+            holder: The node of the main graph that contains it.
             node: The node.
             is_certain: Whether it runs if the main graph does.
         """
@@ -86,7 +86,7 @@ class _Hoisting:
                 self._names.make_unique(value)
                 self._main.initializers.add(value)
         for k, value in enumerate(body.outputs):
-            if value.producer() is node:  # what a body gives out is made in it
+            if value.producer() is node:  # the outputs of a body must be made in it
                 identity = ir.node("Identity", [value], num_outputs=1)
                 output = body.outputs[k] = identity.outputs[0]
                 output.name = self._names.fresh(value.name or "kept")
@@ -99,10 +99,10 @@ class _Hoisting:
 
 
 def _read_what_is_carried(node: ir.Node) -> None:
-    """Have bodies read values from outside that a Loop or Scan hands on unchanged in each turn."""
+    """Replace values that a Loop or Scan carries unchanged by the values outside of the body."""
     if not node.domain and node.op_type in ("Loop", "Scan"):
         (body,) = subgraphs_of(node)
-        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # a count and a condition
+        before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # count and condition
         count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
         for k in range(count):
             given, inner = node.inputs[before + k], body.inputs[before + k]
@@ -119,7 +119,7 @@ def _read_what_is_carried(node: ir.Node) -> None:
 
 
 def _runs_always(node: ir.Node) -> bool:
-    """Return whether the body of a node runs at least once; a Scan has something to scan."""
+    """Return whether the body of a node runs at least once; a Scan always has elements."""
     if node.op_type == "Loop" and not node.domain:
         count, condition = (*node.inputs, None)[:2]
         return all(v is None or int(number_of(v) or 0) > 0 for v in (count, condition))
@@ -127,7 +127,7 @@ def _runs_always(node: ir.Node) -> bool:
 
 
 def number_of(value: ir.Value | None) -> float | None:
-    """Return the one element of a constant; None for other values."""
+    """Return the element of a constant with one element; None for other values."""
     if value is None or value.is_graph_input():
         return None
     tensor = ir.convenience.get_const_tensor(value)
@@ -137,10 +137,10 @@ def number_of(value: ir.Value | None) -> float | None:
 
 
 def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
-    """Give each constant output of the model a node of its own that entry can run.
+    """Give each constant output of the model a separate node that entry can run.
 
-    A value cannot be both an input and an output of entry: the output becomes an Identity of it,
-    and what the other nodes read gets a new name. What is no tensor, entry makes itself.
+    A value cannot be both an input and an output of entry: the output becomes an Identity of the
+    value, which is renamed. Outputs that are no tensors are left to entry.
     """
     graph = model.graph
     used = Names(all_graphs(model))
@@ -159,7 +159,7 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
 
 
 def name_unread(model: ir.Model) -> None:
-    """Name results without a name: a copy of the model would not ask which names are free."""
+    """Name the outputs without a name, as the names of a clone may collide."""
     names = Names(all_graphs(model))
     for graph in all_graphs(model):
         for value in (v for node in graph for v in node.outputs if v.name is None):
@@ -167,7 +167,7 @@ def name_unread(model: ir.Model) -> None:
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """Return the model that runs every time: what is cached are inputs of it, behind its own.
+    """Return the model for every run, with the cached values as last inputs.
 
     Args:
         model: The model; not changed.
@@ -189,7 +189,7 @@ def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
 
 
 def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
-    """Take out those of the constant inputs that nothing reads, and record the others."""
+    """Remove the constant inputs without users, and record the others."""
     graph = part.graph
     inputs = {value.name: value for value in graph.inputs}
     kept = []
@@ -203,11 +203,11 @@ def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
 
 
 def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """Return the model that makes the cached values, of the inputs that it needs for that.
+    """Return the model that makes the cached values, with only the inputs that they need.
 
     Args:
         model: The model; not changed.
-        cached: The values that it is to make.
+        cached: The values that it makes.
     """
     made = {v.name: v for node in model.graph for v in node.outputs}
     fold = part_of(model, [made[info.name] for info in cached])
@@ -218,10 +218,9 @@ def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
 
 
 def groups_of(fold: ir.Model) -> list[Group]:
-    """Return the outputs of runtime_fold by the runtime constants that they read.
+    """Group the outputs of runtime_fold by the runtime constants that they read.
 
-    Outputs that share a node's result are one component, and made together; outputs that share
-    nothing but weights and inputs are apart.
+    Outputs that share a node form one component; sharing weights and inputs does not count.
     """
     components: list[tuple[set[ir.Node], set[ir.Value], list[str]]] = []
     for output in fold.graph.outputs:
@@ -244,13 +243,13 @@ def groups_of(fold: ir.Model) -> list[Group]:
 
 
 def operands_of(node: ir.Node) -> list[ir.Value]:
-    """Return what a node reads, in its subgraphs as well."""
+    """Return the inputs of a node and the values that its subgraphs capture."""
     captured = captured_values(node) if node.attributes else []
     return [value for value in (*node.inputs, *captured) if value is not None]
 
 
 def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
-    """Return the nodes that values are made by, and the inputs and weights that these read."""
+    """Return the nodes that compute values, and the inputs and weights that these nodes read."""
     nodes: set[ir.Node] = set()
     read: set[ir.Value] = set()
     pending = list(outputs)
@@ -266,12 +265,12 @@ def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
 
 
 def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
-    """Return the part of a model that makes some values, with the inputs that it reads.
+    """Return the part of a model that computes some values, with the inputs that it needs.
 
     Args:
         model: The model; not changed.
         wanted: The values.
-        defaults: Whether inputs that have a default value keep it.
+        defaults: Whether inputs keep their default values.
     """
     graph = model.graph
     nodes, read = behind(wanted)

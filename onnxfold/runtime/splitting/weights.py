@@ -1,15 +1,14 @@
-"""Adapters and other weights before the cut: they become inputs, and then part of other weights.
+"""Make adapters and other weights inputs, and merge them with other weights, before the cut.
 
-Weights of the file that are runtime constants are inputs that have the file's values as defaults.
-The rank of an adapter is an axis of weights that nothing but a product of these weights sees:
-``(x @ a) @ b`` is the same kind of value whatever the number of columns of ``a`` and rows of ``b``
-is. The axis that a product sums over is followed back from op to op in both of its factors. Where
-it comes from runtime constants, and nothing else reads what lies between, the size may be another
-one at every fold.
+Weights of the file that are runtime constants become inputs with the weights as default values. The
+rank of an adapter is an axis over which a product of these weights sums: ``(x @ a) @ b`` has the
+same type for any number of columns of ``a`` and rows of ``b``. This axis is traced back through the
+ops in both factors. If it comes from runtime constants, and the values in between have no other
+users, its size may differ from fold to fold.
 
-The rules of ``rules/runtime_constants.py`` bring runtime constants together. They are tried on a
-copy of the graph. Each place that they change is weighed: what entry saves each run, and what is
-kept for each setting. The rules then run on the model itself, but not where that does not pay.
+The rules of ``rules/runtime_constants.py`` merge runtime constants. They are first applied to a
+copy of the graph, where the work that each place saves in entry is compared with the bytes that it
+caches. Then they run on the model, except where that does not pay.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from onnxfold.runtime.splitting.cut import NominalSizes, work_of
 from onnxfold.runtime.splitting.parts import number_of
 
 _Axis = tuple[ir.Value, int]
-"""A value and one of its axes, counted from the end: -1 is the last."""
+"""A value and one of its axes as a negative index: -1 is the last."""
 
 _SET = "runtime_constants"
 
 
 @dataclass
 class _LowRank:
-    """Axes that have the same size, which may be any.
+    """Axes whose common size may be any number.
 
     Attributes:
         weights: The axes of weights.
-        between: The axes of what is computed of these, up to the sum.
-        right: The weight that is, or makes, the right factor of the product that sums over it.
-        scale: The number that the product is multiplied by before it is used.
+        between: The axes of intermediate values, up to the sum.
+        right: The weight behind the right factor of the product that sums over the axis.
+        scale: The number by which the product is multiplied afterwards.
     """
 
     weights: list[_Axis] = field(default_factory=list)
@@ -60,13 +59,12 @@ class _LowRank:
 
 @dataclass
 class OpenedWeights:
-    """What was made of the names of runtime constants.
+    """The runtime constants after weights became inputs.
 
     Attributes:
-        names: The same, with the names that weights have in the file for what meant these.
-        weights: These weights.
-        ranks: The sizes that the file has for the dimensions that became dynamic: the ranks of
-            adapters.
+        names: Their names; names and globs that matched weights are replaced by the weights' names.
+        weights: The weights among them.
+        ranks: The sizes in the file of the dimensions that became dynamic: the ranks of adapters.
     """
 
     names: list[str]
@@ -77,11 +75,11 @@ class OpenedWeights:
 def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
     """Make inputs of the weights that are named as runtime constants.
 
-    A name that inputs have, or a glob that they match, means these and no weights.
+    A name or glob that matches inputs selects these and no weights.
 
     Args:
-        model: The model; what is named becomes an input of its graph, and stays an initializer.
-        names: Names in the file, or what PyTorch called a weight, or globs of either.
+        model: The model; selected weights become inputs of its graph, and stay initializers.
+        names: Names in the file, names of PyTorch, or globs of either.
 
     Raises:
         UsageError: A weight cannot be an input.
@@ -119,12 +117,12 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
 
 
 def _matching(name: str, among: Sequence[str]) -> bool:
-    """Return whether a name, or a glob, means one of these."""
+    """Return whether a name or a glob matches one of these names."""
     return name in among or bool(fnmatch.filter(among, name))
 
 
 def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
-    """Make the ranks dynamic dimensions; returns the sizes that they have in the file."""
+    """Make the ranks dynamic dimensions; return their sizes in the file."""
     taken = symbols_of(model.graph.inputs)
     free = (name for k in itertools.count() if (name := f"rank_{k}") not in taken)
     sizes: dict[str, int] = {}
@@ -141,15 +139,13 @@ def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
 
 
 def _is_transposed(weight: ir.Value) -> bool:
-    """Return whether it is the transpose of what PyTorch has: a linear layer's weight
-    is out by in.
-    """
+    """Return whether a weight is the transpose of PyTorch's (out by in for linear layers)."""
     products = [u.node for u in uses(weight) if u.idx == 1 and u.node.op_type in ("MatMul", "Gemm")]
     return bool(products) and not products[0].attributes.get_int("transB", 0)
 
 
 def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowRank]:
-    """Yield the ranks that a model leaves open, of runtime constants that are weights."""
+    """Yield the ranks of products of runtime constants that may have any size."""
     for node in graph:
         rank = _LowRank()
         axes = list(_summed(node))
@@ -160,7 +156,7 @@ def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowR
 
 
 def _summed(node: ir.Node) -> Iterator[_Axis]:
-    """Yield the axes of the left and the right factor that a product sums over."""
+    """Yield the axes of the left and the right factor over which a product sums."""
     left, right = (*node.inputs, None, None)[:2]
     if node.domain not in ("", "ai.onnx") or left is None or right is None:
         return
@@ -168,11 +164,11 @@ def _summed(node: ir.Node) -> Iterator[_Axis]:
         yield left, -2 if node.attributes.get_int("transA", 0) else -1
         yield right, -1 if node.attributes.get_int("transB", 0) else -2
     elif node.op_type == "Conv" and right.shape and node.attributes.get_int("group", 1) == 1:
-        yield from ((value, 1 - len(right.shape)) for value in (left, right))  # the channels
+        yield from ((value, 1 - len(right.shape)) for value in (left, right))  # channels
 
 
 def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _LowRank) -> bool:
-    """Follow an axis back to a weight, noting what is on the way; False if it is of no weight."""
+    """Trace an axis back to a weight and record the axes on the way; False if it ends elsewhere."""
     while len(uses(value)) == 1 and not value.is_graph_output():
         if value in weights:
             rank.weights.append((value, axis))
@@ -187,8 +183,8 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _Low
 
 
 def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
-    """Return the operand's axis that an axis of a result is; None if it is of none, or
-    of several.
+    """Return the operand's axis from which an axis of a result comes; None if there is not exactly
+    one.
     """
     first, second, third = (*node.inputs, None, None, None)[:3]
     if node.domain not in ("", "ai.onnx") or first is None:
@@ -216,7 +212,7 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
 
 
 def _scale_behind(value: ir.Value) -> float:
-    """Return the number that a product is multiplied by."""
+    """Return the number by which a product is multiplied afterwards."""
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
         use = next(iter(uses(value)))
@@ -244,17 +240,17 @@ def bring_together(
     room: int | None = None,
     nominal: Mapping[str, int] | None = None,
 ) -> list[Merge]:
-    """Rewrite a model so that more of it depends on runtime constants only, where that pays.
+    """Apply the rules that make more of a model depend on runtime constants only, where that pays.
 
     Args:
-        model: As `prepare` leaves it; changed.
-        names: Its inputs that are runtime constants.
-        options: Of the optimization at compile time: the level, and what must stay.
-        room: Bytes that may be cached beyond what is cached without; None for no bound.
+        model: The model after `prepare`; changed.
+        names: The names of inputs that are runtime constants.
+        options: The options of the optimization at compile time.
+        room: Bytes that may be cached in addition; None for no bound.
         nominal: Assumed sizes of symbolic dimensions by name.
 
     Returns:
-        What the rules would do at level 2, place by place, and why not where they did not.
+        The places where the rules apply at level 2, with the reasons where they were not applied.
     """
     record(model, names)
     merged = model.clone()
@@ -263,7 +259,7 @@ def bring_together(
     places = _places(_Weighed(model, names, nominal), _Weighed(merged, names, nominal))
     chosen: list[Merge] = []
     kept: set[str] = set()
-    # first where a byte in the cache saves most
+    # first the places that save most for each cached byte
     for merge, gain, changed in sorted(places, key=lambda p: -p[1] / max(p[0].nbytes, 1)):
         reason = None
         if gain <= 0:
@@ -282,7 +278,7 @@ def bring_together(
 
 
 def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str | None]) -> bool:
-    """Run the rules, but not where one of the values is made; False if none fired."""
+    """Run the rules, except where they replace kept values; return whether a rule was applied."""
     rules = [rule for each in builtin_rule_sets() if each.name == _SET for rule in each.rules]
     rules = [rule for rule in rules if rule.name not in options.disable]
     rewriter = Rewriter(
@@ -292,7 +288,7 @@ def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str 
 
 
 class _Weighed:
-    """A model with what its nodes take, and what is constant in it."""
+    """The cost and the constness of the nodes of a model."""
 
     def __init__(
         self, model: ir.Model, names: Collection[str], nominal: Mapping[str, int] | None
@@ -303,7 +299,7 @@ class _Weighed:
         self._constness = ConstnessAnalysis(model, chosen)
 
     def place(self, name: str, others: Mapping[str, ir.Node]) -> _Place:
-        """Return what making a value takes, as far as the other model makes it otherwise."""
+        """Return the cost of computing a value, without the nodes that the other model has, too."""
         nodes: dict[str, ir.Node] = {}
         pending = [name]
         while pending:
@@ -326,8 +322,8 @@ class _Weighed:
 
 
 class _Place(NamedTuple):
-    """Nodes by what they make; of these, how many run each time, what these take in a run, to
-    compute and to read what is constant, and the bytes that runtime_fold makes for them.
+    """The nodes that compute a value, by name; the number of those that run each time and their
+    work, including reading constants; and the bytes of folded tensors that they read.
     """
 
     names: list[str]
@@ -337,8 +333,8 @@ class _Place(NamedTuple):
 
 
 def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
-    """Return where the two models differ, from the results back, with the bytes that could be read
-    in the time that a run saves, and the values that are not made any more, or otherwise.
+    """Return the places where the two models differ, from the results back, with the work that each
+    saves per run and the values that it removes or changes.
     """
     found = []
     for name, node in before.nodes.items():
@@ -350,9 +346,7 @@ def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[
 
 
 def _is_other(node: ir.Node, other: ir.Node | None) -> bool:
-    """Return whether a node does something else than the one that makes the same in the other
-    model.
-    """
+    """Return whether a node differs from the node of the same output in the other model."""
     if other is None or node.op_identifier() != other.op_identifier():
         return True
     mine, theirs = ([v and v.name for v in each.inputs] for each in (node, other))

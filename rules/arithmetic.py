@@ -44,9 +44,12 @@ def multiply_by_reciprocal(x, y):
 
 
 @computed
-def is_zero_point(w: Matched, zero: Matched | None) -> bool:
-    """Return whether all elements of an operand are its zero point, which stands for 0."""
-    return bool((w.array == (0 if zero is None else zero.number)).all())
+def is_zero_point(w: Matched, zero: Matched | None, is_first: bool) -> bool:
+    """Return whether all elements of an operand are their zero point, which stands for 0: one for
+    all, or in the second operand one for each column.
+    """
+    points = 0 if zero is None else zero.number if is_first else zero.array
+    return bool((w.array == points).all())
 
 
 @rule(each=[(True,), (False,)], opset=10, seen_in="onnx-mlir/matmulinteger")
@@ -56,7 +59,10 @@ def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
     operands = (w, x) if is_first else (x, w)
     zeros = op.Expand(constant(0, INT32), constant(result.sizes))
     return op.MatMulInteger(*operands, *points) >> zeros, where(
-        is_zero_point(w, zero.or_else(None)), result.sizes.product < _MOST_ZEROS
+        # of no terms onnxruntime makes anything
+        w.size > 0,
+        is_zero_point(w, zero.or_else(None), is_first),
+        result.sizes.product < _MOST_ZEROS,
     )
 
 

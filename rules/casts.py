@@ -61,7 +61,7 @@ def cast_of_fill(shape, t: Attribute):
     """Cast of a ConstantOfShape is a ConstantOfShape of the other dtype."""
     made = op("ConstantOfShape")(shape)
     after = op.ConstantOfShape(shape, value=same_number(made, t))
-    return op.Cast(made, to=t) >> after
+    return op.Cast(made, to=t) >> after, where(made.dtype != t)
 
 
 @rule(seen_in="torch/convolution")

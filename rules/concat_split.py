@@ -44,12 +44,6 @@ def part_of_sequence(xs: Values, x, ys: Values, i: Constant):
     return op.SequenceAt(sequence, i) >> x, where(i.number.is_in(xs.length, -1 - ys.length))
 
 
-@rule(opset=11, seen_in="onnxscript/concat")
-def concat_of_sequence(xs: Values, a: Attribute):
-    """ConcatFromSequence of SequenceConstruct, along an axis that is there, is Concat."""
-    return op.ConcatFromSequence(op.SequenceConstruct(*xs), axis=a) >> op.Concat(*xs, axis=a)
-
-
 @computed
 def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     """Return the sizes of the outputs of SplitToSequence."""

@@ -66,9 +66,9 @@ def quantized_again(x, s: Constant, *zs):
     """DequantizeLinear and QuantizeLinear with the same scale and zero point are removed."""
     return op.QuantizeLinear(op.DequantizeLinear(x, s, *zs), s, *zs) >> x, where(
         x.dtype == result.dtype,
-        # the product has enough digits, and is neither infinite nor subnormal
+        # the product is finite, and rounded by less than half a step
         (x.is_integer & (s.dtype == FLOAT)) | (x.dtype.is_in(*_BYTES) & (s.dtype == FLOAT16)),
-        s.number > 1e-4,
+        s.number > 1e-30,
         s.number < 100,
     )
 

@@ -53,7 +53,7 @@ def quick_gelu(x, k: Constant):
     """x * sigmoid(k * x) is QuickGelu(x) with alpha k, and x * sigmoid(x) with alpha 1."""
     after = _ms.QuickGelu(x, alpha=k.number.or_else(1.0))
     return op.Mul(x, op.Sigmoid(any_of(op.Mul(x, k), x))) >> after, where(
-        x.dtype == FLOAT, k.is_omitted | k.has_one_element, x.same_shape(result)
+        x.dtype == FLOAT, k.is_omitted | (k.has_one_element & x.same_shape(result))
     )
 
 

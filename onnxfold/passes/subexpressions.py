@@ -55,10 +55,12 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 continue
             # a node without inputs is a constant: searching outer graphs costs more than it saves
             twin = _twin(node, levels if node.inputs else (own,))
-            if twin is not None and self._is_deterministic(node):
+            if twin is not None and self._may_merge(node):
                 self._merge(node, twin)
 
-    def _is_deterministic(self, node: ir.Node) -> bool:
+    def _may_merge(self, node: ir.Node) -> bool:
+        if any(map(self._keeps, node.outputs)):
+            return False
         assert node.graph is not None
         return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
 
@@ -68,8 +70,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         """
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
         stays = any(
-            self._keeps(old) or (old.is_graph_output() and not can_take_name(old, new, self._keeps))
-            for old, new in pairs
+            old.is_graph_output() and not can_take_name(old, new, self._keeps) for old, new in pairs
         )
         for old, new in pairs:
             if stays:

@@ -135,6 +135,7 @@ def prepare(model: ir.Model) -> list[str]:
     Returns:
         Names of the weights that became inputs, behind the model's own.
     """
+    _declare_sizes(model)
     analysis = SymbolicAnalysis(model)
     names = Names(analysis.scopes.graphs())
     for node in list(model.graph):
@@ -145,6 +146,21 @@ def prepare(model: ir.Model) -> list[str]:
     for node in list(model.graph):
         _compute_in_float32(node, analysis, names, model.opset_imports)
     return _weights_to_inputs(model.graph)
+
+
+def _declare_sizes(model: ir.Model) -> None:
+    """Declare the static sizes of all results, given that no input is empty.
+
+    IREE computes wrong sizes from a -1 in the computed shape of a Reshape. Where an input is empty,
+    a 0 in that shape would stand for another size; kernels are not called with such inputs.
+    """
+    facts = Failures(model, _sizes_of(model))
+    for node in model.graph:
+        for value in node.outputs:
+            fact = facts.fact(value)
+            if fact.shape is not None and fact.dtype is not None:
+                value.type = ir.TensorType(fact.dtype)
+                value.shape = ir.Shape([d if isinstance(d, int) else None for d in fact.shape])
 
 
 def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
@@ -276,12 +292,10 @@ def demands(model: ir.Model) -> Demands:
     Args:
         model: The component.
     """
-    sizes: dict[ir.Value, _Sizes] = {}
+    sizes = _sizes_of(model)
     for value in model.graph.inputs:
-        if value.shape is None:
+        if value not in sizes:
             return Demands([], f"the rank of {value.name!r} is not known")
-        dims = [d if isinstance(d, int) else d.value or None for d in value.shape]
-        sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
     while True:
         # weights are inputs of kernels; trying the kernel shows that other constants are right
         failures = Failures(model, sizes, lambda tensor: not is_weight(tensor))
@@ -299,6 +313,16 @@ def demands(model: ir.Model) -> Demands:
         name, other = pair
         for value, dims in sizes.items():
             sizes[value] = [other if d == name else d for d in dims]
+
+
+def _sizes_of(model: ir.Model) -> dict[ir.Value, _Sizes]:
+    """Return the declared sizes of inputs of known rank; a size without a name is given one."""
+    sizes: dict[ir.Value, _Sizes] = {}
+    for value in model.graph.inputs:
+        if value.shape is not None:
+            dims = [d if isinstance(d, int) else d.value or None for d in value.shape]
+            sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
+    return sizes
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:

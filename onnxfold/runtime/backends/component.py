@@ -335,10 +335,11 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
     for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs if v.name)):
         fact = failures.fact(value)
         assert fact.shape is not None and fact.dtype is not None
+        # half precision is computed in float32: a copy before an op, and one behind it
+        width = 10 if fact.dtype in _HALF else max(fact.dtype.bitwidth // 8, 1)
         for monomial, count in terms_of(algebra.product(fact.shape)):
             names = tuple(sorted(name for k in monomial for name in _names(algebra, k)))
-            nbytes = max(count, 0) * max(fact.dtype.bitwidth // 8, 1)
-            counts[names] = counts.get(names, 0) + nbytes
+            counts[names] = counts.get(names, 0) + max(count, 0) * width
     return [[nbytes, *names] for names, nbytes in counts.items()]
 
 

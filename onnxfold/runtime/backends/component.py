@@ -26,6 +26,7 @@ from onnxfold import storage
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 from onnxfold.analysis.symbolic.atoms import terms_of
+from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
 from onnxfold.graphs import all_graphs, is_constant_node
 from onnxfold.kernels.inference import schema_of
@@ -135,8 +136,8 @@ def prepare(model: ir.Model) -> list[str]:
     Returns:
         Names of the weights that became inputs, behind the model's own.
     """
-    _declare_sizes(model)
     analysis = SymbolicAnalysis(model)
+    _declare_sizes(analysis)
     names = Names(analysis.scopes.graphs())
     for node in list(model.graph):
         if node.op_type == "MatMul":
@@ -148,19 +149,22 @@ def prepare(model: ir.Model) -> list[str]:
     return _weights_to_inputs(model.graph)
 
 
-def _declare_sizes(model: ir.Model) -> None:
+def _declare_sizes(analysis: SymbolicAnalysis) -> None:
     """Declare the static sizes of all results, given that no input is empty.
 
     IREE computes wrong sizes from a -1 in the computed shape of a Reshape. Where an input is empty,
     a 0 in that shape would stand for another size; kernels are not called with such inputs.
     """
-    facts = Failures(model, _sizes_of(model))
-    for node in model.graph:
-        for value in node.outputs:
-            fact = facts.fact(value)
-            if fact.shape is not None and fact.dtype is not None:
-                value.type = ir.TensorType(fact.dtype)
-                value.shape = ir.Shape([d if isinstance(d, int) else None for d in fact.shape])
+    graph, symbol = analysis.model.graph, analysis.algebra.symbol
+    for value in graph.inputs:
+        if value.shape is not None:
+            dims = [d if isinstance(d, int) else symbol(d.value, low=1) for d in value.shape]
+            analysis.set(value, of_type(value.dtype, dims, analysis.algebra))
+    for value in (v for node in graph for v in node.outputs):
+        fact = analysis.of(value)
+        if fact.shape is not None and fact.dtype is not None:
+            value.type = ir.TensorType(fact.dtype)
+            value.shape = ir.Shape([d if isinstance(d, int) else None for d in fact.shape])
 
 
 def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
@@ -292,10 +296,12 @@ def demands(model: ir.Model) -> Demands:
     Args:
         model: The component.
     """
-    sizes = _sizes_of(model)
+    sizes: dict[ir.Value, _Sizes] = {}
     for value in model.graph.inputs:
-        if value not in sizes:
+        if value.shape is None:
             return Demands([], f"the rank of {value.name!r} is not known")
+        dims = [d if isinstance(d, int) else d.value or None for d in value.shape]
+        sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
     while True:
         # weights are inputs of kernels; trying the kernel shows that other constants are right
         failures = Failures(model, sizes, lambda tensor: not is_weight(tensor))
@@ -313,16 +319,6 @@ def demands(model: ir.Model) -> Demands:
         name, other = pair
         for value, dims in sizes.items():
             sizes[value] = [other if d == name else d for d in dims]
-
-
-def _sizes_of(model: ir.Model) -> dict[ir.Value, _Sizes]:
-    """Return the declared sizes of inputs of known rank; a size without a name is given one."""
-    sizes: dict[ir.Value, _Sizes] = {}
-    for value in model.graph.inputs:
-        if value.shape is not None:
-            dims = [d if isinstance(d, int) else d.value or None for d in value.shape]
-            sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
-    return sizes
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import re
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,12 +48,16 @@ def peak_rss_bytes() -> int:
 
     On Linux it is read from a file, as the value of getrusage is inherited through exec.
     """
-    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
-    import resource
-
+    if sys.platform == "linux":
+        return status_bytes("VmHWM")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
+
+
+def status_bytes(field: str) -> int:
+    """Return what Linux tells of the memory of this process: bytes in a field of its status."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    return int(status.partition(f"\n{field}:")[2].split(maxsplit=1)[0]) << 10
 
 
 def rss_bytes() -> int:
@@ -80,6 +85,16 @@ def memory_of_the_machine() -> int:
     import psutil
 
     return int(psutil.virtual_memory().total)
+
+
+def allocatable_memory() -> int:
+    """Return the bytes of main memory, or what the limits of this process leave of them."""
+    most = memory_of_the_machine()
+    for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY and sys.platform == "linux":
+            most = min(most, soft - status_bytes(field))
+    return most
 
 
 def available_memory() -> int:

@@ -77,6 +77,18 @@ def test_code_that_is_wrong_on_some_values_is_found(op, wrong, draw):
         checked(ONE.format("float", "float", text), lambda x: wrong(x).astype(np.float32))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        (lambda x: -x[None], r"an output is float32\[1,64,16\], expected float32\[64,16\]"),
+        (lambda x: -x.astype(float), r"an output is float64\[64,16\], expected float32\[64,16\]"),
+    ],
+)
+def test_the_message_tells_types_that_differ(wrong, what):
+    with pytest.raises(CompileError, match=f"results are wrong: {what}, for numbers around 0"):
+        checked(ONE.format("float", "float", "y = Neg(x)"), wrong)
+
+
 def test_code_for_other_types_that_is_wrong_on_some_values_is_found():
     with pytest.raises(CompileError, match="NaN and infinities"):
         checked(ONE.format("float16", "bool", "y = IsNaN(x)"), lambda x: np.zeros(x.shape, bool))

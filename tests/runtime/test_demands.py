@@ -152,3 +152,9 @@ def test_tokens_are_embedded_by_a_kernel(backend, compiled):
     for index in (10, -11, 10**9):
         with pytest.raises(UsageError, match="an index in 'ids' is out of bounds: 10 rows"):
             session.run(None, {**feeds, "ids": np.array([0, index])})
+
+
+def test_half_precision_takes_memory_in_float32_too():
+    for dtype, nbytes in (("float", 8), ("float16", 20)):
+        model = storage.from_proto(parse(f"g ({dtype}[n] x) => ({dtype}[n] y) {{ y = Neg(x) }}"))
+        assert demands(model).memory == [[nbytes, "n"]]

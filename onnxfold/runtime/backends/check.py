@@ -16,6 +16,7 @@ import onnx_ir as ir
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import integer_range, random_floats
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
+from onnxfold.graphs import shaped
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
@@ -265,6 +266,9 @@ def largest_error(
         found, magnitude = error_of(got, want, least, draw.atol)
         if not found.within:
             what = f"{found.max_abs_error:.3g} from {magnitude:.3g}"
+            types = [shaped(array.dtype.name, array.shape) for array in (got, want)]
+            if types[0] != types[1]:
+                what = "an output is {}, expected {}".format(*types)
             if found.nonfinite_mismatch:
                 what = "other NaN or infinities"
             raise CompileError(f"its results are wrong: {what}, for {draw.name}")

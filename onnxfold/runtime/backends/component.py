@@ -26,6 +26,7 @@ from onnxfold import storage
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 from onnxfold.analysis.symbolic.atoms import terms_of
+from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
 from onnxfold.graphs import all_graphs, is_constant_node
 from onnxfold.kernels.inference import schema_of
@@ -136,6 +137,7 @@ def prepare(model: ir.Model) -> list[str]:
         Names of the weights that became inputs, behind the model's own.
     """
     analysis = SymbolicAnalysis(model)
+    _declare_sizes(analysis)
     names = Names(analysis.scopes.graphs())
     for node in list(model.graph):
         if node.op_type == "MatMul":
@@ -145,6 +147,24 @@ def prepare(model: ir.Model) -> list[str]:
     for node in list(model.graph):
         _compute_in_float32(node, analysis, names, model.opset_imports)
     return _weights_to_inputs(model.graph)
+
+
+def _declare_sizes(analysis: SymbolicAnalysis) -> None:
+    """Declare the static sizes of all results, given that no input is empty.
+
+    IREE computes wrong sizes from a -1 in the computed shape of a Reshape. Where an input is empty,
+    a 0 in that shape would stand for another size; kernels are not called with such inputs.
+    """
+    graph, symbol = analysis.model.graph, analysis.algebra.symbol
+    for value in graph.inputs:
+        if value.shape is not None:
+            dims = [d if isinstance(d, int) else symbol(d.value, low=1) for d in value.shape]
+            analysis.set(value, of_type(value.dtype, dims, analysis.algebra))
+    for value in (v for node in graph for v in node.outputs):
+        fact = analysis.of(value)
+        if fact.shape is not None and fact.dtype is not None:
+            value.type = ir.TensorType(fact.dtype)
+            value.shape = ir.Shape([d if isinstance(d, int) else None for d in fact.shape])
 
 
 def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
@@ -311,10 +331,11 @@ def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
     for value in (*model.graph.inputs, *(v for node in nodes for v in node.outputs if v.name)):
         fact = failures.fact(value)
         assert fact.shape is not None and fact.dtype is not None
+        # half precision is computed in float32: a copy before an op, and one behind it
+        width = 10 if fact.dtype in _HALF else max(fact.dtype.bitwidth // 8, 1)
         for monomial, count in terms_of(algebra.product(fact.shape)):
             names = tuple(sorted(name for k in monomial for name in _names(algebra, k)))
-            nbytes = max(count, 0) * max(fact.dtype.bitwidth // 8, 1)
-            counts[names] = counts.get(names, 0) + nbytes
+            counts[names] = counts.get(names, 0) + max(count, 0) * width
     return [[nbytes, *names] for names, nbytes in counts.items()]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from onnxfold.errors import UsageError
-from onnxfold.memory import memory_of_the_machine
+from onnxfold.memory import allocatable_memory
 from onnxfold.onnxruntime_sessions import (
     Feed,
     array_of,
@@ -194,7 +194,8 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
     Raises:
         Misfit: An element type, rank or size differs, symbolic dimensions are inconsistent, indices
             are out of bounds, there are no elements (compiled code may divide by that size), or all
-            values together exceed the machine's memory: compiled code does not check allocations.
+            values together exceed the memory that this process can allocate: compiled code does
+            not check allocations.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
@@ -217,7 +218,7 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
             if indices.min() < -info.rows or indices.max() >= info.rows:
                 raise Misfit(f"an index in {info.name!r} is out of bounds: {info.rows} rows")
     nbytes = nbytes_at(kernel.memory, {name: size for name, (_, size) in sizes.items()})
-    if nbytes > memory_of_the_machine():
+    if nbytes > allocatable_memory():
         raise Misfit(f"it may take {nbytes:,} bytes of memory")
 
 

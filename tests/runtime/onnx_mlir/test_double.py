@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +64,40 @@ def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compi
     w = onnx.numpy_helper.to_array(adapter.graph.initializer[0])
     want = w + feeds["a"] @ feeds["b"] * feeds["scale"]
     np.testing.assert_allclose(tensor.numpy(), want, rtol=1e-4, atol=1e-4)
+
+
+LIMITED = """
+import resource, sys
+import numpy as np
+import onnx, onnx.parser
+import onnxfold
+import psutil
+
+model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 21]>
+    g (float[n, 1] a, float[1, k] b, float[k, 1] c, float[1] x) => (float[n, 1] y, float[1] z) {
+        t = Mul(a, b) y = MatMul(t, c) z = Neg(x) }''')
+session = onnxfold.Session(model, runtime_constants=["a", "b", "c"], backend="onnx-mlir")
+ones = {n: np.ones(s, np.float32) for n, s in (("a", (4, 1)), ("b", (1, 4)), ("c", (4, 1)))}
+print(*session.placements(), session.run(["y"], {**ones, "x": np.ones(1, np.float32)})[0].sum())
+kind, own = getattr(resource, "RLIMIT_" + sys.argv[1]), psutil.Process().memory_info()
+soft = (own.vms if sys.argv[1] == "AS" else own.data) + (256 << 20)
+resource.setrlimit(kind, (soft, resource.getrlimit(kind)[1]))
+large = {n: np.resize(a, [9999 if d == 4 else d for d in a.shape]) for n, a in ones.items()}
+try:
+    session.run(None, {**large, "x": np.ones(1, np.float32)})
+except onnxfold.OnnxFoldError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux bounds private memory")
+@pytest.mark.parametrize("limit", ["AS", "DATA"])
+def test_a_kernel_is_not_called_beyond_the_limits_of_the_process(compiler, limit):
+    """The double, too, does not look at what malloc returns."""
+    command = [sys.executable, "-c", LIMITED, limit]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, "backend='onnx-mlir'" in done.stdout) == (0, True), done.stderr
+    assert "it may take 400," in done.stdout and " 16.0" in done.stdout
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int64", "bool"])

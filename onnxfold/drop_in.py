@@ -62,9 +62,9 @@ def simplify(
         overwrite_input_shapes: Shapes to give to inputs, by name.
         test_input_shapes: Shapes of the inputs of the comparison, by name.
         input_data: Inputs for the comparison instead of random ones, by name.
-        check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or
-            1e-4 at level 2.
-        check_atol: Absolute tolerance, likewise, or 1e-5 at level 2.
+        check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or at
+            level 2 those of inexact rules.
+        check_atol: Absolute tolerance, likewise.
         custom_lib: Shared library with custom ops of the model, for the comparison.
         inline_functions: Inline the model's functions first.
         output_path: A file to write the result to as well.
@@ -92,15 +92,15 @@ def simplify(
     if check_n == 0 and input_data is None:
         return result, True
     chosen = options_of(options, OptionArguments)
-    rtol, atol = (1e-4, 1e-5) if chosen.level > 1 else (0.0, 0.0)
     compared = compare(
         with_sizes(model, chosen),
         result,
         seeds=max(1, check_n),
         feeds=input_data,
         dims=_sizes(result, test_input_shapes or {}),
-        rtol=rtol if check_rtol is None else check_rtol,
-        atol=atol if check_atol is None else check_atol,
+        rtol=check_rtol or 0.0,
+        atol=check_atol or 0.0,
+        inexact=options.get("level", 1) > 1 and check_rtol is check_atol is None,
         custom_ops=[custom_lib] if custom_lib else [],
     )
     return result, compared.passed

@@ -125,6 +125,8 @@ def optimize(
         )
     if as_json or not quiet:
         _show(done, as_json, options["explain"], verbose=is_verbose())
+    if (as_json or quiet) and done.check is not None and not done.check.passed:
+        click.echo(f"onnxfold: warning: {done.warnings[-1]}", err=True)
 
 
 def _show(result: Any, as_json: bool, explain: bool, **how: Any) -> None:

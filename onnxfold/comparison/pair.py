@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.half import HALF_NOTE, ROUNDINGS, half_precision_outputs, moves
-from onnxfold.comparison.metrics import Tolerance, distance
+from onnxfold.comparison.metrics import Tolerance, distance, is_float
 from onnxfold.comparison.result import Comparison, OutputResult
 from onnxfold.comparison.runners import (
     CannotLoad,
@@ -24,6 +24,7 @@ from onnxfold.comparison.runners import (
     Subject,
     open_runner,
 )
+from onnxfold.comparison.tolerances import HALF, HALF_NOTE, TOLERANCES, Noise, types_in
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import ModelError, UsageError, about
 from onnxfold.graphs import shaped
@@ -44,6 +45,7 @@ def compare(
     atol: float = 0.0,
     ulp: int = 0,
     exact: bool = False,
+    inexact: bool = False,
     bisect: bool = False,
     providers: Sequence[Any] | None = None,
     custom_ops: Sequence[PathLike] = (),
@@ -69,6 +71,7 @@ def compare(
         ulp: Units in the last place that floats may be apart.
         exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
             roundings are allowed there, because onnxruntime's CPU provider leaves some out.
+        inexact: Allow what inexact rules and compiled code may change, unless a tolerance is given.
         bisect: Where outputs differ, find the first value, in topological order, that differs.
         providers: Execution providers of onnxruntime; the CPU's if not given.
         custom_ops: Shared libraries with custom ops of the models.
@@ -90,7 +93,8 @@ def compare(
         if reason is not None:
             result.backend = "onnx reference evaluator"
             result.notes.append(f"onnxruntime does not take the original ({reason})")
-        pair = _Pair(first, second, result, exact, reopen)
+        of_types = {} if exact or any((rtol, atol, ulp)) else TOLERANCES if inexact else HALF
+        pair = _Pair(first, second, result, of_types, reopen)
         outputs_a = pair.run_first(runner, seeds, feeds, dims or {})
         del runner  # its session is closed before the next one is opened
         pair.compare(outputs_a, pair.run_second(), bisect)
@@ -101,12 +105,17 @@ class _Pair:
     """Two models that are compared, and the result so far."""
 
     def __init__(
-        self, first: Subject, second: Subject, result: Comparison, exact: bool, reopen: Opener
+        self,
+        first: Subject,
+        second: Subject,
+        result: Comparison,
+        of_types: Mapping[ir.DataType, float],
+        reopen: Opener,
     ) -> None:
         self.first, self.second, self.result, self.reopen = first, second, result, reopen
         self.tolerance = Tolerance(result.rtol, result.atol, result.ulp)
-        is_strict = exact or any(self.tolerance)
-        self.allowed = {} if is_strict else half_precision_outputs(first.model)
+        kinds = types_in(first.model) if of_types else ()
+        self.of_types = {kind: most for kind, most in of_types.items() if kind in kinds}
         self.feeds: dict[str, Feeds] = {}
         """By run."""
         required_a, required_b = ({v.name for v in s.inputs} for s in (first, second))
@@ -167,23 +176,21 @@ class _Pair:
         """Compare outputs that both models have; leave out those that are random."""
         found = {
             (run, name): compare_values(
-                *(a[run][name], of_b[name], self._tolerance(name)), run=run, name=name
+                *(a[run][name], of_b[name], self._tolerance(a[run][name])), run=run, name=name
             )
             for run, of_b in b.items()
             for name in self.first.outputs
             if name in of_b
         }
         apart = [key for key, results in found.items() if not all(r.within for r in results)]
-        moved: dict[str, Mapping[str, Array]] = {}
-        for run, name in [key for key in apart if key[1] in self.allowed]:
-            if run not in moved:
-                feeds, epsilon = self.first.accepted(self.feeds[run]), max(self.allowed.values())
-                moved[run] = moves(self.first, self.reopen, feeds, a[run], epsilon)
-            if name in moved[run]:
-                allowed = self._tolerance(name)._replace(atol=ROUNDINGS * moved[run][name])
-                found[run, name] = compare_values(
-                    a[run][name], b[run][name], allowed, run=run, name=name
-                )
+        with Noise(self.first.source, self.reopen, self.of_types) as noise:
+            for run in dict.fromkeys(run for run, _ in apart if self.of_types):
+                allowed = noise.allowed(self.first.accepted(self.feeds[run]), a[run])
+                for name in [name for of, name in apart if of == run and name in allowed]:
+                    tolerance = self._tolerance(a[run][name])._replace(atol=allowed[name])
+                    found[run, name] = compare_values(
+                        a[run][name], b[run][name], tolerance, run=run, name=name
+                    )
         apart = [key for key in apart if not all(r.within for r in found[key])]
         if apart:
             random = self._random(apart[0][0], list(dict.fromkeys(name for _, name in apart)))
@@ -192,13 +199,16 @@ class _Pair:
         if bisect and apart:
             self._bisect(apart[0][0])
         self.result.outputs = [result for results in found.values() for result in results]
-        if any(r.within and not r.bit_equal for r in self.result.outputs) and self.allowed:
+        is_rounded = any(r.within and not r.bit_equal for r in self.result.outputs)
+        if is_rounded and self.of_types and self.of_types.keys() <= HALF.keys():
             self.result.notes.append(HALF_NOTE)
 
-    def _tolerance(self, name: str) -> Tolerance:
-        """Return the tolerance of an output: relative, where it depends on half precision."""
-        rtol = ROUNDINGS * self.allowed.get(name, 0.0)
-        return self.tolerance._replace(rtol=max(self.tolerance.rtol, rtol))
+    def _tolerance(self, output: Output) -> Tolerance:
+        """Return the tolerance of an output, by its type."""
+        if not isinstance(output, np.ndarray) or not is_float(output.dtype):
+            return self.tolerance
+        rtol = self.of_types.get(ir.DataType.from_numpy(output.dtype), self.tolerance.rtol)
+        return self.tolerance._replace(rtol=rtol)
 
     def _random(self, run: str, names: list[str]) -> list[str]:
         """Return those of the outputs of which the first model gives other values every time."""
@@ -221,7 +231,8 @@ class _Pair:
 
     def _bisect(self, run: str) -> None:
         """Look for the first value that differs in a run in which an output does."""
-        tolerance = self._tolerance(max(self.allowed, key=lambda k: self.allowed[k], default=""))
+        rtol = max(self.of_types.values(), default=self.tolerance.rtol)
+        tolerance = self.tolerance._replace(rtol=rtol)
         try:
             with contextlib.ExitStack() as stack:
                 copies = (Subject(s.model, s.name) for s in (self.first, self.second))

@@ -200,7 +200,7 @@ class _Reader:
             raise ModelError("no opset of ONNX is imported")
         check_calls(proto)
         graph = self.graph(proto.graph, ())
-        graph.opset_imports.update(ir.serde.deserialize_opset_import(proto.opset_import))
+        graph.opset_imports.update(opsets)
         return ir.Model(
             graph,
             ir_version=proto.ir_version,
@@ -278,7 +278,7 @@ class _Reader:
         return list(found.values())
 
     def function(self, proto: onnx.FunctionProto) -> ir.Function:
-        opsets_of(proto.opset_import, owner=proto.name)
+        opsets = opsets_of(proto.opset_import, owner=proto.name)
         attributes = [self.attribute(attribute, proto, ()) for attribute in proto.attribute_proto]
         undefined = ir.AttributeType.UNDEFINED
         attributes += [ir.Attr(name, undefined, None) for name in proto.attribute]  # no defaults
@@ -297,7 +297,7 @@ class _Reader:
             outputs,
             nodes=nodes,
             doc_string=proto.doc_string or None,
-            opset_imports=ir.serde.deserialize_opset_import(proto.opset_import),
+            opset_imports=opsets,
             name="",
             metadata_props=_entries(proto.metadata_props),
         )
@@ -319,7 +319,12 @@ class _Reader:
         scope = scopes[0]
         values = scope.values
         nodes = []
-        for proto in protos:
+        last = {
+            name: k for k, p in enumerate(protos) if p.op_type == "Constant" for name in p.output
+        }
+        for k, proto in enumerate(protos):
+            if proto.op_type == "Constant" and any(k < last[name] for name in proto.output):
+                continue  # onnxruntime takes the last of several Constants of one name
             inputs = []
             for name in proto.input:
                 value = values.get(name) if name else None

@@ -19,6 +19,14 @@ MODEL = """
     }
 """
 
+RULES = """
+from onnxfold.rewrite import op, rule
+@rule(inexact=True)
+def almost_neg(x):
+    \"\"\"Neg is a product with -1.\"\"\"
+    return op.Neg(x) >> op.Mul(x, {factor})
+"""
+
 
 @pytest.fixture
 def model(tmp_path):
@@ -130,3 +138,23 @@ def test_what_is_taken_for_granted(run, model, tmp_path):
     result = run("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx", "-v")
     assert "Dims of the inputs that have the same name have the same size." in result.out
     assert "assumed" not in run("optimize", model, "-o", tmp_path / "o.onnx", "-v").out
+
+
+def test_a_result_beyond_the_tolerances_is_told_of_in_any_case(run, tmp_path):
+    onnx.save(onnx.parser.parse_model(MODEL.replace("Relu", "Neg")), tmp_path / "in.onnx")
+    (tmp_path / "rules.py").write_text(RULES.format(factor=-1.5))
+    command = ("optimize", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
+    command = (*command, "-O2", "--rules", tmp_path / "rules.py")
+    quiet = run(*command, "-q")
+    assert quiet.code == 0 and not quiet.out and (tmp_path / "out.onnx").exists()
+    assert "warning" in quiet.err and "different" in quiet.err and "almost_neg" in quiet.err
+    document = run(*command, "--json")
+    told = json.loads(document.out)
+    assert not told["check"]["passed"] and "almost_neg" in told["warnings"][-1]
+    assert "almost_neg" in document.err
+    assert "almost_neg" in run(*command).out
+    (tmp_path / "out.onnx").unlink()
+    refused = run(*command, "-q", "--check", 1)
+    assert refused.code == 1 and not (tmp_path / "out.onnx").exists()
+    (tmp_path / "rules.py").write_text(RULES.format(factor=-1.00001))
+    assert run(*command, "-q").err == ""

@@ -20,7 +20,7 @@ import onnxruntime as ort
 from onnx import helper
 
 import onnxfold
-from onnxfold.comparison.half import ROUNDINGS, half_precision_outputs
+from onnxfold.comparison.tolerances import HALF, types_in
 from tests.driver import Failure
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
@@ -107,9 +107,10 @@ class Original:
                     raise NotComparable("two runs differ")
 
     @functools.cached_property
-    def half(self) -> dict[str, float]:
-        """The outputs that depend on half precision, and its spacing."""
-        return half_precision_outputs(ir.from_proto(self.model))
+    def half(self) -> float:
+        """What roundings of half precision may cost, times the largest number; 0 without any."""
+        kinds = types_in(ir.from_proto(self.model))
+        return max((most for kind, most in HALF.items() if kind in kinds), default=0.0)
 
     def perturbed(self, feed: Feeds, output: str) -> list[Any]:
         """An output in some runs in which each float number changes by up to `TOLERANCE` of it."""
@@ -255,8 +256,7 @@ def problem_of(
     the original's do when the numbers on the way change by `TOLERANCE` of themselves: what is left
     of terms that cancel is no more precise than the terms.
     """
-    spacing = original.half.get(output)
-    found = _compared(want, got, spacing, original.ops["Loop"] > 0)
+    found = _compared(want, got, original.half, original.ops["Loop"] > 0)
     if found is None or variant.exact or found[0] == "dtype":
         return found
     if found[0] == "shape" and original.ops["Unique"]:
@@ -266,14 +266,12 @@ def problem_of(
     return ("far", found[1]) if found[0] == "mismatch" else found
 
 
-def _compared(
-    want: Any, got: Any, spacing: float | None, has_loops: bool
-) -> tuple[str, str] | None:
+def _compared(want: Any, got: Any, half: float, has_loops: bool) -> tuple[str, str] | None:
     if isinstance(want, list) or isinstance(got, list) or want is None or got is None:
         if type(want) is not type(got) or (want is not None and len(want) != len(got)):
             return "mismatch", "another sequence"
         pairs = zip(want or (), got or (), strict=True)
-        return next(filter(None, (_compared(*pair, spacing, has_loops) for pair in pairs)), None)
+        return next(filter(None, (_compared(*pair, half, has_loops) for pair in pairs)), None)
     want, got = np.asarray(want), np.asarray(got)
     if want.dtype != got.dtype:
         return "dtype", f"{want.dtype} became {got.dtype}"
@@ -285,13 +283,13 @@ def _compared(
     if same_bits(want, got):
         return None
     text = f"{want.reshape(-1)[:8].tolist()} became {got.reshape(-1)[:8].tolist()}"
-    if spacing is None:
+    if not half:
         return "mismatch", text
     if want.dtype.kind not in "fV":
         return None  # behind a rounding it may be anything
     with np.errstate(all="ignore"):
         error = np.abs(_finite(want) - _finite(got))
-    allowed = ROUNDINGS * spacing * float(np.nanmax(np.abs(_finite(want)), initial=0.0))
+    allowed = half * float(np.nanmax(np.abs(_finite(want)), initial=0.0))
     return None if np.nanmax(error, initial=0.0) <= allowed else ("half", text)
 
 

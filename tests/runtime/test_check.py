@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from model_backend import run_model
 from runtime_models import parse, random
 
 from onnxfold import storage
+from onnxfold.comparison.runners import Subject, open_runner
+from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.check import Draw, draws, error_of, largest_error
 from onnxfold.runtime.backends.component import demands
@@ -23,15 +27,23 @@ def drawn(text: str, nominal=None) -> list[Draw]:
 
 def checked(text: str, function) -> float:
     """The largest error of a function in place of a kernel of a model."""
-    content = parse(f"g {text}").SerializeToString()
-    largest = 0.0
-    for draw in drawn(text):
-        with np.errstate(all="ignore"):
-            made = function(*draw.arrays)
-        results = made if isinstance(made, tuple) else [made]
-        wanted = run_model(content, draw.arrays)
-        largest = max(largest, largest_error(draw, results, wanted))
+    model = parse(f"g {text}")
+    content, largest = model.SerializeToString(), 0.0
+    inputs, outputs = ([v.name for v in of] for of in (model.graph.input, model.graph.output))
+    with Subject(model, "m") as source, Noise(source.source, opened, TOLERANCES) as noise:
+        for draw in drawn(text):
+            with np.errstate(all="ignore"):
+                made = function(*draw.arrays)
+            results = made if isinstance(made, tuple) else [made]
+            wanted = dict(zip(outputs, run_model(content, draw.arrays), strict=True))
+            feeds = dict(zip(inputs, draw.arrays, strict=True))
+            allowed = partial(noise.allowed, feeds, wanted)
+            largest = max(largest, largest_error(draw, results, wanted, allowed))
     return largest
+
+
+def opened(source):
+    return open_runner(source)[1]
 
 
 def softmax(x):
@@ -165,14 +177,17 @@ def test_a_variance_without_digits_is_found():
         checked(ONE.format("float", "float", text), squares_less_square)
 
 
-def test_the_measure_is_the_type_and_the_magnitude_of_a_result():
+def test_the_measure_is_the_type_and_the_magnitude_of_each_element():
     want = random(100_003)
-    want[:30_000] *= 1e-6  # small beside the rest: an error there is measured by the rest
+    want[:30_000] *= 1e-6
     got = want.copy()
-    got[1000] += 1e-5
+    got[1000] *= 1 + 5e-6
     assert error_of(got, want)[0].within
-    got[99_999] += 1
+    got[1000] += 1e-5  # the rest is larger, and does not count
     assert not error_of(got, want)[0].within
+    assert error_of(got, want, atol=np.full(want.shape, 2e-5))[0].within
+    got[99_999] += 1
+    assert not error_of(got, want, atol=2e-5)[0].within
     got[99_999] = np.nan
     assert not error_of(got, want)[0].within
     assert not error_of(want.reshape(1, -1), want)[0].within

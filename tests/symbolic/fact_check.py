@@ -27,7 +27,7 @@ class Evaluation:
         if isinstance(number, Expr):
             atom = self._algebra.atom_of(number)
             index = number.terms[0][0][0] if number.terms[0][0] else -1
-            if atom is not None and atom.op == "symbol" and index not in self._atoms:
+            if atom is not None and atom.op in SYMBOLS and index not in self._atoms:
                 self._atoms[index] = actual
                 return atom.low <= actual <= atom.high
         value = self.value(number)
@@ -50,7 +50,7 @@ class Evaluation:
     def _atom(self, index: int) -> int | None:
         if index not in self._atoms:
             atom = self._algebra.atoms[index]
-            if atom.op == "symbol":
+            if atom.op in SYMBOLS:
                 return None
             operands = [self.value(a) for a in atom.args]
             if None in operands:
@@ -64,6 +64,8 @@ def truncated(a: int, b: int) -> int:
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
+SYMBOLS = ("symbol", "exact")
+"""What a run tells: sizes, elements, and sums of elements that wrap."""
 FUNCTIONS = {
     "add": lambda a, b: a + b,
     "mul": lambda a, b: a * b,

@@ -193,6 +193,8 @@ def cast(application: Application) -> Sequence[Fact]:
         items = each(lambda a: algebra.negation(algebra.equal(a, 0)), items)
     elif fact.dtype == ir.DataType.BOOL:
         items = each(lambda a: int(a) if isinstance(a, int) else a, items)
+    elif to != fact.dtype:
+        items = each(lambda a: algebra.exact(a, to), items)
     return [of_items(items, to, algebra)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -16,6 +17,8 @@ import onnx_ir as ir
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import integer_range, random_floats
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
+from onnxfold.comparison.runners import open_runner
+from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
 from onnxfold.runtime.backends.base import CompileError, nbytes_at
 from onnxfold.runtime.backends.component import Demands
@@ -23,10 +26,6 @@ from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 from onnxfold.runtime.splitting.cut import NOMINAL
-
-# Largest difference from onnxruntime that counts as right, relative to the larger of an element
-# and the mean magnitude of its tensor. So the numbers of a draw are of one magnitude.
-_TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 5e-3, "bfloat16": 3e-2}
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
 _SHORT = 3  # instead where inputs would be large, and in some draws
@@ -46,12 +45,10 @@ class Draw(NamedTuple):
     Attributes:
         name: What they are, to complete "wrong for".
         arrays: In the order of the inputs.
-        atol: What a result may differ by in any case.
     """
 
     name: str
     arrays: list[Any]
-    atol: float = 0.0
 
 
 class _Kind(NamedTuple):
@@ -61,13 +58,11 @@ class _Kind(NamedTuple):
         name: For messages.
         floats: Makes floating point numbers.
         integers: The least and the greatest integer; None for the extremes of their type.
-        atol: What a result may differ by in any case.
     """
 
     name: str
     floats: _Make
     integers: tuple[int, int] | None
-    atol: float = 0.0
 
 
 def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
@@ -105,8 +100,8 @@ _KINDS = (
         (-1000, 1000),
     ),
     # the mean of the squares less the square of the mean has no digit left of the variance
-    _Kind("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7), 1e-2),
-    _Kind("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3), 1e-2),
+    _Kind("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
+    _Kind("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3)),
     _Kind("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, (0, 1 << 30)),
     _Kind("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, (0, 1)),
     _Kind("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), (0, 100)),
@@ -157,7 +152,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
                 _array(rng, value, info, kinds[k % len(kinds)], sizes)
                 for k, (value, info) in enumerate(zip(inputs, takes, strict=True))
             ]
-            made.append(Draw(name, arrays, max(kind.atol for kind in kinds)))
+            made.append(Draw(name, arrays))
             if len(kinds) > 1 or sum(array.size for array in arrays) > _FEW:
                 break
         if len(made) > 1 and (len(made) + 1) * sum(a.nbytes for a in arrays) > _MOST_BYTES:
@@ -233,9 +228,13 @@ def check_kernel(
     times, made = run_function(function, request, arrays, seconds, what="the kernel")
     results, count = iter(made), len(kernel.outputs)
     largest = 0.0
-    for draw in inputs:
-        got, want = list(islice(results, count)), list(islice(results, count))
-        largest = max(largest, largest_error(draw, got, want, least))
+    with Noise(str(model), lambda source: open_runner(source)[1], TOLERANCES) as noise:
+        for draw in inputs:
+            got, want = list(islice(results, count)), list(islice(results, count))
+            feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
+            outputs = dict(zip(kernel.outputs, want, strict=True))
+            allowed = functools.partial(noise.allowed, feeds, outputs)
+            largest = max(largest, largest_error(draw, got, outputs, allowed, least))
     return (largest, *max(times, key=lambda pair: pair[0] / pair[1]))
 
 
@@ -243,27 +242,35 @@ def least_of(model: ir.Model) -> str | None:
     """Return the floating-point type with the fewest digits of all values, None without any."""
     graph = model.graph
     values = (*graph.inputs, *(v for node in graph for v in node.outputs))
-    names = {v.dtype.numpy().name for v in values if v.dtype is not None}
-    return max(names & _TOLERANCES.keys(), key=_TOLERANCES.__getitem__, default=None)
+    kinds = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
+    least = max(kinds, key=TOLERANCES.__getitem__, default=None)
+    return None if least is None else least.numpy().name
 
 
 def largest_error(
-    draw: Draw, results: Sequence[Any], wanted: Sequence[Any], least: str | None = None
+    draw: Draw,
+    results: Sequence[Any],
+    wanted: Mapping[str, Any],
+    allowed: Callable[[], Mapping[str, Any]],
+    least: str | None = None,
 ) -> float:
     """Return the largest error of some results, relative to what the results are.
 
     Args:
         draw: What they were made of.
         results: What a kernel made of it.
-        wanted: What onnxruntime made of it.
+        wanted: What onnxruntime made of it, by name.
+        allowed: Returns what elements may be apart in any case, by name: `Noise.allowed`.
         least: The type with the fewest digits of all values of the model, see `error_of`.
 
     Raises:
         CompileError: An error is larger than is allowed.
     """
-    largest = 0.0
-    for got, want in zip(results, wanted, strict=True):
-        found, magnitude = error_of(got, want, least, draw.atol)
+    largest, allowed = 0.0, functools.cache(allowed)
+    for got, (name, want) in zip(results, wanted.items(), strict=True):
+        found, magnitude = error_of(got, want, least)
+        if not found.within:
+            found, _ = error_of(got, want, least, allowed().get(name, 0.0))
         if not found.within:
             what = f"{found.max_abs_error:.3g} from {magnitude:.3g}"
             types = [shaped(array.dtype.name, array.shape) for array in (got, want)]
@@ -278,7 +285,7 @@ def largest_error(
 
 
 def error_of(
-    got: Any, want: Any, least: str | None = None, atol: float = 0.0
+    got: Any, want: Any, least: str | None = None, atol: Any = 0.0
 ) -> tuple[Distance, float]:
     """Return how far a result is from right, and the mean magnitude of its finite elements.
 
@@ -286,7 +293,7 @@ def error_of(
         got: The result.
         want: The right one.
         least: A type that floating point numbers are rounded to before.
-        atol: What elements may be apart in any case.
+        atol: What elements may be apart in any case, a number or one for each.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Distance(want.size, math.inf, within=False), 0.0
@@ -297,7 +304,7 @@ def error_of(
             got, want = got.astype(least), want.astype(least)
     wide = np.abs(want.astype(np.float64))
     magnitude = float(np.mean(wide, where=np.isfinite(wide))) if np.isfinite(wide).any() else 0.0
-    rtol = _TOLERANCES.get(want.dtype.name, 0.0)
+    rtol = TOLERANCES.get(ir.DataType.from_numpy(want.dtype), 0.0)
     # below its smallest normal number, a type has fewer digits, and some code has none
     smallest = float(ml_dtypes.finfo(want.dtype).smallest_normal)  # type: ignore[no-untyped-call]
-    return distance(want, got, Tolerance(rtol, max(rtol * magnitude, atol, smallest))), magnitude
+    return distance(want, got, Tolerance(rtol, np.maximum(atol, smallest))), magnitude

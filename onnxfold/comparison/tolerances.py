@@ -1,0 +1,160 @@
+"""How far apart results may be of computations that round in other places.
+
+How much a rounding costs an element depends on what was summed and multiplied for it. That is
+measured: the original runs again, and each number that it computes of its inputs changes a little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold import storage
+from onnxfold.analysis.facts import facts_of
+from onnxfold.comparison.feeds import Feed, Feeds
+from onnxfold.comparison.metrics import Array, is_float
+from onnxfold.comparison.runners import CannotLoad, CannotRun, Opener, Outputs, Runner, Subject
+from onnxfold.editing import Names, insert_constant, new_node
+from onnxfold.graphs import all_graphs, nodes_within
+from onnxfold.onnx_ir_private import uses
+from onnxfold.ops import Trait, ops
+
+HALF_NOTE = (
+    "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
+    "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it)"
+)
+_ROUNDINGS = 16
+_T = ir.DataType
+_SPACING = {_T.DOUBLE: 2.0**-52, _T.FLOAT: 2.0**-23, _T.FLOAT16: 2.0**-10, _T.BFLOAT16: 2.0**-7}
+HALF = {kind: _ROUNDINGS * _SPACING[kind] for kind in (_T.FLOAT16, _T.BFLOAT16)}
+TOLERANCES = {_T.DOUBLE: 1e-9, _T.FLOAT: 1e-4, **HALF}
+"""How far an element may be from right, relative to its size, by type."""
+_RUNS = 8
+
+
+def types_in(model: ir.Model) -> set[ir.DataType | None]:
+    """Return the types of all values that say theirs, and those that are cast to."""
+    graph, nodes = model.graph, [node for each in all_graphs(model) for node in each]
+    values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
+    casts = (n.attributes.get_int("to", 0) for n in nodes if n.op_type == "Cast")
+    return {v.dtype for v in (*graph.inputs, *graph.outputs, *values)}.union(map(_T, casts))
+
+
+class Noise(contextlib.ExitStack):
+    """Runs of a model in which each number that is read or computed of an input is rounded.
+
+    Numbers change by the spacing of their type, up or down; but for 1 and -1 that may be a mask,
+    which is exact.
+
+    Args:
+        source: The path of the model.
+        reopen: Opens a variant of it.
+        types: The types whose numbers change.
+    """
+
+    def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
+        super().__init__()
+        self._source, self._reopen, self._types = source, reopen, types
+
+    @functools.cached_property
+    def _runner(self) -> Runner:
+        model = storage.load(self._source)
+        _add_noise(model, self._types)
+        variant = self.enter_context(Subject(model, self._source))
+        try:
+            return self._reopen(variant.source)
+        except CannotLoad:  # before opset 12: then only what is read changes
+            return self._reopen(self._source)
+
+    def allowed(self, feeds: Feeds, outputs: Outputs) -> Mapping[str, Array]:
+        """Return how far each element of float outputs may be from right.
+
+        Args:
+            feeds: What the original was run on.
+            outputs: What it gave.
+
+        Returns:
+            16 times what an element moves at most in several runs, by output; nothing if the
+            variant cannot be run.
+        """
+        rng = np.random.default_rng(0)
+        found = {
+            name: np.zeros(output.shape)
+            for name, output in outputs.items()
+            if isinstance(output, np.ndarray) and is_float(output.dtype)
+        }
+        try:
+            for _ in range(_RUNS):
+                moved = self._runner({name: self._noisy(feed, rng) for name, feed in feeds.items()})
+                for name, most in found.items():
+                    one, other = (np.asarray(o[name]).astype(np.float64) for o in (moved, outputs))
+                    if one.shape != other.shape:  # a size depends on the floats
+                        return {}
+                    with np.errstate(all="ignore"):
+                        apart = _ROUNDINGS * np.abs(one - other)
+                    np.maximum(most, np.where(np.isfinite(apart), apart, 0), out=most)
+        except (CannotLoad, CannotRun):
+            return {}
+        return found
+
+    def _noisy(self, feed: Feed, rng: np.random.Generator) -> Feed:
+        """Return a float input with its numbers changed."""
+        if not isinstance(feed, np.ndarray) or not is_float(feed.dtype):
+            return feed
+        kind, wide = ir.DataType.from_numpy(feed.dtype), feed.astype(np.float64)
+        change = _SPACING[kind] if kind in self._types else 0.0
+        with np.errstate(all="ignore"):
+            moved = (wide * (1 + rng.choice([-change, change], feed.shape))).astype(feed.dtype)
+        return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
+
+
+def _add_noise(model: ir.Model, types: Collection[ir.DataType]) -> None:
+    """Change each number of the main graph that is computed of an input."""
+    facts, graph, values = facts_of(model), model.graph, list[ir.Value]()
+    depending = set(graph.inputs)
+    for node in graph:
+        read = {value for each in nodes_within([node]) for value in each.inputs}
+        if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
+            depending.update(node.outputs)
+            values += node.outputs
+    for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
+        if kind is not None and kind in types:
+            _change(value, kind, seed, facts.names)
+
+
+def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:
+    """Let the users of a node's result read other numbers: Dropout, which is random, selects them.
+
+    Args:
+        value: The result.
+        kind: Its type.
+        seed: That of the random numbers.
+        names: The names in use.
+    """
+    users, producer, nodes = tuple(uses(value)), value.producer(), list[ir.Node]()
+    if not users or producer is None:
+        return
+
+    def add(op: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: int) -> ir.Value:
+        nodes.append(new_node(names, "noise", op, inputs, attributes, outputs=outputs))
+        return nodes[-1].outputs[-1]
+
+    def constant(number: float) -> ir.Value:
+        return insert_constant(producer, names, np.array(number, wide.numpy()))
+
+    wide, spacing = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT, _SPACING[kind]
+    yes = insert_constant(producer, names, np.array(True))
+    number = add("Cast", value, to=wide)
+    is_up = add("Dropout", number, None, yes, outputs=2, seed=seed)
+    up, down = (add("Mul", number, constant(factor)) for factor in (1 + spacing, 1 - spacing))
+    changed = add("Where", is_up, up, down)
+    if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
+        changed = add("Where", add("Equal", add("Abs", number), constant(1)), number, changed)
+    rounded = add("Cast", changed, to=kind)
+    producer.append(nodes)
+    for use in users:
+        use.node.replace_input_with(use.idx, rounded)

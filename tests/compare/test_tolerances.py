@@ -1,0 +1,123 @@
+"""One set of tolerances: of `compare`, `--check`, inexact rules and compiled kernels."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import onnx
+import pytest
+from model_table import parse
+
+import onnxfold
+from onnxfold.comparison.runners import open_runner
+from onnxfold.comparison.tolerances import TOLERANCES, Noise
+from onnxfold.rewrite import op, rule, rule_set
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.check import Draw, largest_error
+
+TYPES = ("float", "double", "float16")
+LIMITS = {"float": 1e-4, "double": 1e-9, "float16": 2.0**-6}
+NEG = "g ({0}[n, 64] x) => ({0}[n, 64] y) {{ y = Neg(x) }}"
+
+
+def times(factor: float):
+    """A rule that makes Neg a product with another number."""
+
+    @rule(inexact=True)
+    def almost_neg(x):
+        """Neg is a product."""
+        return op.Neg(x) >> op.Mul(x, factor)
+
+    return rule_set("almost", {"almost_neg": almost_neg}, doc="One rule.")
+
+
+def feeds_of(kind: str, size: float) -> dict[str, np.ndarray]:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, kind.upper()))
+    return {"x": (np.random.default_rng(0).uniform(1, 2, (3, 64)) * size).astype(dtype)}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("size", [1.0, 2.0**-12, 2.0**12])
+@pytest.mark.parametrize("error", [0.5, 4])
+def test_the_error_of_a_rule_is_judged_by_the_size_of_each_element(kind, size, error):
+    model, feeds = parse(NEG.format(kind)), feeds_of(kind, size)
+    rules = [times(-(1 + error * LIMITS[kind]))]
+    made = onnxfold.optimize(model, rules=rules, level=2)
+    assert [node.op_type for node in made.graph.node] == ["Mul"]
+    assert onnxfold.compare(model, made, feeds=feeds, inexact=True).passed == (error < 1)
+    check = partial(onnxfold.optimize, model, rules=rules, level=2, feeds=feeds)
+    if error < 1:
+        check()
+    else:
+        with pytest.raises(onnxfold.CheckFailedError):
+            check()
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("error", [0.5, 4])
+def test_so_is_the_error_of_a_kernel(kind, error, tmp_path):
+    onnx.save(parse(NEG.format(kind)), tmp_path / "m.onnx")
+    feeds = feeds_of(kind, 1.0)
+    outputs = {"y": -feeds["x"]}
+    got = (outputs["y"].astype(np.float64) * (1 + error * LIMITS[kind])).astype(feeds["x"].dtype)
+    with Noise(str(tmp_path / "m.onnx"), lambda s: open_runner(s)[1], TOLERANCES) as noise:
+        allowed = partial(noise.allowed, feeds, outputs)
+        judge = partial(largest_error, Draw("numbers", [feeds["x"]]), [got], outputs, allowed)
+        if error < 1:
+            assert 0 < judge() <= LIMITS[kind]
+        else:
+            with pytest.raises(CompileError, match="for numbers"):
+                judge()
+
+
+PAIRS = {
+    "gelu": (
+        "d = Mul(x, r) e = Erf(d) p = Add(e, one) m = Mul(x, p) z = Mul(m, half)",
+        "z = Gelu(x)",
+    ),
+    "softmax": (
+        "a = Constant<value_ints = [-1]>() e = Exp(x) s = ReduceSum(e, a) z = Div(e, s)",
+        "z = Softmax(x)",
+    ),
+    "normalization": (
+        """a = Constant<value_ints = [-1]>() m = ReduceMean(x, a) d = Sub(x, m) q = Mul(d, d)
+        v = ReduceMean(q, a) w = Add(v, tiny) s = Sqrt(w) z = Div(d, s)""",
+        "s = Constant<value = float[8] {1, 1, 1, 1, 1, 1, 1, 1}>() z = LayerNormalization(x, s)",
+    ),
+    "terms that cancel": ("t = Add(x, far) z = Sub(t, far)", "z = Identity(x)"),
+}
+NUMBERS = "float one = {1}, float half = {0.5}, float r = {0.70710678}, float tiny = {0.00001}"
+
+
+@pytest.mark.parametrize("nodes", PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize("scale", [1.0, 1e-6])
+def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale):
+    feeds = {"x": np.linspace(-7, 7, 40 * 8, dtype=np.float32).reshape(-1, 8)}
+
+    def model(text: str, factor: float) -> onnx.ModelProto:
+        head = f"g (float[n, 8] x) => (float[n, 8] y) <{NUMBERS}, float far = {{1000}}, float f> {{"
+        made = parse(f"{head} {text} y = Mul(z, f) }}", 20)
+        factor = onnx.numpy_helper.from_array(np.float32(factor), "f")
+        made.graph.initializer.append(factor)
+        return made
+
+    one, other = nodes
+    first = model(one, scale)
+    assert onnxfold.compare(first, model(other, scale), feeds=feeds, inexact=True).passed
+    wrong = onnxfold.compare(first, model(other, 1.01 * scale), feeds=feeds, inexact=True)
+    assert not wrong.passed
+
+
+def test_a_mask_stays_exact(parsed):
+    """1 - mask, times the least number: a rounding of a mask would hide what is attended to."""
+    model = parsed("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
+        <float one = {1}, float least = {-3.4e38}> {
+            f = Cast<to = 1>(m) i = Sub(one, f) t = Mul(i, least) s = Add(x, t) y = Softmax(s)
+        }""")
+    feeds = {"x": np.random.default_rng(0).random((3, 8)).astype(np.float32)}
+    feeds["m"] = (np.arange(24).reshape(3, 8) % 3 > 0).astype(np.int64)
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32(1.001), "one"))
+    assert not onnxfold.compare(model, other, feeds=feeds, inexact=True).passed

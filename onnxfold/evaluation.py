@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -208,8 +208,18 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
     return [time.process_time() - began, told], results
 
 
+def open_model(model: bytes, threads: int) -> Any:
+    """Return a session that runs a model node by node."""
+    return open_session(model, session_options(threads=threads, node_by_node=True))
+
+
 def onnxruntime(
-    model: bytes, feeds: Mapping[str, Array], outputs: Sequence[str], *, exact: bool
+    model: bytes,
+    feeds: Mapping[str, Array],
+    outputs: Sequence[str],
+    *,
+    exact: bool,
+    opened: Callable[[bytes, int], Any] = open_model,
 ) -> list[Array]:
     """Run a model on onnxruntime, node by node. The results are in its own memory: no copy.
 
@@ -226,11 +236,11 @@ def onnxruntime(
         digests = None
         if exact:
             began = cpu_time()
-            computed = _run(_open(model, _MORE_THREADS), outputs, values)
+            computed = _run(opened(model, _MORE_THREADS), outputs, values)
             several = cpu_time() - began
             digests = [_digest(array_of(value)) for value in computed]
         began = cpu_time()
-        results = [array_of(v) for v in _run(_open(model, 1), outputs, values)]
+        results = [array_of(v) for v in _run(opened(model, 1), outputs, values)]
         if exact:  # onnxruntime's threads have done as much together as one does alone
             add_helpers(max(0.0, cpu_time() - began - several))
     except EvaluationError:
@@ -242,10 +252,6 @@ def onnxruntime(
         reason = "onnxruntime's result depends on how many threads it has"
         raise EvaluationError(reason, is_final=True)
     return results
-
-
-def _open(model: bytes, threads: int) -> Any:
-    return open_session(model, session_options(threads=threads, node_by_node=True))
 
 
 def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:

@@ -1,6 +1,6 @@
-"""Who computes an operation: a NumPy kernel, onnxruntime, onnx's reference evaluator, or nobody.
+"""Select the engine that computes an operation: a NumPy kernel or onnxruntime.
 
-This is the one door to onnxruntime and to onnx's reference evaluator, for computing constants.
+This is the one door to onnxruntime for computing constants.
 """
 
 from __future__ import annotations
@@ -114,53 +114,31 @@ class Engines:
                 computed = operation.call(arrays)
                 return [computed[k] for k in wanted]
             operation.kernel = None
-        try:
-            return self._by_onnxruntime(operations, wanted)
-        except EvaluationError as error:
-            # the reference evaluator computes some ops of float64 in float32, and makes a column
-            # of the numbers that a Loop stacks
-            is_loop = operation.node.op_type == "Loop"
-            if operations[1:] or error.is_final or operation.is_wide or is_loop:
-                raise Unfoldable(str(error)) from error
-            refusal = error
-        # The reference evaluator, in the other process, if onnxruntime has no kernel for the op.
-        try:
-            return self._ask("reference", operations, wanted, operation.opsets)
-        except EvaluationError as error:
-            raise Unfoldable(f"{refusal}; {error}") from error
-
-    # ------------------------------------------------------------ engines
-
-    def _by_onnxruntime(
-        self, operations: Sequence[Operation], wanted: Sequence[int]
-    ) -> list[Array]:
-        """Return results of the last operation by a session of onnxruntime.
-
-        Raises:
-            EvaluationError: As for `onnxruntime`.
-        """
         # Many ops are functions to onnxruntime, whose bodies depend on the opset. Only models that
         # are newer than it is are computed at another one than their own.
-        own, oldest = operations[-1].opsets, oldest_opsets(operations)
+        own, oldest = operation.opsets, oldest_opsets(operations)
         try:
-            return self._ask("onnxruntime", operations, wanted, own)
+            try:
+                return self._by_onnxruntime(operations, wanted, own)
+            except EvaluationError as error:
+                if error.is_final or oldest == own:
+                    raise
+                return self._by_onnxruntime(operations, wanted, oldest)
         except EvaluationError as error:
-            if error.is_final or oldest == own:
-                raise
-        return self._ask("onnxruntime", operations, wanted, oldest)
+            raise Unfoldable(str(error)) from error
 
-    def _ask(
-        self,
-        engine: str,
-        operations: Sequence[Operation],
-        wanted: Sequence[int],
-        opsets: Mapping[str, int],
+    def _by_onnxruntime(
+        self, operations: Sequence[Operation], wanted: Sequence[int], opsets: Mapping[str, int]
     ) -> list[Array]:
-        """Return what an engine computes at some opsets. Raises EvaluationError."""
+        """Return results of the last operation; only what is certain runs in this process.
+
+        Raises:
+            EvaluationError: As for `evaluate_isolated`.
+        """
         if not self.time.share():
             raise EvaluationError(self.time.reason, is_final=True)
         exact = self._exact and not operations[-1].is_wide
-        is_certain = engine == "onnxruntime" and all(map(_is_certain, operations))
+        is_certain = all(map(_is_certain, operations))
         functions = self._called_by(operations)
         assembly = assemble(operations, wanted, functions, opsets, general=is_certain)
         model = assembly.model.SerializeToString()
@@ -174,7 +152,6 @@ class Engines:
         used = self._pool.statistics.live_bytes
         used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
         results = evaluate_isolated(
-            engine,
             model,
             feeds,
             assembly.outputs,

@@ -1,7 +1,7 @@
-"""Run a model on onnxruntime or on onnx's reference evaluator to compute constants.
+"""Run a model on onnxruntime to compute constants.
 
-Both engines can crash, run without end, and ask for any amount of memory, and a few bytes of an
-untrusted model can make them do so. Only what is certain to be quick and small runs in this process
+onnxruntime can crash, run without end, and ask for any amount of memory, and a few bytes of an
+untrusted model can make it do so. Only what is certain to be quick and small runs in this process
 (:mod:`onnxfold.kernels.engines`); everything else runs in another (`evaluate_isolated`).
 This module imports nothing large, so that such a process starts quickly.
 """
@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,12 +53,12 @@ _UNLIMITED = 1e6  # CPU seconds
 
 
 class EvaluationError(Exception):
-    """The engine cannot run the operations; the message says why in one line.
+    """onnxruntime cannot run the model; the message says why in one line.
 
     Args:
         message: The reason.
-        is_final: Whether there is no use in asking another engine: it would take too much time or
-            memory, or the operands are such that the model itself fails on them.
+        is_final: Whether it cannot at another opset either: it would take too much time or memory,
+            or the operands are such that the model itself fails on them.
     """
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
@@ -117,7 +117,6 @@ def time_for(nbytes: int) -> TimeLimit:
 
 
 def evaluate_isolated(
-    engine: str,
     model: bytes,
     feeds: Mapping[str, Array],
     outputs: Sequence[str],
@@ -129,7 +128,6 @@ def evaluate_isolated(
     """Run a model in another process.
 
     Args:
-        engine: "onnxruntime" or "reference".
         model: A serialized model.
         feeds: Its inputs: no strings, and no numbers of less than a byte.
         outputs: What to fetch.
@@ -138,10 +136,10 @@ def evaluate_isolated(
         memory: Private memory that it may take, bytes.
 
     Raises:
-        EvaluationError: As for `onnxruntime` and `reference`; there is no such process; or finally,
-            it crashed, or took more memory or time.
+        EvaluationError: As for `onnxruntime`; there is no such process; or finally, it crashed, or
+            took more memory or time.
     """
-    request = [engine, list(feeds), list(outputs), exact, memory]
+    request = [list(feeds), list(outputs), exact, memory]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
     seconds = limit.share()
     began = time.monotonic()
@@ -164,7 +162,7 @@ def evaluate_isolated(
         elif failure.kind == "ended":
             code = failure.code
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            reason = f"{engine} crashed on it ({how})"
+            reason = f"onnxruntime crashed on it ({how})"
         else:
             raise EvaluationError(f"no process computes it: {failure}") from failure
         raise EvaluationError(reason, is_final=True) from failure
@@ -185,14 +183,11 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
 
     ort.set_default_logger_severity(4)
     began = time.process_time()
-    engine, names, outputs, exact, memory = request
+    names, outputs, exact, memory = request
     model = arrays[0].tobytes()
     feeds = dict(zip(names, arrays[1:], strict=True))
     try:
-        if engine == "reference":
-            results = reference(model, feeds, outputs)
-        else:
-            results = onnxruntime(model, feeds, outputs, exact=exact)
+        results = onnxruntime(model, feeds, outputs, exact=exact)
     except EvaluationError as error:
         if isinstance(error.__cause__, MemoryError) or "alloc" in str(error):
             raise MemoryError from error
@@ -208,8 +203,18 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
     return [time.process_time() - began, told], results
 
 
+def open_model(model: bytes, threads: int) -> Any:
+    """Return a session that runs a model node by node."""
+    return open_session(model, session_options(threads=threads, node_by_node=True))
+
+
 def onnxruntime(
-    model: bytes, feeds: Mapping[str, Array], outputs: Sequence[str], *, exact: bool
+    model: bytes,
+    feeds: Mapping[str, Array],
+    outputs: Sequence[str],
+    *,
+    exact: bool,
+    opened: Callable[[bytes, int], Any] = open_model,
 ) -> list[Array]:
     """Run a model on onnxruntime, node by node. The results are in its own memory: no copy.
 
@@ -226,11 +231,11 @@ def onnxruntime(
         digests = None
         if exact:
             began = cpu_time()
-            computed = _run(_open(model, _MORE_THREADS), outputs, values)
+            computed = _run(opened(model, _MORE_THREADS), outputs, values)
             several = cpu_time() - began
             digests = [_digest(array_of(value)) for value in computed]
         began = cpu_time()
-        results = [array_of(v) for v in _run(_open(model, 1), outputs, values)]
+        results = [array_of(v) for v in _run(opened(model, 1), outputs, values)]
         if exact:  # onnxruntime's threads have done as much together as one does alone
             add_helpers(max(0.0, cpu_time() - began - several))
     except EvaluationError:
@@ -244,10 +249,6 @@ def onnxruntime(
     return results
 
 
-def _open(model: bytes, threads: int) -> Any:
-    return open_session(model, session_options(threads=threads, node_by_node=True))
-
-
 def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
     try:
         return session.run_with_ort_values(outputs, values)
@@ -255,28 +256,6 @@ def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any
         if type(error).__name__ == "InvalidArgument":
             raise EvaluationError(message_of(error), is_final=True) from error
         raise
-
-
-def reference(model: bytes, feeds: Mapping[str, Array], outputs: Sequence[str]) -> list[Array]:
-    """Run a model on onnx's reference evaluator.
-
-    Raises:
-        EvaluationError: it cannot compute it, or gives something that is not a tensor.
-    """
-    import onnx
-    from onnx.reference import ReferenceEvaluator
-
-    try:
-        with np.errstate(all="ignore"):
-            evaluator = ReferenceEvaluator(onnx.load_model_from_string(model))
-            computed = evaluator.run(list(outputs), dict(feeds))
-    except Exception as error:  # any class: it is plain Python over NumPy
-        text = " ".join(str(error).split())[:200]
-        raise EvaluationError(f"reference evaluator: {type(error).__name__}: {text}") from error
-    if not all(isinstance(value, np.ndarray | np.generic) for value in computed):
-        raise EvaluationError("the result is not a tensor")
-    arrays = map(np.asarray, computed)
-    return [array.astype(object) if array.dtype.kind == "U" else array for array in arrays]
 
 
 def _aligned(array: Array) -> Array:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
-from onnxfold.kernels.schedule import postponed
+from onnxfold.kernels.operation import postponed
 from onnxfold.kernels.streams import is_streamable
 from onnxfold.memory import rss_bytes
 from onnxfold.options import Options

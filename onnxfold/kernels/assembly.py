@@ -1,4 +1,4 @@
-"""A model for an engine: some operations, their operands, and the wanted results."""
+"""A model for an engine: an operation, its operands, and the wanted results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.graphs import nodes_within
 from onnxfold.kernels.inference import schema_of, tensor_proto, type_of
-from onnxfold.kernels.operation import Operation, Output
+from onnxfold.kernels.operation import Operation
 from onnxfold.pool import Buffer
 
 # Operands up to this many bytes are stored in the model, larger ones are fed.
@@ -26,31 +26,35 @@ OLDEST_OPSET = 7
 
 @dataclass
 class Assembly:
-    """A model whose inputs are large operands only."""
+    """A model, and the operands that are its inputs."""
 
     model: onnx.ModelProto
-    feeds: dict[str, Buffer] = field(default_factory=dict)
-    """The large operands by input name."""
-    outputs: list[str] = field(default_factory=list)
+    outputs: list[str]
     """Names of the wanted results."""
+    feeds: dict[str, Buffer] = field(default_factory=dict)
+    """The operands that are not in the model, by their names."""
 
 
 def assemble(
     operations: Sequence[Operation],
-    wanted: Sequence[Output],
+    wanted: Sequence[int],
     functions: Sequence[onnx.FunctionProto],
     opsets: Mapping[str, int],
+    *,
+    general: bool,
 ) -> Assembly:
-    """Return a model of operations.
+    """Return a model of an operation.
 
     Every value gets a new name, in subgraphs too, so that names of the model cannot clash.
 
     Args:
-        operations: Operations in topological order. Operands that are results of others in the list
-            are connected in the model; all others must be known.
-        wanted: The outputs to fetch.
+        operations: The operation, behind those that make sequences for it. Operands that are
+            results of others in the list are connected in the model; all others must be known.
+        wanted: The indices of the results of the operation to fetch.
         functions: The model's local functions.
         opsets: Domain to version.
+        general: Make the same model for operands of other sizes and elements, but for strings and
+            numbers of less than a byte. onnxruntime may compute other bits than for constants.
     """
     imports = dict(opsets)
     for function in functions:
@@ -58,41 +62,36 @@ def assemble(
     model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
-    result = Assembly(model)
+    last = len(operations) - 1
+    result = Assembly(model, [f"r{last}_{index}" for index in wanted])
     graph = model.graph
     graph.name = "fold"
     names: dict[Buffer, str] = {}
-    produced: dict[Output, str] = {}
     for k, operation in enumerate(operations):
         for buffer in operation.operands:
             if buffer is not None and buffer not in names:
                 names[buffer] = f"c{len(names)}"
-                _supply(result, buffer, names[buffer])
-        outputs = []
-        for index, value in enumerate(operation.node.outputs):
-            name = f"r{k}_{index}" if value.name else ""
-            outputs.append(name)
-            produced[operation, index] = name
-            made = operation.results[index] if operation.results else None
-            if made is not None:
-                names[made] = name
+                _supply(result, buffer, names[buffer], general)
+        outputs = [f"r{k}_{i}" if v.name else "" for i, v in enumerate(operation.node.outputs)]
+        names.update((b, outputs[i]) for i, b in enumerate(operation.results) if b is not None)
         operands = ["" if b is None else names[b] for b in operation.operands]
         graph.node.append(operation.to_proto(operands, outputs))
-    for output in wanted:
-        result.outputs.append(produced[output])
-        graph.output.append(onnx.ValueInfoProto(name=produced[output]))
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in result.outputs)
     return result
 
 
-def _supply(assembly: Assembly, buffer: Buffer, name: str) -> None:
+def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> None:
     """Put a known operand into the model, or add it to the feeds."""
     graph = assembly.model.graph
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
-    if inline or buffer.nbytes <= _INLINE_BYTES:
+    if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
         graph.initializer.append(tensor_proto(buffer.dtype, buffer.array(), name))
-    else:
-        graph.input.append(onnx.ValueInfoProto(name=name, type=type_of(buffer)))
-        assembly.feeds[name] = buffer
+        return
+    kind = type_of(buffer)
+    for dimension in kind.tensor_type.shape.dim if general else ():
+        dimension.Clear()
+    graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
+    assembly.feeds[name] = buffer
 
 
 def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
@@ -102,7 +101,7 @@ def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
     changed. A function has opsets of its own, which onnxruntime applies to its body only if the
     model's are at least as new.
     """
-    opsets = dict(operations[0].opsets)
+    opsets = dict(operations[-1].opsets)
     version = 1
     for node in nodes_within(operation.node for operation in operations):
         schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)

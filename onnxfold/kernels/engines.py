@@ -1,11 +1,12 @@
-"""Who computes an operation: a NumPy kernel, onnxruntime, onnx's reference evaluator, or nobody.
+"""Select the engine that computes an operation: a NumPy kernel or onnxruntime.
 
-This is the one door to onnxruntime and to onnx's reference evaluator, for computing constants.
+This is the one door to onnxruntime for computing constants.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -18,15 +19,15 @@ from onnxfold.evaluation import (
     TimeLimit,
     evaluate_isolated,
     onnxruntime,
+    open_model,
     time_for,
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
 from onnxfold.kernels.assembly import assemble, oldest_opsets
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.inference import is_elementwise
-from onnxfold.kernels.operation import Operation, Output
+from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
-from onnxfold.kernels.schedule import awaits, used_outside
 from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
@@ -38,6 +39,7 @@ _LEAST_MEMORY = 16 << 20
 _COPIES = 4
 # All elements of one operand meet all of the other at most: this takes milliseconds.
 _MOST_PRODUCTS = 1 << 24
+_KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
 _PRODUCTS = ("Gemm", "MatMul")
 _CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
@@ -69,128 +71,87 @@ class Engines:
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
+        self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
-    def evaluate(
-        self, operation: Operation, wanted: Sequence[int], before: Sequence[Operation] = ()
-    ) -> list[Array]:
-        """Return the results of one operation. This is where it is decided who computes it.
+    def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
+        """Compute the awaited results of an operation, unless an operand could not be computed.
 
         Args:
-            operation: The operation; its operands are known, or results of ``before``.
+            operation: What its operands need has been computed, or has failed.
+            failures: Gets the operation if it cannot be computed, with the reason.
+        """
+        awaited = operation.awaited()
+        if not awaited or any(o.awaited() for o in postponed(operation.operands)):
+            return
+        try:
+            arrays = self.evaluate(operation, [k for k, _ in awaited])
+        except (Unfoldable, MemoryError) as error:
+            failures[operation] = str(error) or "out of memory"
+            return
+        for (_, buffer), array in zip(awaited, arrays, strict=True):
+            try:
+                self._pool.fulfil(buffer, array)
+            except ValueError as error:
+                failures[operation] = f"inference and evaluation disagree: {error}"
+
+    def evaluate(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
+        """Return results of an operation, computed by the engine that is selected here.
+
+        Args:
+            operation: The operation. Its operands are known, or sequences made of known tensors.
             wanted: Which of its results, by their index.
-            before: Operations that make sequences for it: a sequence does not leave its session.
 
         Raises:
-            Unfoldable: nobody can compute it, with the reason.
+            Unfoldable: No engine can compute it, with the reason.
         """
-        # Nobody, if it takes more time or memory than there is.
-        self._admit(operation)
-        # NumPy, where arithmetic leaves no choice about a bit.
+        # A sequence does not leave its session: it is made in each one that reads it.
+        operations = [*postponed(operation.operands), operation]
+        for each in operations:
+            self._admit(each)
         if operation.kernel is not None:
             arrays = [None if b is None else b.array() for b in operation.operands]
             with contextlib.suppress(NotExact), self.time.spending():
                 computed = operation.call(arrays)
                 return [computed[k] for k in wanted]
             operation.kernel = None
-        # onnxruntime: in this process what is certain to be quick, in another one all else.
-        outputs = [(operation, k) for k in wanted]
-        try:
-            return self._by_onnxruntime([*before, operation], outputs)
-        except EvaluationError as error:
-            # the reference evaluator computes some ops of float64 in float32, and makes a column
-            # of the numbers that a Loop stacks
-            is_loop = operation.node.op_type == "Loop"
-            if before or error.is_final or operation.is_wide or is_loop:
-                raise Unfoldable(str(error)) from error
-            refusal = error
-        # The reference evaluator, in the other process, if onnxruntime has no kernel for the op.
-        try:
-            return self._ask("reference", [operation], outputs, operation.opsets)
-        except EvaluationError as error:
-            raise Unfoldable(f"{refusal}; {error}") from error
-
-    def compute(self, operations: Sequence[Operation], failures: dict[Operation, str]) -> None:
-        """Compute what somebody waits for: one operation, or several in a session of onnxruntime.
-
-        If a session fails, its halves are computed, to find the operation that onnxruntime has no
-        kernel for, or no one answer.
-
-        Args:
-            operations: Operands first; one whose operands nobody has computed is left out.
-            failures: Gets the operations that nobody can compute, with the reason.
-        """
-        operations = _computable(operations)
-        if not operations:
-            return
-        # one that its session is repeated for, to see what fails, is asked for all it gives
-        wanted = used_outside(operations) or _tensors_of(operations[-1])
-        if not wanted:
-            return
-        try:
-            if len(operations) > 1:
-                arrays = self._by_onnxruntime(operations, wanted)
-            else:
-                arrays = self.evaluate(operations[0], [k for _, k in wanted])
-        except (EvaluationError, Unfoldable, MemoryError) as error:
-            if len(operations) == 1:
-                failures[operations[0]] = str(error) or "out of memory"
-                return
-            half = len(operations) // 2
-            self.compute(operations[:half], failures)
-            self.compute(operations[half:], failures)
-            return
-        for (operation, index), array in zip(wanted, arrays, strict=True):
-            buffer = operation.results[index]
-            if buffer is None or not awaits(buffer, operation):
-                continue
-            try:
-                self._pool.fulfil(buffer, array)
-            except ValueError as error:
-                failures[operation] = f"inference and evaluation disagree: {error}"
-
-    # ------------------------------------------------------------ engines
-
-    def _by_onnxruntime(
-        self, operations: Sequence[Operation], wanted: Sequence[Output]
-    ) -> list[Array]:
-        """Return the results of operations, operands first, of one session. Raises
-        EvaluationError.
-        """
-        for operation in operations:
-            self._admit(operation)
         # Many ops are functions to onnxruntime, whose bodies depend on the opset. Only models that
         # are newer than it is are computed at another one than their own.
-        own, oldest = operations[0].opsets, oldest_opsets(operations)
+        own, oldest = operation.opsets, oldest_opsets(operations)
         try:
-            return self._ask("onnxruntime", operations, wanted, own)
+            try:
+                return self._by_onnxruntime(operations, wanted, own)
+            except EvaluationError as error:
+                if error.is_final or oldest == own:
+                    raise
+                return self._by_onnxruntime(operations, wanted, oldest)
         except EvaluationError as error:
-            if error.is_final or oldest == own:
-                raise
-        return self._ask("onnxruntime", operations, wanted, oldest)
+            raise Unfoldable(str(error)) from error
 
-    def _ask(
-        self,
-        engine: str,
-        operations: Sequence[Operation],
-        wanted: Sequence[Output],
-        opsets: Mapping[str, int],
+    def _by_onnxruntime(
+        self, operations: Sequence[Operation], wanted: Sequence[int], opsets: Mapping[str, int]
     ) -> list[Array]:
-        """Return what an engine computes at some opsets. Raises EvaluationError."""
+        """Return results of the last operation; only what is certain runs in this process.
+
+        Raises:
+            EvaluationError: As for `evaluate_isolated`.
+        """
         if not self.time.share():
             raise EvaluationError(self.time.reason, is_final=True)
+        exact = self._exact and not operations[-1].is_wide
+        is_certain = all(map(_is_certain, operations))
         functions = self._called_by(operations)
-        exact = self._exact and not any(operation.is_wide for operation in operations)
-        assembly = assemble(operations, wanted, functions, opsets)
+        assembly = assemble(operations, wanted, functions, opsets, general=is_certain)
         model = assembly.model.SerializeToString()
         feeds = {name: b.array() for name, b in assembly.feeds.items()}
-        if engine == "onnxruntime" and all(map(_is_certain, operations)):
+        if is_certain:
+            # operations that differ in their operands only share their sessions
+            opened = open_model if assembly.model.graph.initializer else self._opened
             with self.time.spending():
-                results = onnxruntime(model, feeds, assembly.outputs, exact=exact)
+                results = onnxruntime(model, feeds, assembly.outputs, exact=exact, opened=opened)
             return [_encoded(array) for array in results]
         used = self._pool.statistics.live_bytes
         used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
         results = evaluate_isolated(
-            engine,
             model,
             feeds,
             assembly.outputs,
@@ -271,26 +232,6 @@ def _is_certain(operation: Operation) -> bool:
         return True
     dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
     return is_elementwise(node.op_type, operation.opset, dtypes)
-
-
-def _computable(operations: Sequence[Operation]) -> list[Operation]:
-    """Return the operations with awaited results whose operands are known or computed by others."""
-    chosen: dict[Operation, None] = {}
-    for operation in operations:
-        if any(awaits(b, operation) for b in operation.results) and all(
-            b is None or b.is_known or b.deferred in chosen for b in operation.operands
-        ):
-            chosen[operation] = None
-    return list(chosen)
-
-
-def _tensors_of(operation: Operation) -> list[Output]:
-    """Return the results of a postponed operation that are no sequences."""
-    return [
-        (operation, k)
-        for k, buffer in enumerate(operation.results)
-        if buffer is not None and buffer.type_proto is None
-    ]
 
 
 def _memory_of(buffer: Buffer) -> int:

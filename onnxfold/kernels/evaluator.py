@@ -1,9 +1,7 @@
-"""When operations are computed; :mod:`onnxfold.kernels.engines` decides by whom.
+"""When operations are computed; :mod:`onnxfold.kernels.engines` selects the engine.
 
 Small operations with known operands are computed at once. Everything else is postponed: its
-result is a buffer with shape and dtype only, and what is computed in the end is what somebody
-asks for. What NumPy does not compute exactly is gathered into as few onnxruntime sessions as the
-dependencies allow, for all that is asked for together.
+result is a buffer with shape and dtype only, which is computed when its elements are needed.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from onnxfold.kernels.anywhere import in_pieces
 from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.schedule import awaits, phases, postponed, used_outside
 from onnxfold.kernels.streams import Streams, is_large, is_streamable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
@@ -153,14 +150,10 @@ class Evaluator:
     def _apply_now(self, operation: Operation) -> list[Buffer | None]:
         """Compute an operation whose result types only its computation tells."""
         operation.kernel = None  # NumPy would not stop where the memory limit is
-        before = []
-        if _are_tensors(operation):
-            self.compute([b for b in operation.operands if b is not None])
-        else:
-            before = postponed(operation.operands)
+        self.compute([b for b in operation.operands if b is not None])
         wanted = [k for k, output in enumerate(operation.node.outputs) if output.name]
         results: list[Buffer | None] = [None] * len(operation.node.outputs)
-        for k, array in zip(wanted, self._engines.evaluate(operation, wanted, before), strict=True):
+        for k, array in zip(wanted, self._engines.evaluate(operation, wanted), strict=True):
             results[k] = self.pool.adopt(array)
         return results
 
@@ -220,15 +213,14 @@ class Evaluator:
         failures: dict[Operation, str] = {}
         blocks = {o for o in operations if is_streamable(o)}
         streams = Streams(self.pool, self.time, operations, blocks, wanted, root, failures)
-        for phase in phases(operations):
-            if phase[0] in blocks:
-                streams.make(phase[0])
+        for operation in operations:
+            if operation in blocks:
+                streams.make(operation)
                 continue
-            read = [b for o in phase for b in o.operands if b is not None and b.is_known]
-            self._engines.compute(phase, failures)
+            read = [b for b in operation.operands if b is not None and b.nbytes > KEPT_BYTES]
+            self._engines.compute(operation, failures)
             for buffer in read:
-                if buffer.nbytes > KEPT_BYTES:
-                    buffer.release_pages()
+                buffer.release_pages()
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
@@ -237,15 +229,14 @@ class Evaluator:
         What is done to them afterwards cannot. What only others of them need is left out.
         """
         found = [
-            operation
+            buffer
             for operation in postponed(buffers)
             if not is_streamable(operation)
             and (is_large(operation) or operation.kind is Kind.GENERAL)
+            for _, buffer in operation.awaited()
         ]
-        chosen = set(found)
-        below = postponed([b for o in found for b in o.results if awaits(b, o)])
-        outside = [o.results[k] for o, k in used_outside(below) if o in chosen]
-        return [b for b in outside if b is not None]
+        read = {b for operation in postponed(found) for b in operation.operands}
+        return [buffer for buffer in found if buffer not in read]
 
 
 def _are_tensors(operation: Operation) -> bool:

@@ -15,9 +15,6 @@ from onnxfold.kernels.registry import Kind, NumpyKernel, find
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array
 
-# (operation, index of its output)
-Output = tuple["Operation", int]
-
 
 class Operation(Deferred):
     """An op with constant operands, possibly postponed.
@@ -76,6 +73,14 @@ class Operation(Deferred):
                 if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
                     self._attributes[name] = value
         return self._attributes
+
+    def awaited(self) -> list[tuple[int, Buffer]]:
+        """Return the results that are still to be computed, by their index; no sequences."""
+        return [
+            (k, buffer)
+            for k, buffer in enumerate(self.results)
+            if buffer is not None and buffer.deferred is self and buffer.type_proto is None
+        ]
 
     @property
     def opset(self) -> int:
@@ -142,6 +147,30 @@ class Operation(Deferred):
             proto.attribute.append(ir.serde.serialize_attribute(attribute))
             _rename(proto.attribute[-1], attribute, names, inner)
         return proto
+
+
+def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
+    """Return the postponed operations that the buffers need, operands first."""
+    order: list[Operation] = []
+    seen: set[Operation] = set()
+    stack: list[tuple[Operation, bool]] = [
+        (b.deferred, False)
+        for b in reversed(buffers)
+        if b is not None and isinstance(b.deferred, Operation)
+    ]
+    while stack:
+        operation, expanded = stack.pop()
+        if expanded:
+            order.append(operation)
+            continue
+        if operation in seen:
+            continue
+        seen.add(operation)
+        stack.append((operation, True))
+        for operand in operation.operands:
+            if operand is not None and isinstance(operand.deferred, Operation):
+                stack.append((operand.deferred, False))
+    return order
 
 
 class WideOperation(Operation):

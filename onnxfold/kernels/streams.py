@@ -23,7 +23,6 @@ from onnxfold.kernels.chains import (
 )
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
-from onnxfold.kernels.schedule import awaits
 from onnxfold.pool import Buffer, Pool
 
 # Operations whose operands and results are all smaller (bytes) are computed one by one.
@@ -116,9 +115,8 @@ class Streams:
             else:
                 return  # it has failed
         try:
-            for index, result in enumerate(operation.results):
-                if result is not None and awaits(result, operation):
-                    self._make(operation, operands, index, result)
+            for index, result in operation.awaited():
+                self._make(operation, operands, index, result)
         except Unfoldable as error:
             self.failures[operation] = str(error)
 

@@ -1,10 +1,9 @@
 """``python -m tests.benchmarks census --model DIR``: what of onnxfold the models of a folder use.
 
 Each model is optimized at each level, in one of ``--jobs`` processes: which rules rewrite
-something, which ops the NumPy kernels compute, which ops go to onnxruntime in this process, to
-onnxruntime in a child process and to the reference evaluator, and what is done with large
-constants. ``--output FILE`` gets the result: for each rule, kernel and op a few models and how many
-there are.
+something, which ops the NumPy kernels compute, which ops go to onnxruntime in this process and in a
+child process, and what is done with large constants. ``--output FILE`` gets the result: for each
+rule, kernel and op a few models and how many there are.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class _Watch:
         self._patches = [
             self._wrap(NumpyKernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
             self._wrap(engines, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
-            self._wrap(engines, "evaluate_isolated", lambda engine, model, *_: _ops(engine, model)),
+            self._wrap(engines, "evaluate_isolated", lambda model, *_: _ops("onnxruntime", model)),
             self._wrap(Streams, "make", lambda _, operation: [("large", _large(operation))]),
         ]
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import onnx
-import onnx.reference
 import onnx_ir as ir
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
@@ -132,11 +131,6 @@ def _wanted(case: TestCase, model: onnx.ModelProto) -> tuple[list[np.ndarray], b
 def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
     """The outputs of a model without inputs on the CPU provider, nothing optimized."""
     return [np.asarray(v) for v in reference_session(model).run(None, {})]
-
-
-def run_reference(model: onnx.ModelProto) -> list[np.ndarray]:
-    """The outputs of a model without inputs by onnx's reference evaluator."""
-    return [np.asarray(v) for v in onnx.reference.ReferenceEvaluator(model).run(None, {})]
 
 
 def expected_outputs(case: TestCase) -> dict[str, np.ndarray]:

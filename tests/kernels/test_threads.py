@@ -60,7 +60,7 @@ def test_the_reason_is_recorded_and_level_2_folds(tmp_path):
     assert dict(report.nodes_after) == {"Add": 1}
 
 
-def test_the_others_in_the_same_session_fold():
+def test_the_others_of_the_model_fold():
     proto = parse(
         """g (float[1,1] x) => (y, z)
         { c = MatMul(w0, w1) e = Exp(v) t = Tanh(e) y = Add(x, c) z = Add(y, t) }""",

@@ -8,7 +8,9 @@ Images are never pulled here, and are run by their content's digest: what a tag 
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
+import io
 import os
 import platform
 import secrets
@@ -86,12 +88,15 @@ class Tool:
         """
         if not self.image:
             return [self.program, *arguments]
+        mount = io.StringIO()
+        fields = ("type=bind", f"source={folder}", f"target={folder}")
+        csv.writer(mount, lineterminator="").writerow(fields)
         return [
             *(self.program, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
             # the compiler is process 1 there, which ignores what would end others
             *("--stop-signal=KILL", "--sig-proxy=false"),
             *self.options,
-            f"--mount=type=bind,source={folder},target={folder}",
+            f"--mount={mount.getvalue()}",
             f"--workdir={folder}",
             # the user's image starts the compiler, the developers' image a shell
             "--entrypoint=onnx-mlir",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import onnx
 import pytest
 from model_backend import run_model
 from runtime_models import parse, random
@@ -152,6 +153,37 @@ def hardmax(x):
 def test_what_a_nan_does_is_seen_in_each_of_few_rows(sizes):
     with pytest.raises(CompileError, match="NaN"):
         checked(f"(float[{sizes}] x) => (float[{sizes}] y) {{ y = Hardmax(x) }}", hardmax)
+
+
+@pytest.mark.parametrize("sizes", ["1", "4, 4", "5, 37", "3, 4, 5", "64, 64", "n, 16"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize(("op", "lost"), [("ReduceMax", np.fmax), ("ReduceMin", np.fmin)])
+def test_a_reduction_that_loses_nan_is_found(sizes, dtype, op, lost):
+    """onnxruntime loses it in most places."""
+    ones = ", ".join(["1"] * (sizes.count(",") + 1))
+    text = f"({dtype}[{sizes}] x) => ({dtype}[{ones}] y) {{ y = {op}(x) }}"
+    none = -np.inf if op == "ReduceMax" else np.inf
+    with pytest.raises(CompileError, match="other NaN or infinities"):
+        checked(text, lambda x: lost.reduce(x, None, keepdims=True, initial=none))
+
+
+@pytest.mark.parametrize("dtype", ["float", "double"])
+@pytest.mark.parametrize("to", [np.int8, np.uint8, np.int16, np.uint16, np.int32])
+def test_another_cast_of_numbers_out_of_range_is_found(dtype, to):
+    """What onnxruntime makes of them, ONNX leaves open."""
+    number = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(to))
+    name = np.dtype(to).name
+    cast = f"({dtype}[n, 16] x) => ({name}[n, 16] y) {{ y = Cast<to = {number}>(x) }}"
+    content = parse(f"g {cast}").SerializeToString()
+    end = np.iinfo(to).max
+
+    def saturated(x):
+        (right,) = run_model(content, [x])
+        is_between = (np.abs(x) > 1e3) & (np.abs(x) < 1e12)
+        return np.where(is_between & (x > end), np.array(end, to), right)
+
+    with pytest.raises(CompileError, match="from 1e3 to 1e12"):
+        checked(cast, saturated)
 
 
 def test_sizes_that_the_caller_names_are_those_of_the_first_draw():

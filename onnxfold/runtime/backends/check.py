@@ -89,6 +89,12 @@ _NAN = (
         lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
         (0, 1),
     ),
+    _Kind("only NaN", lambda r, s: np.full(s, np.nan), (0, 7)),
+    _Kind(
+        "NaN in most places",
+        lambda r, s: np.where(r.random(s) < 0.8, np.nan, r.standard_normal(s)),
+        (0, 7),
+    ),
     _Kind("a NaN", _one_nan, (0, 7)),
 )
 _KINDS = (
@@ -98,6 +104,12 @@ _KINDS = (
         "numbers from 100 to 1000 of both signs",
         lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
         (-1000, 1000),
+    ),
+    # for casts: beyond each type of integers; a product of three is no infinity yet
+    _Kind(
+        "numbers from 1e3 to 1e12 of both signs",
+        lambda r, s: 10 ** r.uniform(3, 12, s) * r.choice([-1, 1], s),
+        (-(1 << 20), 1 << 20),
     ),
     # the mean of the squares less the square of the mean has no digit left of the variance
     _Kind("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
@@ -142,7 +154,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
         wanted += [(f"{kind.name}, in threes", [kind], short) for kind in _NAN]
     if len(inputs) > 1:
         for k in range(1, len(_KINDS)):  # each input another kind
-            kinds = [_KINDS[(k * j + j // 2) % len(_KINDS)] for j in range(1, len(inputs) + 1)]
+            kinds = [_KINDS[(k * j + j // 2) % len(_KINDS)] for j in range(1, 2 * len(inputs), 2)]
             wanted.append(("; ".join(dict.fromkeys(kind.name for kind in kinds)), kinds, odd))
     rng = np.random.default_rng(0)
     made: list[Draw] = []

@@ -8,7 +8,9 @@ are never pulled, and are run by their digest, as tags may change.
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
+import io
 import os
 import platform
 import secrets
@@ -86,12 +88,15 @@ class Tool:
         """
         if not self.image:
             return [self.program, *arguments]
+        mount = io.StringIO()
+        fields = ("type=bind", f"source={folder}", f"target={folder}")
+        csv.writer(mount, lineterminator="").writerow(fields)
         return [
             *(self.program, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
             # the compiler is process 1 of the container, which ignores other signals
             *("--stop-signal=KILL", "--sig-proxy=false"),
             *self.options,
-            f"--mount=type=bind,source={folder},target={folder}",
+            f"--mount={mount.getvalue()}",
             f"--workdir={folder}",
             # some images start the compiler by default, others a shell
             "--entrypoint=onnx-mlir",

@@ -190,6 +190,15 @@ def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, work, monke
     assert not {"-t", "-i", "-ti", "-it", "--tty", "--interactive"} & set(call)
 
 
+@pytest.mark.parametrize("name", ["a,comma", 'a"quote', 'a,"b"'])
+def test_a_folder_of_any_name_is_mounted(engine, tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
+    (file,) = OnnxMlir().compile(MODEL, tmp_path / "kernel", seconds=60).files
+    assert file.stat().st_size
+    assert engine.calls()[-1][0] == "run"
+
+
 NO_ROOM = "LLVM ERROR: IO failure on output stream: No space left on device"
 
 

@@ -147,7 +147,7 @@ def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
     """Return the arguments of a function without those that have no effect; warn of these."""
     found = sorted(arguments.keys() & set(_WITHOUT_EFFECT[function].split()))
     if any(arguments[name] not in (None, False) for name in found):
-        warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=3)
+        warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=4)
     return {name: value for name, value in arguments.items() if name not in found}
 
 

@@ -37,7 +37,7 @@ def checked(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         hints = hints_of(function)
         for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
-            if name in hints and (wrong := problem(name, value, hints[name])):
+            for wrong in problems(name, value, hints.get(name, Any)):
                 raise UsageError(wrong)
         return function(*args, **kwargs)
 
@@ -49,16 +49,14 @@ def checked(function: Function) -> Function:
 def hints_of(owner: Any) -> dict[str, Any]:
     """Return the types of the arguments of a function, or of the keys of a TypedDict, by name.
 
-    A name that is imported for type checkers only becomes a type variable, see `problem`.
+    A name that is imported for type checkers only becomes a type variable, see `problems`.
     """
-    found: dict[str, Any] = {}
+    found = {} if (keywords := _keywords(owner)) is None else hints_of(keywords)
     for name, annotation in owner.__annotations__.items():
         module = getattr(annotation, "__forward_module__", None) or owner.__module__
         text = getattr(annotation, "__forward_arg__", annotation)
         if not text.startswith("Unpack["):
-            found[name] = eval(text, {}, _Names(vars(sys.modules[module])))
-        elif (keywords := _keywords(owner, text)) is not None:
-            found |= hints_of(keywords)
+            found = {**found, name: eval(text, {}, _Names(vars(sys.modules[module])))}
     return found
 
 
@@ -67,34 +65,38 @@ class _Names(dict[str, Any]):
         return getattr(builtins, name, None) or TypeVar(name)
 
 
-def problem(name: str, value: Any, hint: Any) -> str | None:
-    """Return what is wrong with the value of an argument, or None.
+def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str]:
+    """Yield what is wrong with the value of an argument.
 
-    A type variable stands for a class of that name, which may not be loaded. A number is finite and
-    at least 0, or at least what an ``Annotated`` type says.
+    A type variable stands for a class of that name, which may not be loaded. Numbers are finite and
+    at least ``least``, which is the second argument of ``Annotated``.
     """
-    kind, inner, least = typing.get_origin(hint) or hint, typing.get_args(hint), 0
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Annotated:
-        kind, least = inner
-        inner = ()
-    if kind in _UNIONS:
-        found = [problem(name, value, each) for each in inner]
-        if None in found:
-            return None
-        more = (text for text in found if text and not text.startswith(f"{name} must"))
-        return next(more, _wrong_type(name, value, hint))
-    if not _is_a(value, kind, inner):
-        return _wrong_type(name, value, hint)
-    if kind in _NUMBERS and not least <= value < math.inf:
-        return f"{name} is {value}, not a finite number from {least} up"
-    return next(filter(None, itertools.starmap(problem, _parts(name, value, kind, inner))), None)
+        yield from problems(name, value, *inner)
+    elif kind in _UNIONS:
+        found = [next(problems(name, value, each), "") for each in inner]
+        if all(found):
+            inside = (text for text in found if not text.startswith(f"{name} must"))
+            yield next(inside, _wrong_type(name, value, hint))
+    elif not _is_a(value, kind, inner):
+        yield _wrong_type(name, value, hint)
+    elif kind in _NUMBERS and not least <= value < math.inf:
+        yield f"{name} is {value}, not a finite number from {least} up"
+    elif isinstance(value, Mapping) and inner:
+        for key, each in value.items():
+            yield from problems(f"a name in {name}", key, inner[0])
+            yield from problems(f"{name}[{key!r}]", each, inner[1])
+    elif isinstance(value, Collection) and isinstance(kind, type) and inner:
+        of_each = inner if kind is tuple and ... not in inner else itertools.repeat(inner[0])
+        for k, (each, of_it) in enumerate(zip(value, of_each, strict=False)):
+            yield from problems(f"{name}[{k}]", each, of_it)
 
 
 def _wrong_type(name: str, value: object, hint: Any) -> str:
     is_short = isinstance(value, (bool, int, float, str, type(None)))
-    return (
-        f"{name} must be {_text_of(hint)}, got {repr(value) if is_short else type(value).__name__}"
-    )
+    got = repr(value) if is_short else type(value).__name__
+    return f"{name} must be {_text_of(hint)}, got {got}"
 
 
 def _text_of(hint: Any) -> str:
@@ -116,33 +118,13 @@ def _is_a(value: object, kind: Any, inner: Collection[Any]) -> bool:
         return (value, type(value)) in [(each, type(each)) for each in inner]
     if isinstance(kind, TypeVar):
         return kind.__name__ in [each.__name__ for each in type(value).__mro__]
-    if typing.is_typeddict(kind):
-        return isinstance(value, Mapping)
     if kind in _NUMBERS:
         return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
     # one text is no sequence of texts
-    return isinstance(value, kind) and not (inner and isinstance(value, (str, bytes)))
+    is_text = inner and isinstance(value, (str, bytes))
+    return isinstance(value, Mapping if typing.is_typeddict(kind) else kind) and not is_text
 
 
-def _parts(
-    name: str, value: Any, kind: Any, inner: Collection[Any]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what is in a container, with its name and type."""
-    if not isinstance(kind, type) or not isinstance(value, Collection):
-        return
-    if isinstance(value, Mapping) and inner:
-        of_key, of_value = inner
-        yield from ((f"a name in {name}", key, of_key) for key in value)
-        yield from ((f"{name}[{key!r}]", each, of_value) for key, each in value.items())
-    elif kind is tuple and ... not in inner:
-        yield from (
-            (f"{name}[{k}]", *each) for k, each in enumerate(zip(value, inner, strict=False))
-        )
-    elif inner:
-        yield from ((f"{name}[{k}]", each, next(iter(inner))) for k, each in enumerate(value))
-
-
-@functools.cache
 def entries(keywords: Any) -> dict[str, str]:
     """Return the documentation of the keys of a TypedDict, by name.
 
@@ -150,25 +132,25 @@ def entries(keywords: Any) -> dict[str, str]:
     """
     found = {}
     for each in filter(typing.is_typeddict, vars(sys.modules[keywords.__module__]).values()):
-        section = re.search(r"^Args:\n((?:.+\n?)*)", inspect.getdoc(each) or "", re.MULTILINE)
-        for entry in re.findall(r"^ {4}\w+: .*(?:\n {8}.*)*", section[1] if section else "", re.M):
-            name, _, text = entry.strip().partition(": ")
-            found[name] = " ".join(text.split())
+        _, _, section = (inspect.getdoc(each) or "").partition("\nArgs:\n")
+        for entry in re.findall(r"^ {4}\w+: .*(?:\n {8}.*)*", section, re.MULTILINE):
+            name, _, text = " ".join(entry.split()).partition(": ")
+            found[name] = text
     return {name: text for name, text in found.items() if name in keywords.__annotations__}
 
 
-def _keywords(function: Any, annotation: str) -> Any:
-    """Return the TypedDict of the keywords of a function; None if only type checkers know it."""
-    return function.__globals__.get(annotation.removeprefix("Unpack[").removesuffix("]"))
+def _keywords(function: Any) -> Any:
+    """Return the TypedDict of the keywords of a function, unless only type checkers know it."""
+    texts = [str(text) for text in function.__annotations__.values()]
+    names = [text[7:-1] for text in texts if text.startswith("Unpack[")]
+    return function.__globals__.get(names[0]) if names else None
 
 
 def _with_keywords(function: Any) -> str | None:
     """Return the docstring of a function, with its keywords at the end of the arguments."""
-    unpacked = [text for text in function.__annotations__.values() if text.startswith("Unpack[")]
+    own, keywords = inspect.getdoc(function) or "", _keywords(function)
     listed = "".join(
         textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
-        for keywords in filter(None, (_keywords(function, text) for text in unpacked))
-        for name, text in entries(keywords).items()
+        for name, text in ({} if keywords is None else entries(keywords)).items()
     )
-    own = inspect.getdoc(function) or ""
     return re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.MULTILINE)

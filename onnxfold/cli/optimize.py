@@ -80,9 +80,6 @@ def optimize(
     external_data: bool | None,
     external_data_name: str | None,
     no_fsync: bool,
-    advise: bool,
-    report: str | None,
-    dump_ir: str | None,
     quiet: bool,
     only_plan: bool,
     as_json: bool,
@@ -97,8 +94,9 @@ def optimize(
 
         leave_garbage()
     if only_plan:
-        for option, value in (("--report", report), ("--dump-ir", dump_ir)):
-            if value is not None:
+        del options["advise"]
+        for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):
+            if options.pop(argument) is not None:
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
         from onnxfold.api import plan
 
@@ -117,10 +115,7 @@ def optimize(
             external_data=external_data_name or external_data,
             fsync=not no_fsync,
             progress=progress,
-            advise=advise,
             count_withheld=as_json or is_verbose(),
-            report=report,
-            dump_ir=dump_ir,
             **options,
         )
     if as_json or not quiet:

@@ -30,7 +30,7 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, line_of
-from onnxfold.signatures import hints_of, problem
+from onnxfold.signatures import hints_of, problems
 
 
 def optional(operand: Operand) -> Expression:
@@ -221,9 +221,9 @@ def _rule_of(
         )
         # ours are checked by a test: that takes as long as making them
         if not made.ours:
-            wrong = (problem(n, getattr(made, n), hint) for n, hint in hints_of(Rule).items())
-            if found := next(filter(None, wrong), None):
-                raise TypeError(found)
+            for field, hint in hints_of(Rule).items():
+                for wrong in problems(field, getattr(made, field), hint):
+                    raise TypeError(wrong)
             check_rule(made, symbols.values())
     except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
         line = line_of(error, code.co_filename, code.co_firstlineno)

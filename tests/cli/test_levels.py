@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import onnx
 import onnx.parser
 import pytest
+
+import onnxfold
 
 MODEL = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -61,6 +64,37 @@ def test_level_2_measures_its_error(run, model, tmp_path):
     document = json.loads(result.out)
     assert document["inexact"] == {"add_positive_zero": 1}
     assert document["check"]["passed"]
+
+
+def test_a_target_implies_level_2(run, tmp_path):
+    swin = Path(__file__).parents[2] / "models" / "swin.onnx"
+    made = [tmp_path / f"{k}.onnx" for k in range(3)]
+    assert run("optimize", swin, "-o", made[0], "-O2", "--target", "onnxruntime").code == 0
+    assert run("optimize", swin, "-o", made[1], "--target", "onnxruntime").code == 0
+    onnxfold.optimize_file(swin, made[2], target="onnxruntime")
+    assert "MultiHeadAttention" in ops(made[0])
+    assert made[0].read_bytes() == made[1].read_bytes() == made[2].read_bytes()
+    for level in (0, 1):
+        with pytest.raises(onnxfold.UsageError, match=f"needs level 2 .-O2., got level {level}"):
+            onnxfold.optimize(swin, target="onnxruntime", level=level)
+
+
+OVERLAPPING = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
+<float[3] zero = {0, 0, 0}, float[3] c = {1, 2, 4}, float[3] d = {3, 5, 7}> {
+    a = Mul (x, c) b = Add (a, zero) y = Div (b, d) e = Mul (x, d) f = Add (e, c) z = Relu (f) }"""
+
+
+def test_what_level_2_would_apply_is_what_it_applies(tmp_path):
+    """Several rules match the same nodes; some matches cannot be applied."""
+    onnx.save(onnx.parser.parse_model(OVERLAPPING), tmp_path / "m.onnx")
+    root = Path(__file__).parents[2]
+    models = (*root.glob("models/*.onnx"), *root.glob("models/lora/*.onnx"), tmp_path / "m.onnx")
+    for model in models:
+        out = tmp_path / "out.onnx"
+        withheld = onnxfold.optimize_file(model, out, count_withheld=True).withheld
+        assert withheld == onnxfold.optimize_file(model, out, level=2).inexact
+    assert withheld
 
 
 def test_level_2_loads_a_model_of_very_many_nodes_only_if_asked(run, model, tmp_path, monkeypatch):

@@ -29,6 +29,22 @@ FILES = {
     "short.bin": bytes(100),
     "text.npz": b"hello",
     "bad_rules.py": b"def (",
+    "raising_rules.py": b"import os\n\nopen(os.devnull + os.sep)\n",
+    "exiting_rules.py": b"import sys\n\nsys.exit(0)\n",
+    "typed_rules.py": b"""
+from onnxfold.rewrite import op, rule
+
+@rule(benefit="high")
+def relu_of_relu(x):
+    return op.Relu(op.Relu(x)) >> op.Relu(x)
+""",
+    "misspelt_rules.py": b"""
+from onnxfold.rewrite import op, rule
+
+@rule
+def relu_of_relu(x):
+    return op.Relu(op.Relu(x)) >> op.Relu(xx)
+""",
     "no_rules.py": b"x = 1\n",
 }
 EXTERNAL = {

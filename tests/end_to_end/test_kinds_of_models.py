@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
 import onnxfold
+from onnxfold.bench.models import bench_models
+from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArguments
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 SMALL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -83,6 +86,20 @@ def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_loaded_model_keeps_its_layout(tmp_path):
+    """Also where no external tensor is left of it."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]> g (float[n, 64] x) => (float[n, 64] y) {
+        t = Neg(w) y = MatMul(x, t) }"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))
+    path = tmp_path / "in.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights")
+    for k, given in enumerate((path, onnxfold.load(path))):
+        onnxfold.optimize_file(given, tmp_path / f"{k}.onnx")
+        assert (tmp_path / f"{k}.onnx.data").exists()
+
+
 def test_a_missing_file_is_also_a_file_not_found_error():
     with pytest.raises(FileNotFoundError) as caught:
         onnxfold.optimize("missing.onnx")
@@ -114,14 +131,82 @@ def test_options_without_effect_are_told(tmp_path, caplog):
     [
         ({"levl": 2}, "unknown option 'levl'; did you mean 'level'?"),
         ({"level": 3}, "level must be 0 or 1 or 2, got 3"),
+        ({"level": True}, "level must be 0 or 1 or 2, got True"),
         ({"target": "tensorrt"}, "target must be onnxruntime or None, got 'tensorrt'"),
         ({"precision": "double"}, "precision must be exact or wide, got 'double'"),
+        ({"dims": {"batch": "1"}}, "dims['batch'] must be int, got '1'"),
+        ({"dims": {3: 1}}, "a name in dims must be str, got 3"),
+        ({"dims": {"batch": -1}}, "dims['batch'] is -1, not a finite number from 0 up"),
+        ({"input_shapes": {"x": ["1"]}}, "input_shapes['x'][0] must be int, got '1'"),
+        ({"input_shapes": {"x": [-2]}}, "input_shapes['x'][0] is -2"),
+        ({"input_shapes": ["x=1"]}, "'x=1' is not of the form x:1,3,224,224"),
+        ({"keep": [3]}, "keep[0] must be str, got 3"),
+        ({"keep": "Transpose"}, "keep must be Sequence[str], got 'Transpose'"),
+        ({"rules": [3]}, "rules[0] must be str or PathLike[str] or RuleSet, got 3"),
+        ({"check": True}, "check must be int, got True"),
+        ({"rtol": float("nan")}, "rtol is nan, not a finite number from 0 up"),
+        ({"max_growth": 1.5}, "max_growth must be int or str or None, got 1.5"),
+        ({"feeds": [np.zeros(3)]}, "feeds must be Mapping[str, Any] or str or PathLike[str] or"),
     ],
 )
 def test_wrong_options_are_told(options, reason):
     with pytest.raises(onnxfold.UsageError) as caught:
         onnxfold.optimize(SWIN, **options)
     assert reason in str(caught.value)
+
+
+FUNCTIONS: dict[Callable[..., Any], tuple[Any, ...]] = {
+    onnxfold.optimize: (SWIN,),
+    onnxfold.optimize_file: (SWIN, "out.onnx"),
+    onnxfold.plan: (SWIN,),
+    onnxfold.explain: (SWIN,),
+    onnxfold.why: (SWIN, "logits"),
+    onnxfold.compare: (SWIN, SWIN),
+    onnxfold.split: (SWIN, "bundle"),
+    onnxfold.Session: (SWIN,),
+    onnxfold.batch: (SWIN, "folder"),
+    onnxfold.load: (SWIN,),
+    onnxfold.save: (onnxfold.load(SWIN), "out.onnx"),
+    onnxfold.simplify: (SWIN,),
+    onnxfold.slim: (SWIN,),
+    onnxfold.InferenceSession: (SWIN,),
+    onnxfold.FoldCache: (),
+    bench_models: ([SWIN],),
+}
+OPTIONS = {
+    **dict.fromkeys((onnxfold.explain, onnxfold.why, onnxfold.simplify), OptionArguments),
+    **dict.fromkeys((onnxfold.optimize, onnxfold.optimize_file), CheckedOptionArguments),
+    **dict.fromkeys((onnxfold.plan, onnxfold.batch, onnxfold.slim), CheckedOptionArguments),
+    **dict.fromkeys((onnxfold.split, onnxfold.Session), SplitArguments),
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_wrong_types_are_told(function, tmp_path, monkeypatch):
+    """Of every argument; none takes a plain object."""
+    monkeypatch.chdir(tmp_path)
+    given, parameters = FUNCTIONS[function], inspect.signature(function).parameters
+    for k, parameter in enumerate(parameters):
+        if k < len(given):
+            with pytest.raises(onnxfold.UsageError, match=f"{parameter} must be .*, got object"):
+                function(*given[:k], object(), *given[k + 1 :])
+    named = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD][len(given) :]
+    for name in (*named, *getattr(OPTIONS.get(function), "__annotations__", ())):
+        with pytest.raises(onnxfold.UsageError, match=f"{name} must be .*, got object"):
+            function(*given, **{name: object()})
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_lists_all_options():
+    for function, options in OPTIONS.items():
+        text = inspect.getdoc(function) or ""
+        listed = [name for name in options.__annotations__ if f"\n    {name}: " in text]
+        assert listed == list(options.__annotations__) or function is onnxfold.Session
+
+
+def test_no_model_is_no_batch(tmp_path):
+    with pytest.raises(onnxfold.UsageError, match="sources is empty"):
+        onnxfold.batch([], tmp_path / "out")
 
 
 def test_the_module_shows_its_functions_alone():

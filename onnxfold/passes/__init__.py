@@ -100,10 +100,6 @@ _KNOWN = {
         ".symbolic_shapes:SymbolicShapes",
         "Replace shape arithmetic by its results; dynamic dimensions stay dynamic.",
     ),
-    "move-transposes": (
-        ".transposes:MoveTransposes",
-        "Reorder axes where that leaves fewer transposes.",
-    ),
     "value-info": (
         ".value_info:ValueInfo",
         "Write the dtypes and shapes of all values into the model.",

@@ -28,8 +28,7 @@ from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, 
 
 logger = logging.getLogger("onnxfold")
 
-# Rules open the way for constants, constants for rules, and moved transposes for both; real models
-# settle in two to five rounds.
+# Rules open the way for constants and constants for rules; models settle in two to five rounds.
 _ROUNDS = 6
 _FREE_INITIALIZERS = 4
 
@@ -241,7 +240,7 @@ class _Level:
                     self._do("simplify"),
                     self._do("common-subexpressions"),
                 ]
-                if not any(changed) and not self._do("move-transposes"):
+                if not any(changed):
                     break
                 self._fold(HARDLY_MORE)
         self._do("lift-constants")

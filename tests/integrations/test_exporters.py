@@ -221,15 +221,15 @@ def test_keras(network: Callable[[ModuleType], Any]):
 
 
 def test_transposes_of_keras():
-    """With the weights of a new model, tf2onnx 1.17 gives up moving transposes, and leaves all."""
+    """tf2onnx leaves one before each reduction; exact rules leave it as well."""
     keras = pytest.importorskip("keras")
     tensorflow = pytest.importorskip("tensorflow")
     from_keras = pytest.importorskip("tf2onnx").convert.from_keras
-    layers = keras_mobilenet(keras)
+    layers = keras.applications.EfficientNetB0((64, 64, 3), weights=None, classes=10)
     module = keras.Model(layers.inputs, layers.outputs)
     signature = [tensorflow.TensorSpec((None, 64, 64, 3), "float32", name="x")]
     model, _ = from_keras(module, input_signature=signature, opset=18)
-    for level, most in ((1, 21), (2, 1)):
+    for level, most in ((1, 18), (2, 1)):
         optimized, same = onnxfold.simplify(model, check_n=2, level=level)
         assert same
         assert optimized.ByteSize() <= model.ByteSize()

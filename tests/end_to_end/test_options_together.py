@@ -273,3 +273,36 @@ def test_every_two_choices(case, tmp_path):
 def test_every_two_choices_of_larger_models(seed, tmp_path):
     for case in cases({**MODELS, **LARGER}, seed):
         run_case(case, tmp_path)
+
+
+SIDE = 512
+WEIGHTS = 6
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory) -> Path:
+    """A model with constants of a MiB, which are computed whole."""
+    path = tmp_path_factory.mktemp("large") / "large.onnx"
+    lines = [f"s{k} = Softmax(w{k}) y{k} = MatMul(x, s{k})" for k in range(WEIGHTS)]
+    outputs = ", ".join(f"float[n, {SIDE}] y{k}" for k in range(WEIGHTS))
+    head = f'<ir_version: 10, opset_import: ["" : 21]> g (float[n, {SIDE}] x) => ({outputs})'
+    model = onnx.parser.parse_model(f"{head} {{ {' '.join(lines)} }}")
+    rng = np.random.default_rng(0)
+    for k in range(WEIGHTS):
+        weight = rng.standard_normal((SIDE, SIDE), np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"w{k}"))
+    onnx.save(model, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_memory_limit_holds_for_every_kind(kind, large, tmp_path):
+    limit, size = 3 << 20, 4 * SIDE * SIDE
+    options: dict[str, Any] = {"memory_limit": limit, "max_growth": 0}
+    _, in_memory = onnxfold.optimize(KINDS[kind](large), return_report=True, **options)
+    to_file = onnxfold.optimize_file(KINDS[kind](large), tmp_path / "out.onnx", **options)
+    for report in (in_memory, to_file):
+        assert report.nodes_after == {"MatMul": WEIGHTS}
+        assert report.pool["peak_bytes"] <= limit + size
+        assert report.pool["spilled_bytes"] >= WEIGHTS * size - limit
+    assert onnxfold.compare(large, tmp_path / "out.onnx").equal

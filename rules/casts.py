@@ -52,7 +52,8 @@ def same_number(made: Matched, t: int) -> np.ndarray[Any, Any] | None:
     """Return what a ConstantOfShape fills in, in another dtype, if it is the same number there."""
     given = made.node.attributes.get("value")
     number = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
-    found = number.astype(ir.DataType(t).numpy())
+    with np.errstate(all="ignore"):
+        found = number.astype(ir.DataType(t).numpy())
     return found if found.dtype.kind in "biuf" and found == number else None
 
 

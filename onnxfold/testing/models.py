@@ -36,11 +36,12 @@ from onnx import helper
 from onnx.printer import to_text
 
 from onnxfold.analysis.constness import RECORD_KEY
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, about
 from onnxfold.testing.running import Array, Instance
 
 _DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)
 _SETTING = re.compile(r"(opset|outputs|sizes|runtime|times|~)\s*(.*)", re.DOTALL)
+_NUMBER = re.compile(r"[\d.]+(?:e-?\d+)?")
 _NODE_END = re.compile(r"(?<=\))\s+(?=\w[\w, ]* = )")
 _DOMAIN = re.compile(r"= ([\w.]+)\.\w+\s*[<(]")
 
@@ -142,6 +143,8 @@ class Example:
         setting = _SETTING.fullmatch(part)
         if setting is not None:
             self.settings[setting[1]] = setting[2]
+            if setting[1] in ("opset", "times", "~") and not _NUMBER.fullmatch(setting[2]):
+                raise UsageError(f"no number: {part!r}")
             return
         is_moved = part.startswith(("input ", "<"))
         part = re.sub(r"^input (.+)", r"(\1)", part)
@@ -167,18 +170,22 @@ class Example:
     def _nodes_in_order(self) -> list[str]:
         """Return the nodes that the outputs need, each behind those that it reads."""
         made = {name: key for key in self.nodes for name in key.split(", ")}
-        ordered: dict[str, None] = {}
+        seen, ordered = {*self.inputs, *self.constants, ""}, list[str]()
 
         def need(name: str) -> None:
-            if name in made and made[name] not in ordered:
-                text = self.nodes[made[name]]
-                for read in re.findall(r"\w+", text.partition("(")[2]):
+            if name not in made:
+                raise UsageError(f"nothing is called {name!r}")
+            text = self.nodes[made[name]]
+            seen.update(made[name].split(", "))
+            for read in re.findall(r"\w+", text.partition("(")[2]):
+                if read not in seen and (read in made or "{" not in text):
                     need(read)
-                ordered[made[name]] = None
+            ordered.append(text)
 
         for name in self.settings["outputs"].split(", "):
-            need(name)
-        return [self.nodes[key] for key in ordered]
+            if name not in seen:
+                need(name)
+        return ordered
 
     @functools.cached_property
     def sizes(self) -> dict[str, list[int]]:
@@ -198,6 +205,13 @@ class Example:
         Raises:
             UsageError: it is not written right.
         """
+        with about(self.place or None):
+            try:
+                return self._instance()
+            except ValueError as error:
+                raise UsageError(f"cannot read the model: {error}") from error
+
+    def _instance(self) -> Instance:
         nodes = self._nodes_in_order()
         domains = dict.fromkeys(_DOMAIN.findall(" ".join(nodes)), "1")
         domains[""] = self.settings.get("opset", "17")
@@ -208,7 +222,8 @@ class Example:
         try:
             model = onnx.parser.parse_model(f"{head} => {body}")
         except onnx.parser.ParseError as error:
-            raise UsageError(f"cannot read the model: {error}", file=self.place or None) from error
+            reason = error.args[0].decode().splitlines()[-1]
+            raise UsageError(f"cannot read the model: {reason} {body}") from error
         for name, constant in self.constants.items():
             tensor = ir.Tensor(constant.array(self.sizes), name=name)
             model.graph.initializer.append(ir.serde.serialize_tensor(tensor))

@@ -63,7 +63,8 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
                 rows.append((number, line))
             else:
                 rows[-1] = (rows[-1][0], f"{rows[-1][1]} {line}")
-        loops = [_loop(line) for _, line in rows if line.startswith("for ")]
+        with about(f"{path}:{start + 1}"):
+            loops = [_loop(line) for _, line in rows if line.startswith("for ")]
         rows = [row for row in rows if not row[1].startswith("for ")]
         for turn, values in enumerate(itertools.product(*loops), 1):
             yield from _block(
@@ -81,6 +82,8 @@ def _loop(line: str) -> list[list[tuple[str, str]]]:
     turns = values.split("|") if "|" in values else values.split()
     if len(names.split()) == 1:
         return [[(names.strip(), value.strip())] for value in turns]
+    if any(len(turn.split()) != len(names.split()) for turn in turns):
+        raise UsageError(f"each turn needs {len(names.split())} values: {line!r}")
     return [list(zip(names.split(), turn.split(), strict=True)) for turn in turns]
 
 

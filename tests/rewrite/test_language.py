@@ -679,6 +679,10 @@ def _asked(x):
     return op.Neg(x) >> x
 
 
+def _made(x):
+    return op.Gelu(x) >> x
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -689,6 +693,8 @@ def _asked(x):
         (lambda x: op.Relu(x) >> 0, "like=result"),
         (lambda x: (op.Relu(x) >> x, where(x.ranks == 1)), "no 'ranks'; did you mean rank"),
         (lambda x: (op.Relu(x) >> x, where(x.rank == 1 and x.is_float)), "join conditions by &"),
+        (lambda x: (op.Relu(x) >> x, where(x.rank == 1 or x.is_float)), "join conditions by &"),
+        (lambda x: (op.Relu(x) >> x, where(not x.is_float)), "negate by ~"),
         (lambda x: (op.Relu(x) >> x, where(1 < x.rank < 4)), "two comparisons instead of a chain"),
         (lambda x: (op.Relu(x) >> x, where(x.rank in (1, 2))), r"write x\.is_in"),
         (_asked, "recorded here and evaluated for each match"),
@@ -716,12 +722,11 @@ def _asked(x):
     ],
 )
 def test_mistakes_are_found_when_the_rule_is_defined(function, message):
+    make, made = (rule, function) if hasattr(function, "__code__") else (function, _made)
     with pytest.raises(RuleError, match=message) as caught:
-        if hasattr(function, "__code__"):
-            rule(function)
-        else:
-            function(lambda x: op.Gelu(x) >> x)
-    assert "test_language.py:" in str(caught.value) and "\n" not in str(caught.value)
+        make(made)
+    line = made.__code__.co_firstlineno + (made is _asked)
+    assert f"(test_language.py:{line}): " in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_mistakes_of_annotations():

@@ -93,6 +93,20 @@ def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
     return model
 
 
+def graph(
+    inputs: str, *nodes: str, outputs: str = "", opset: int = 17, **weights: Any
+) -> onnx.ModelProto:
+    """A model of nodes; its output is what the last one makes, if no others are named."""
+    names = outputs or nodes[-1].split("=")[0].strip()
+    made = parse(f"g ({inputs}) => ({names}) {{ {' '.join(nodes)} }}", opset)
+    made = with_weights(made, **weights)
+    for output, known in zip(
+        made.graph.output, onnx.shape_inference.infer_shapes(made).graph.output, strict=True
+    ):
+        output.CopyFrom(known)
+    return made
+
+
 def floats(*shape: int, seed: int = 0) -> np.ndarray:
     """Normally distributed float32 numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)

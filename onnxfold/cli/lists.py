@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.output import write, write_json
+from onnxfold.cli.arguments import PATH
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 
-@click.command(name="rules")
+@click.group(name="rules", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
-def list_rules(as_json: bool) -> None:
-    """List the rewrite rules, by rule set."""
+@click.pass_context
+def list_rules(context: click.Context, as_json: bool) -> None:
+    """List the rewrite rules, by rule set; `rules check` certifies your own."""
+    if context.invoked_subcommand is not None:
+        return
     from onnxfold.rewrite.rule import available_rule_sets
 
     sets = available_rule_sets()
@@ -18,6 +22,22 @@ def list_rules(as_json: bool) -> None:
         write_json({s.name: {rule.name: rule.doc for rule in s} for s in sets})
         return
     write("\n\n".join(str(s) + ("\n(opt-in)" if s.optional else "") for s in sets) + "\n")
+
+
+@list_rules.command(name="check")
+@click.argument("file", type=PATH)
+def check_rules(file: str) -> int:
+    """Certify the rules of FILE (.py) by the table of models beside it (.txt).
+
+    Exit code 0: all are right; 1: one is not; 2: bad input.
+    """
+    from onnxfold.testing import certificates
+
+    code = EXIT_OK
+    for certificate in certificates(file):
+        write(f"{certificate}\n")
+        code = EXIT_DIFFERENT if certificate.faults else code
+    return code
 
 
 @click.command(name="passes")

@@ -29,6 +29,7 @@ LAYERS = (
     ("runtime", "forecast"),
     ("bench",),
     ("report",),
+    ("testing",),
     ("api",),
     ("batches", "drop_in", "inference_session"),
     ("cli",),

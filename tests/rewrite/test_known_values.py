@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from certify import graph
+from model_table import graph
 
 from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
@@ -64,7 +64,7 @@ def test_a_loop_may_change_shapes_but_not_dtypes():
 
 
 def test_sizes_that_exporters_leave_open():
-    proto = graph("float[N,3] x", "y = Neg(x)").model
+    proto = graph("float[N,3] x", "y = Neg(x)")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     shape = shapes(proto, "y")
     assert isinstance(shape[0], Expr) and shape[1] == 3
@@ -81,9 +81,9 @@ def test_values_in_a_function_are_unknown_but_for_what_it_does():
 
 def test_long_chains_do_not_recurse():
     nodes = [f"t{k + 1} = Neg(t{k})" for k in range(5000)]
-    assert shapes(graph("float[N] t0", *nodes).model, "t5000") == ("N",)
+    assert shapes(graph("float[N] t0", *nodes), "t5000") == ("N",)
     constant = graph("float[N] x", *nodes, "y = Add(x, t5000)", t0=F32(2))
-    _, known, values = oracle(constant.model)
+    _, known, values = oracle(constant)
     assert known.is_constant(values["t5000"]) and known.array(values["t5000"]) == 2
 
 
@@ -99,7 +99,7 @@ def test_what_is_constant():
         "b = Mul(a, k)",
         "y = Add(x, b)",
     )
-    _, known, values = oracle(graph("float[N] x", *text, c=np.ones(2, F32)).model)
+    _, known, values = oracle(graph("float[N] x", *text, c=np.ones(2, F32)))
     constant = {name for name, value in values.items() if known.is_constant(value)}
     assert constant == {"a", "b", "c", "k"}
     np.testing.assert_array_equal(known.array(values["b"]), [4, 4])
@@ -108,7 +108,7 @@ def test_what_is_constant():
 
 def test_large_constants_are_not_read():
     big = np.ones(1 << 20, F32)
-    proto = graph("float[N] x", "a = Neg(c)", "y = Add(x, a)", c=big).model
+    proto = graph("float[N] x", "a = Neg(c)", "y = Add(x, a)", c=big)
     _, known, values = oracle(proto)
     assert known.is_constant(values["a"]) and known.array(values["a"]) is None
     assert known.all_equal(values["c"], 1.0) is True and known.all_equal(values["c"], 2.0) is False
@@ -118,7 +118,7 @@ def test_large_constants_are_not_read():
 def test_one_element_among_many_is_found():
     big = np.zeros(1 << 20, F32)
     big[777_777] = -0.0
-    _, known, values = oracle(graph("float[N] x", "y = Add(x, c)", c=big).model)
+    _, known, values = oracle(graph("float[N] x", "y = Add(x, c)", c=big))
     assert known.all_equal(values["c"], 0.0) is False
 
 

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 import pytest
-from certify import graph
+from model_table import graph
 from onnx_ir.passes import common
 
 from onnxfold.errors import UsageError
@@ -68,7 +68,7 @@ def test_rules_from_a_file(tmp_path):
 
 def test_between_passes_of_onnx_ir():
     text = ("a = Identity(x)", "b = Transpose(a)", "c = Transpose(b)", "y = Relu(c)")
-    model = ir.from_proto(graph("float[N,M] x", *text).model)
+    model = ir.from_proto(graph("float[N,M] x", *text))
     sequence = ir.passes.Sequential(
         common.CommonSubexpressionEliminationPass(),
         Simplify(),

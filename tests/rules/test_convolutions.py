@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from certify import graph
+from model_table import with_weights
 from onnxfold.rules import convolutions as rules
 from reference_session import reference_options
 
@@ -12,6 +12,7 @@ from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
+from onnxfold.testing.models import Example
 
 
 @pytest.mark.slow
@@ -55,13 +56,12 @@ def random_convolution(rng, kind):
     listed = ", ".join(f"{key}={value}" for key, value in attributes.items())
     shifts, constant = rng.choice(["Add", "Sub"]), rng.standard_normal((columns, *[1] * rank))
     constant.ravel()[rng.integers(0, columns)] = rng.choice([0.0, -0.0, 1e-42, np.inf, 1e38])
-    model = graph(
-        f"float{list(shape)} x",
-        f"t = {kind}<{listed}>(x, w)",
-        f"y = {shifts}(t, c)",
+    text = f"(float{list(shape)} x) t = {kind}<{listed}>(x, w) y = {shifts}(t, c)"
+    model = with_weights(
+        Example.of(text).instance.model,
         w=rng.standard_normal((*weight, *kernel)).astype(np.float32),
         c=constant.astype(np.float32),
-    ).model
+    )
     normal = rng.standard_normal(shape).astype(np.float32)
     special = np.float32([np.inf, 0.0, -0.0, 1e-30, -1e-40, 3e38, 1.0])
     return model, (normal, normal * np.float32(1e-38), rng.choice(special, shape))

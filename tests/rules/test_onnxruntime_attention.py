@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from certify import graph, random
+from model_table import floats, graph
 from reference_session import reference_session
 
 import onnxfold
@@ -24,8 +24,8 @@ def layer(scaled, turned, mask, past):
     c = {"root": F(SIZE**-0.25), "scale": F(SIZE**-0.5), "square": F(SIZE**0.5), "zero": F(0)}
     c |= {"hs": np.array([HEADS, SIZE]), "low": F(-np.inf if "guarded" in mask else LOWEST)}
     c |= {"rows": np.array([-1, WIDTH]), "last": np.array([SIZE]), "flat": np.array([-1])}
-    c |= {f"w{n}": random(WIDTH, WIDTH, seed=k) / 5 for k, n in enumerate("qkv")}
-    c |= {f"b{n}": random(WIDTH, seed=9 + k) for k, n in enumerate("qkv")}
+    c |= {f"w{n}": floats(WIDTH, WIDTH, seed=k) / 5 for k, n in enumerate("qkv")}
+    c |= {f"b{n}": floats(WIDTH, seed=9 + k) for k, n in enumerate("qkv")}
     nodes = [*SPLIT]
     for n in "qkv":
         nodes += [f"{n}1 = MatMul(x, w{n})", f"{n}2 = Add(b{n}, {n}1)"]
@@ -87,13 +87,9 @@ MASKS = ("lowest", "guarded", "where", "where guarded causal", "guarded causal")
 def test_layer(scaled, turned, mask, past, tmp_path):
     nodes, constants = layer(scaled, turned, mask, past)
     pasts = "".join(f", float[B,{HEADS},P,{SIZE}] past_{n}" for n in "kv") if past else ""
-    made = graph(
-        f"float[B,S,{WIDTH}] x, int64[B,T] attention_mask{pasts}",
-        *nodes,
-        outputs="y, present_k, present_v" if past else "y",
-        opset=18,
-        **constants,
-    ).model
+    inputs = f"float[B,S,{WIDTH}] x, int64[B,T] attention_mask{pasts}"
+    outputs = "y, present_k, present_v" if past else "y"
+    made = graph(inputs, *nodes, outputs=outputs, opset=18, **constants)
     onnx.save(made, tmp_path / "in.onnx")
     target = onnxfold.optimize_file(
         tmp_path / "in.onnx", tmp_path / "out.onnx", level=2, target="onnxruntime"
@@ -107,12 +103,12 @@ def test_layer(scaled, turned, mask, past, tmp_path):
     after = ort.InferenceSession(tmp_path / "out.onnx", providers=["CPUExecutionProvider"])
     for length, before_it in itertools.product((1, 4, 33), (0, 5) if past else (0,)):
         total = length + before_it
-        feeds = {"x": random(3, length, WIDTH), "attention_mask": np.ones((3, total), np.int64)}
+        feeds = {"x": floats(3, length, WIDTH), "attention_mask": np.ones((3, total), np.int64)}
         feeds["attention_mask"][1, : total // 2] = 0  # left
         feeds["attention_mask"][2, total - total // 2 :] = 0  # right
         if past:
             for n in "kv":
-                feeds[f"past_{n}"] = random(3, HEADS, before_it, SIZE)
+                feeds[f"past_{n}"] = floats(3, HEADS, before_it, SIZE)
         for fully in (False, True):
             if fully:
                 feeds["attention_mask"][0] = 0

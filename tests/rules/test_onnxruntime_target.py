@@ -7,11 +7,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
-from table import model
 
 import onnxfold
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
+from onnxfold.testing.models import Example
 
 GELU = """(float[N,3] x) <float r = {1.4142135}, float one = {1}, float half = {0.5}>
     s = Div(x, r) e = Erf(s) p = Add(e, one) u = Mul(x, p) y = Mul(u, half)"""
@@ -26,7 +26,7 @@ PACKED = """(float[B,S,6] x)
 
 @pytest.mark.parametrize("target, fired", [(None, 0), ("onnxruntime", 1)])
 def test_only_for_the_target(target, fired):
-    made = ir.from_proto(model(GELU))
+    made = ir.from_proto(Example.of(GELU).instance.model)
     step = Simplify(options=Options(level=2, target=target))
     step(made)
     assert step.report.counts["erf_gelu"] == fired
@@ -45,7 +45,7 @@ def test_between_all_other_passes(tmp_path):
 
 def test_onnxruntime_leaves_sums_alone(tmp_path):
     """Its own optimizations make SkipLayerNormalization of an Add, and not of a Sum."""
-    made = model(SUM)
+    made = Example.of(SUM).instance.model
     changed = onnxfold.optimize(made, level=2, target="onnxruntime")
     found = [optimized_by_onnxruntime(each, tmp_path) for each in (made, changed)]
     assert found == [["SkipLayerNormalization"], ["Sum", "LayerNormalization"]]
@@ -60,7 +60,7 @@ def optimized_by_onnxruntime(made, folder):
 
 
 def test_packed_weights_are_stored_in_the_place_of_the_three(tmp_path):
-    made = model(PACKED)
+    made = Example.of(PACKED).instance.model
     onnx.save(made, tmp_path / "a.onnx")
     report = onnxfold.optimize_file(
         tmp_path / "a.onnx", tmp_path / "b.onnx", level=2, target="onnxruntime"

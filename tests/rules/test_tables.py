@@ -1,24 +1,38 @@
-"""The rules do what their tables say: see ``table.py``."""
+"""The rules do what their tables say: `onnxfold.testing.tables` describes these.
+
+Some models that differ from a row (`onnxfold.testing.changes`) are rewritten, too.
+`CHANGES=10000 pytest tests/rules` tries them all, in an hour.
+"""
+
+import os
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from reference_session import OLD_ONNXRUNTIME
-from table import FOLDER, cases
 
 from onnxfold.rewrite.rule import builtin_rule_sets
+from onnxfold.testing.certification import check
+from onnxfold.testing.tables import read_table
 
 FAULTY = ("attention", "expected_value", "mean_of_image", "unsqueeze_of_reduced")
-CASES = [case for path in sorted(FOLDER.glob("*.txt")) for case in cases(path)]
+RULES = [rule for found in builtin_rule_sets() for rule in found]
+TABLES = sorted(Path(__file__).parent.glob("*.txt"))
+CASES = [case for path in TABLES for case in read_table(path, RULES)]
+EXAMPLES = defaultdict(lambda: ([], []))
+for _case in CASES:
+    for _rule in _case.rules:
+        EXAMPLES[_rule][_case.stays].append(_case.example)
+CHANGES, SEED = (int(os.environ.get(name, n)) for name, n in (("CHANGES", 4), ("SEED", 0)))
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case.place for case in CASES])
+@pytest.mark.parametrize("case", CASES, ids=[Path(c.example.place).name for c in CASES])
 def test_row(case):
     if OLD_ONNXRUNTIME and any(rule.name.startswith(FAULTY) for rule in case.rules):
         pytest.skip("onnxruntime 1.23 fails on some rows: of no elements, or of doubles")
-    case.check()
+    check(case, CHANGES, SEED)
 
 
 def test_every_rule_has_a_row_that_matches():
     """The rules of one list share a variable, and often a row."""
-    tested = {rule.name for case in CASES if not case.stays for rule in case.rules}
-    rules = [rule for found in builtin_rule_sets() for rule in found]
-    assert not [rule.label for rule in rules if rule.name not in tested]
+    assert not [rule.label for rule in RULES if not EXAMPLES[rule][False]]

@@ -1,9 +1,9 @@
 """Rules with each other and with other passes: what is left of models that exporters write."""
 
 import pytest
-from table import model
 
 import onnxfold
+from onnxfold.testing.models import Example
 
 SCALED = """(float[1,3,6,6] x) <float c = {0.3}, float[1] d = {0.5}, float[2,3,1,1] w>
     t = Mul(x, c) y = Add(t, d) z = Conv(y, w)"""
@@ -37,7 +37,7 @@ SHIFTED = """(float[N,2,5,6] x) <float[3,2,3,3] w, float[1,1,1] c = {0.5}>
     ],
 )
 def test_what_is_left(text, left):
-    made = model(text)
+    made = Example.of(text).instance.model
     optimized = onnxfold.optimize(made, level=2)
     assert [node.op_type for node in optimized.graph.node] == left
     onnxfold.compare(made, optimized, rtol=1e-5, atol=1e-5).assert_equal()
@@ -48,5 +48,5 @@ def test_a_bias_takes_the_place_of_what_was_added(shared):
     """A new bias as large as the constant that goes does not make the model grow."""
     text = """(float[N,2,5,5] x, float[400,1,1] z) <float[400,2,3,3] w, float[400,1,1] c>
         t = Conv(x, w) y = Add(t, c) u = Mul(z, c); outputs y"""
-    optimized = onnxfold.optimize(model(text + ", u" * shared), level=2)
+    optimized = onnxfold.optimize(Example.of(text + ", u" * shared).instance.model, level=2)
     assert ("Add" in {node.op_type for node in optimized.graph.node}) is shared

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,16 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from onnxfold.errors import UsageError
+from onnxfold.rewrite.rule import builtin_rule_sets
+from onnxfold.testing.changes import changes
+from onnxfold.testing.models import Example
+from onnxfold.testing.tables import read_table
+
 from ..builder import FEEDS, Builder, Dim, Refused, Value
 from ..values import Array, array_of, dtype_of, random_array
 
 _TESTS = Path(__file__).parent.parent.parent
-sys.path.extend(str(_TESTS / name) for name in (".", "rewrite", "rules"))
 
 
 def row_of_rule(b: Builder) -> None:
@@ -38,12 +42,10 @@ def row_of_op(b: Builder, op_type: str) -> None:
 @functools.cache
 def of_ops() -> dict[str, list[Any]]:
     """The rows of the table of ops by the last node's op."""
-    from table import Row
-
     rows = defaultdict(list)
     for line in Path(__file__).parent.with_name("ops.txt").read_text().splitlines():
         if line.startswith("("):
-            row = Row().changed(line)
+            row = Example().changed(line)
             rows[re.split("[<(]", [*row.nodes.values()][-1].split(" = ")[1])[0]].append(row)
     return rows
 
@@ -51,30 +53,30 @@ def of_ops() -> dict[str, list[Any]]:
 @functools.cache
 def _of_rules() -> list[list[Any]]:
     """The rows of each rule."""
-    from table import cases
-
     rows = defaultdict(list)
+    rules = [rule for found in builtin_rule_sets() for rule in found]
     for table in sorted((_TESTS / "rules").glob("*.txt")):
-        for case in cases(table):
+        for case in read_table(table, rules):
             for rule in case.rules:
-                rows[rule.name] += [case.row] * (1 if case.stays else 3)
+                rows[rule.name] += [case.example] * (1 if case.stays else 3)
     return list(rows.values())
 
 
 def _insert(b: Builder, rows: list[Any]) -> None:
     """Add the nodes of one of the rows, as far as onnxruntime takes them."""
-    from rule_mutants import changes, mutant
 
     def opset(row: Any) -> int:
         return int(row.settings.get("opset", 17))
 
     row = b.choose([r for r in rows if abs(opset(r) - b.opset) < 4] or rows)
-    example = row.instance()
-    model = example.model
     is_exact = b.chance(0.6)
     for _ in range(0 if is_exact else b.number(0, 2)):
-        model = mutant(model, b.choose(list(changes(model)))[1])
-    graph = model.graph
+        row = row.changed(b.choose(list(changes(row))))
+    try:
+        example = row.instance
+    except UsageError as error:
+        raise Refused(str(error)) from error
+    graph = example.model.graph
     arrays = {t.name: (array_of(t), t.data_type) for t in graph.initializer}
     for info in graph.input:
         if info.name in example.feeds:

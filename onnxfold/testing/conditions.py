@@ -1,0 +1,176 @@
+"""Whether a rule needs each of its conditions: a model in which that one alone is false, and what
+goes wrong there without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.errors import OnnxFoldError
+from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.rewrite import NotKnown, Rule
+from onnxfold.rewrite.conditions import Bindings, Term
+from onnxfold.rewrite.driver import Rewriter
+from onnxfold.rewrite.rule import builtin_rule_sets
+from onnxfold.testing.changes import changes
+from onnxfold.testing.models import Example
+from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
+from onnxfold.testing.running import NeverRuns, find_difference_apart
+
+_MOST_CHANGES = 2000
+"""Changed models to look at for a rule, and as many with two changes."""
+_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Attention")
+
+
+class Need(NamedTuple):
+    """Why a rule needs a condition.
+
+    Args:
+        condition: The condition as it is written.
+        place: A model in which it alone is false; "" if none was found.
+        reason: What goes wrong there without the condition.
+    """
+
+    condition: str
+    place: str = ""
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.condition}: without it, {self.reason} ({self.place})"
+
+
+def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example]) -> list[Need]:
+    """Return why a rule needs each of its conditions.
+
+    Args:
+        rule: The rule.
+        matching: Examples to which it applies; changes of them are searched.
+        others: Examples to which it does not apply.
+    """
+    return _Search(rule, matching).run(others) if rule.conditions else []
+
+
+class _Probe(Term):
+    """A condition that is never true, and records which of others are false."""
+
+    __slots__ = ("found",)
+
+    def __init__(self, conditions: Sequence[Term]) -> None:
+        super().__init__(all, tuple(conditions), "probe")
+        self.found: set[frozenset[int]] = set()
+
+    def evaluate(self, bindings: Bindings) -> bool:
+        wrong = set()
+        for k, condition in enumerate(self.operands):
+            try:
+                if not condition.evaluate(bindings):
+                    wrong.add(k)
+            except NotKnown:
+                wrong.add(k)
+            except Exception:  # another condition, which is false, rules that out
+                pass
+        self.found.add(frozenset(wrong))
+        return False
+
+
+class _Search:
+    """The search for models in which one condition of a rule alone is false."""
+
+    def __init__(self, rule: Rule, matching: Sequence[Example]) -> None:
+        self._rule, self._matching = rule, matching
+        self._probe = _Probe(rule.conditions)
+        self._probing = replace(rule, conditions=(self._probe,))
+        every = rule.conditions
+        self._without = [
+            replace(rule, conditions=every[:k] + every[k + 1 :]) for k in range(len(every))
+        ]
+        costs = [
+            (_cost(ir.from_proto(example.instance.model)), _cost(made.model))
+            for example in matching
+            if (made := rewrite([rule], example.instance.model)).report.total
+        ]
+        growths = ([b - a for a, b in zip(*pair, strict=True)] for pair in costs)
+        self._usual = [max(each) for each in zip(*growths, strict=True)]
+        """By how much the rule lets nodes, products and bytes grow where it applies."""
+
+    def run(self, others: Sequence[Example]) -> list[Need]:
+        """Return why the rule needs each of its conditions."""
+        found = [Need(text) for text in self._rule.texts[2]]
+        for example, kind in self._candidates(others):
+            if all(need.place for need in found):
+                break
+            with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # it is no model
+                for k in self._false_alone(example.instance.model):
+                    if not found[k].place and (fault := self._fault(k, example, kind)):
+                        found[k] = Need(found[k].condition, str(example), fault)
+        return found
+
+    def _candidates(self, others: Sequence[Example]) -> Iterator[tuple[Example, int]]:
+        """Yield examples with the number of changes in each: those that are given, changes of
+        those to which the rule applies, one of each in turn, and pairs of changes.
+        """
+        yield from ((example, 0) for example in others)
+        every = [[(each, change) for change in changes(each)] for each in self._matching]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*every))
+        for example, change in itertools.islice(filter(None, turns), _MOST_CHANGES):
+            yield example.changed(change), 1
+        rng = random.Random(0)
+        for _ in range(_MOST_CHANGES):
+            (example, one), (_, other) = rng.sample(rng.choice(every), 2)
+            yield example.changed(f"{one}; {other}"), 2
+
+    def _false_alone(self, model: onnx.ModelProto) -> set[int]:
+        """Return the conditions that alone prevent a match; none if the rule matches."""
+        self._probe.found = set()
+        Rewriter(ir.from_proto(model), [self._probing], level=2).run()
+        found = self._probe.found
+        return set() if frozenset() in found else {k for k, *more in found if not more}
+
+    def _fault(self, k: int, example: Example, changed: int) -> str:
+        """Return what goes wrong in an example without a condition."""
+        rule, instance = self._without[k], example.instance
+        made = rewrite([rule], instance.model)
+        report = made.report
+        if not (report.total or report.rejected or report.baffled):
+            return ""
+        find_difference_apart(instance, instance.model, seeds=1)
+        tolerance = example.tolerance or LOOSE
+        fault = made.find_fault(instance, tolerance, find_difference_apart)
+        if fault or changed > 1:  # what costs may be because of the other change
+            return fault
+        before, after = _cost(ir.from_proto(instance.model)), _cost(made.model)
+        for what, old, new, usual in zip(
+            ("nodes", "products", "bytes"), before, after, self._usual, strict=True
+        ):
+            if new > old + max(usual, 0):
+                return f"{old} {what} become {new}"
+        if before[0] == after[0] > before[0] + self._usual[0]:
+            return f"{after[0]} nodes stay, and nothing is saved"
+        if not changed:
+            counts = [_nodes_with(self._rule, each, instance.model) for each in (self._rule, rule)]
+            if counts[1] > counts[0]:
+                return f"all rules leave {counts[1]} nodes, not {counts[0]}"
+        return ""
+
+
+def _cost(model: ir.Model) -> tuple[int, int, int]:
+    """Return the nodes that are not constant, the products among them, and the stored bytes."""
+    RemoveDeadCode()(model)
+    nodes = nodes_left(model)
+    products = sum(node.op_type.endswith(_PRODUCTS) for node in nodes)
+    tensors = (value.const_value for value in model.graph.initializers.values())
+    return len(nodes), products, sum(t.nbytes for t in tensors if t is not None)
+
+
+def _nodes_with(rule: Rule, other: Rule, model: onnx.ModelProto) -> int:
+    """Return the nodes that all rules leave of a model, with another rule in the place of one."""
+    every = [each for found in builtin_rule_sets() for each in found if each is not rule]
+    return len(nodes_left(rewrite([other, *every], model).model))

@@ -1,0 +1,260 @@
+"""Models in a short text form, and what is expected of them.
+
+A model is inputs in parentheses, constants in ``<>``, and nodes as in ONNX's text form::
+
+    (float[N,3] x, bool m) <float[3] c = {1, 2, 3}> t = Add(x, c) y = Where(m, t, x); opset 18
+
+A constant without a value has normally distributed elements, or ``= positive`` ones; a short list
+of values is repeated. The elements of an input are hostile: NaN, infinities, zeros of both signs,
+subnormals, the largest integers. It may have a value, too, or be ``= normal``.
+
+Behind the nodes, after ``;``, come changes: a declaration or a node replaces the one of its name,
+or is added; ``input float c`` makes an input, ``<float c>`` a constant of a name. Nodes that the
+outputs do not need are left out. The settings are ``opset 18`` (17 if not given), ``outputs y, t``
+(the last node's), ``sizes N=1,2`` (sizes to try of a dynamic dimension), ``runtime a b`` (runtime
+constants), ``times 2`` (how often the rules apply, once if not given), and ``~1e-5``: the rules are
+inexact, and apply at level 2 only, with errors up to this part of the largest element.
+
+After ``->`` come the ops that are left when the rules have been applied; ``...`` for others.
+
+A model in ONNX's text form, ``<ir_version: 10, ...> g (float[N] x) => (...) {...}``, can be written
+in the place of inputs, constants and nodes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import zlib
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import helper
+from onnx.printer import to_text
+
+from onnxfold.analysis.constness import RECORD_KEY
+from onnxfold.errors import UsageError, about
+from onnxfold.testing.running import Array, Instance
+
+_DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)
+_SETTING = re.compile(r"(opset|outputs|sizes|runtime|times|~)\s*(.*)", re.DOTALL)
+_NUMBER = re.compile(r"[\d.]+(?:e-?\d+)?")
+_NODE_END = re.compile(r"(?<=\))\s+(?=\w[\w, ]* = )")
+_DOMAIN = re.compile(r"= ([\w.]+)\.\w+\s*[<(]")
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """An input or a constant.
+
+    Args:
+        dtype: The element type, as ONNX's text form calls it.
+        dims: Numbers and names.
+        name: Its name.
+        value: What its elements are; empty for an input with hostile ones.
+    """
+
+    dtype: str
+    dims: tuple[str, ...]
+    name: str
+    value: str = ""
+
+    @staticmethod
+    def of(text: str) -> Declaration:
+        """Return the declaration that a text is."""
+        found = _DECLARATION.fullmatch(text)
+        if found is None or found[1].upper() not in ir.DataType.__members__:
+            raise UsageError(f"no declaration: {text!r}; write, for example, float[N,3] x")
+        dims = tuple(d.strip() for d in (found[2] or "").split(",") if d.strip())
+        return Declaration(found[1], dims, found[3], found[4] or "")
+
+    def __str__(self) -> str:
+        dims = f"[{','.join(self.dims)}]" if self.dims else ""
+        return f"{self.dtype}{dims} {self.name}" + f" = {self.value}" * bool(self.value)
+
+    def array(self, sizes: dict[str, list[int]]) -> Array:
+        """Return the elements; those that are not listed are the same for the same name."""
+        dtype = ir.DataType[self.dtype.upper()].numpy()
+        shape = [sizes[d][0] if d in sizes else int(d) for d in self.dims]
+        is_real = dtype.kind in "fV"
+        if self.value.startswith("{"):
+            listed = re.findall(r"[^\s,]+", self.value.strip("{}"))
+            is_whole = not is_real and all(n.lstrip("-").isdigit() for n in listed)
+            numbers = [int(n) if is_whole else float(n) for n in listed]
+            with np.errstate(all="ignore"):
+                return np.resize(np.array(numbers), shape).astype(dtype)
+        rng = np.random.default_rng(zlib.crc32(self.name.encode()))
+        if not is_real:
+            return np.asarray(rng.integers(0, 9, shape)).astype(dtype)
+        array = np.asarray(rng.standard_normal(shape))
+        return np.asarray(np.abs(array) + 0.5 if self.value == "positive" else array).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model in the short form, and what is expected of it.
+
+    Args:
+        inputs: The inputs, by name.
+        constants: The constants, by name.
+        nodes: The nodes, by the names of their outputs.
+        settings: What else is set, by its word.
+        after: The ops that are left when the rules have been applied.
+        place: Where it is written, and the changes that were made to that.
+    """
+
+    inputs: dict[str, Declaration] = field(default_factory=dict)
+    constants: dict[str, Declaration] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, str] = field(default_factory=dict)
+    after: str = ""
+    place: str = ""
+
+    @staticmethod
+    def of(text: str) -> Example:
+        """Return the example that a text is, in the short form or in ONNX's text form."""
+        text = " ".join(text.split())
+        if not text.startswith("<"):
+            return Example().changed(text, text)
+        model, _, changes = text.rpartition("}")
+        return _example_of(onnx.parser.parse_model(model + "}")).changed(changes, text)
+
+    def changed(self, text: str, place: str = "") -> Example:
+        """Return this example with the changes in a text.
+
+        Args:
+            text: The changes.
+            place: Where they are written; by default, they are added to the place of the example.
+        """
+        changes, arrow, after = text.partition("->")
+        parts = (dict(self.inputs), dict(self.constants), dict(self.nodes), dict(self.settings))
+        place = place or f"{self.place} with {text}".strip()
+        made = Example(*parts, after.strip() if arrow else self.after, place)
+        for part in filter(None, map(str.strip, changes.split(";"))):
+            made._change(part)
+        if "outputs" not in made.settings and made.nodes:
+            made.settings["outputs"] = [*made.nodes][-1]
+        return made
+
+    def _change(self, part: str) -> None:
+        setting = _SETTING.fullmatch(part)
+        if setting is not None:
+            self.settings[setting[1]] = setting[2]
+            if setting[1] in ("opset", "times", "~") and not _NUMBER.fullmatch(setting[2]):
+                raise UsageError(f"no number: {part!r}")
+            return
+        is_moved = part.startswith(("input ", "<"))
+        part = re.sub(r"^input (.+)", r"(\1)", part)
+        for opening, closing, group, other in (
+            ("(", ")", self.inputs, self.constants),
+            ("<", ">", self.constants, self.inputs),
+        ):
+            if part.startswith(opening):
+                declared, _, part = part[1:].partition(closing)
+                for text in filter(str.strip, re.split(r",\s*(?![^\[{]*[\]}])", declared)):
+                    made = Declaration.of(text.strip())
+                    if is_moved:
+                        other.pop(made.name, None)
+                    group[made.name] = made
+                part = part.strip()
+        if _DECLARATION.fullmatch(part):
+            made = Declaration.of(part)
+            (self.constants if made.name in self.constants else self.inputs)[made.name] = made
+        elif part:
+            for node in _NODE_END.split(part):
+                self.nodes[node.split(" = ")[0]] = node
+
+    def _nodes_in_order(self) -> list[str]:
+        """Return the nodes that the outputs need, each behind those that it reads."""
+        made = {name: key for key in self.nodes for name in key.split(", ")}
+        seen, ordered = {*self.inputs, *self.constants, ""}, list[str]()
+
+        def need(name: str) -> None:
+            if name not in made:
+                raise UsageError(f"nothing is called {name!r}")
+            text = self.nodes[made[name]]
+            seen.update(made[name].split(", "))
+            for read in re.findall(r"\w+", text.partition("(")[2]):
+                if read not in seen and (read in made or "{" not in text):
+                    need(read)
+            ordered.append(text)
+
+        for name in self.settings["outputs"].split(", "):
+            if name not in seen:
+                need(name)
+        return ordered
+
+    @functools.cached_property
+    def sizes(self) -> dict[str, list[int]]:
+        """The sizes of dynamic dimensions that were given."""
+        given = [part.split("=") for part in self.settings.get("sizes", "").split()]
+        return {name: [int(n) for n in numbers.split(",")] for name, numbers in given}
+
+    @property
+    def tolerance(self) -> float:
+        """The largest error relative to the largest element; 0 for none."""
+        return float(self.settings.get("~", 0))
+
+    @functools.cached_property
+    def instance(self) -> Instance:
+        """The model, and how to run it.
+
+        Raises:
+            UsageError: it is not written right.
+        """
+        with about(self.place or None):
+            try:
+                return self._instance()
+            except ValueError as error:
+                raise UsageError(f"cannot read the model: {error}") from error
+
+    def _instance(self) -> Instance:
+        nodes = self._nodes_in_order()
+        domains = dict.fromkeys(_DOMAIN.findall(" ".join(nodes)), "1")
+        domains[""] = self.settings.get("opset", "17")
+        imports = ", ".join(f'"{name}" : {version}' for name, version in domains.items())
+        inputs = ", ".join(str(replace(each, value="")) for each in self.inputs.values())
+        head = f"<ir_version: 10, opset_import: [{imports}]> g ({inputs})"
+        body = f"({self.settings['outputs']}) {{ {' '.join(nodes)} }}"
+        try:
+            model = onnx.parser.parse_model(f"{head} => {body}")
+        except onnx.parser.ParseError as error:
+            reason = error.args[0].decode().splitlines()[-1]
+            raise UsageError(f"cannot read the model: {reason} {body}") from error
+        for name, constant in self.constants.items():
+            tensor = ir.Tensor(constant.array(self.sizes), name=name)
+            model.graph.initializer.append(ir.serde.serialize_tensor(tensor))
+        if runtime := self.settings.get("runtime"):
+            helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
+        feeds = {n: each.array(self.sizes) for n, each in self.inputs.items() if each.value}
+        return Instance(model, self.sizes, feeds)
+
+    def __str__(self) -> str:
+        return self.place or to_text(self.instance.model)
+
+
+def _example_of(model: onnx.ModelProto) -> Example:
+    """Return a model as an example."""
+    graph = model.graph
+    inputs = {}
+    for value in graph.input:
+        kind = value.type.tensor_type
+        dims = tuple(d.dim_param or str(d.dim_value) for d in kind.shape.dim)
+        inputs[value.name] = Declaration(ir.DataType(kind.elem_type).name.lower(), dims, value.name)
+    constants = {}
+    for tensor in graph.initializer:
+        array = ir.serde.deserialize_tensor(tensor).numpy()
+        value = f"{{{', '.join(map(str, array.ravel().tolist()))}}}"
+        dtype = ir.DataType(tensor.data_type).name.lower()
+        made = Declaration(dtype, tuple(map(str, array.shape)), tensor.name, value)
+        constants[tensor.name] = made
+    nodes = {}
+    for node in graph.node:
+        node.ClearField("name")
+        nodes[", ".join(node.output)] = to_text(node).strip()
+    outputs = ", ".join(value.name for value in graph.output)
+    versions = {each.domain: str(each.version) for each in model.opset_import}
+    return Example(inputs, constants, nodes, {"outputs": outputs, "opset": versions.get("", "17")})

@@ -1,0 +1,119 @@
+"""Tables of models before and after rules: ``my_rules.txt`` beside ``my_rules.py``.
+
+A block tests the rules that its first line names; settings and changes may follow::
+
+    matmul_add ~1e-5                      # applies at level 2 only, with this error
+      for op: Add Sub                     # $op is each of these in turn; values with blanks, or for
+      for m k: 1 3 | 2 5                  # several names, are separated by |
+      (float[2,3] x) <float[3,4] w, float b = {0.5}> t = MatMul(x, w) y = $op(t, b); opset 13
+        -> Gemm                           # the ops that are left
+      + float[1,4] b | y = Add(b, t)      # changes with which the rules apply, too
+      - float[5,2,4] b; u = Relu(t); outputs y, u    # changes with which they do not
+
+`onnxfold.testing.models` describes the models. A row that does not say which ops are left has
+those of the row above. Other models begin with what the first line of the block sets. The name of
+rules that were made by ``each=`` in a list stands for all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import string
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from onnxfold.errors import UsageError, about, suggestion
+from onnxfold.rewrite import Rule
+from onnxfold.testing.models import Example
+
+
+class Case(NamedTuple):
+    """A model of a table, the rules that it is for, and whether they leave it as it is."""
+
+    rules: tuple[Rule, ...]
+    example: Example
+    stays: bool
+
+
+def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[Case]:
+    """Yield the cases of a table.
+
+    Args:
+        path: The table.
+        rules: The rules that it can name.
+
+    Raises:
+        UsageError: the table cannot be read; with the line where it is wrong.
+    """
+    by_name = {rule.name: rule for rule in rules}
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError("there is no table of models for the rules", file=path) from None
+    lines = [re.sub(r"(^|\s)#.*", "", line).rstrip() for line in text.splitlines()]
+    starts = [k for k, line in enumerate(lines) if line and not line[0].isspace()]
+    for start, end in itertools.pairwise([*starts, len(lines)]):
+        rows: list[tuple[int, str]] = []
+        for number, line in enumerate(map(str.strip, lines[start:end]), start + 1):
+            if not rows or line.startswith(("(", "+ ", "- ", "for ")):
+                rows.append((number, line))
+            else:
+                rows[-1] = (rows[-1][0], f"{rows[-1][1]} {line}")
+        with about(f"{path}:{start + 1}"):
+            loops = [_loop(line) for _, line in rows if line.startswith("for ")]
+        rows = [row for row in rows if not row[1].startswith("for ")]
+        for turn, values in enumerate(itertools.product(*loops), 1):
+            yield from _block(
+                [
+                    (f"{path}:{number}" + f"-{turn}" * bool(loops), _filled(line, values))
+                    for number, line in rows
+                ],
+                by_name,
+            )
+
+
+def _loop(line: str) -> list[list[tuple[str, str]]]:
+    """Return the names and values of a line ``for a b: 1 2 | 3 4``, for each turn."""
+    names, _, values = line.removeprefix("for ").partition(":")
+    turns = values.split("|") if "|" in values else values.split()
+    if len(names.split()) == 1:
+        return [[(names.strip(), value.strip())] for value in turns]
+    if any(len(turn.split()) != len(names.split()) for turn in turns):
+        raise UsageError(f"each turn needs {len(names.split())} values: {line!r}")
+    return [list(zip(names.split(), turn.split(), strict=True)) for turn in turns]
+
+
+def _filled(line: str, values: Iterable[Iterable[tuple[str, str]]]) -> str:
+    return string.Template(line).safe_substitute(dict(itertools.chain.from_iterable(values)))
+
+
+def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator[Case]:
+    (place, head), *others = rows
+    names, _, settings = head.partition(";")
+    tolerance = "".join(re.findall(r"~\S+", names))
+    with about(place):
+        rules = tuple(
+            rule for name in names.replace(tolerance, "").split() for rule in _find(name, by_name)
+        )
+        header = above = Example().changed(f"{tolerance};{settings}")
+    for place, line in others:
+        sign, text = (line[0], line[1:]) if line[0] in "+-" else ("", line)
+        for part in map(str.strip, re.split(r"\s\|\s", text)):
+            with about(place):
+                made = (header if part[0] == "(" else above).changed(part, place)
+            made = made if made.after else replace(made, after=above.after)
+            above = made if part[0] == "(" and not sign else above
+            yield Case(rules, made, sign == "-")
+
+
+def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
+    """Return the rule of a name, or the rules of one function."""
+    several = [rule for each, rule in by_name.items() if re.fullmatch(rf"{name}_\d+", each)]
+    found = [by_name[name]] if name in by_name else several
+    if not found:
+        raise UsageError(f"there is no rule {name!r}{suggestion(name, by_name)}")
+    return found

@@ -68,7 +68,8 @@ def grow(b: Builder, count: int) -> None:
             if style < 0.275:
                 rows.row_of_rule(b)
             elif style < 0.33:
-                idioms.shape_arithmetic(b)
+                makes = ["shape_arithmetic"] * 3 + ["sized_by_numbers"] * 2 + ["data_arithmetic"]
+                getattr(idioms, b.choose(makes))(b)
             elif style < 0.35:
                 idioms.there_and_back(b)
             elif style < 0.37:

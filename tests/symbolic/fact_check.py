@@ -75,7 +75,7 @@ FUNCTIONS = {
     "trunc_div": truncated,
     "where": lambda c, a, b: a if c else b,
     "broadcast": lambda a, b: b if a == 1 else a,
-    "equal": lambda a: int(a == 0),
+    "equal": lambda a: int(a == 0) if abs(a) < 1 << 31 else None,  # it may wrap to 0
     "negative": lambda a: int(a < 0),
 }
 

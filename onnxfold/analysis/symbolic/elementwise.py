@@ -230,5 +230,7 @@ def reduce(application: Application) -> Sequence[Fact]:
         raise Undecided
     shape = (1,) if application.attributes.get("keepdims", 1) else ()
     number = functools.reduce(functools.partial(_REDUCTIONS[application.op_type], algebra), items)
+    if application.op_type in greatest:
+        number = algebra.exact(number, application.op_type)
     assert fact.dtype is not None
     return [of_items(np.full(shape, number, object), fact.dtype, algebra)]

@@ -227,6 +227,7 @@ class Algebra(Atoms):
             return a if condition else b
         if a == b:
             return a
+        a, b = self.exact(a), self.exact(b)
         return self._atom(
             "where",
             (condition, a, b),

@@ -32,6 +32,7 @@ class Body:
         self.b = b
         self.scope = Scope(kind, b.scope, values=list(inputs))
         self.inputs = inputs
+        self.declared: list[Value] = []
 
     def __enter__(self) -> Body:
         self.outside = self.b.scope
@@ -74,8 +75,8 @@ class Body:
         made.initializer.extend(self.scope.initializers)
         for value in self.inputs:
             info = type_of(value, value.name)
-            # onnxruntime wants to know that the counter and the condition of a Loop are scalars
-            if value.kind == "tensor" and value.rank:
+            # onnxruntime makes the counter and the condition of a Loop of the axes declared
+            if value.kind == "tensor" and value.rank and value not in self.declared:
                 info.type.tensor_type.ClearField("shape")
             made.input.append(info)
         for value in outputs:
@@ -156,12 +157,14 @@ def loop(c: Call) -> list[Value]:
     states = [b.pick(rank=(0, 3)) for _ in range(b.number(0, 2))]
     if b.chance(0.15):
         states.append(a_sequence(b))
+    number = np.array(0) if b.chance(0.7) else np.array([0])
     inner = [
-        Value(b.name("i"), T.INT64, [np.array(0)] * FEEDS),
+        Value(b.name("i"), T.INT64, [number] * FEEDS),
         Value(b.name("k"), T.BOOL, [np.array(True)] * FEEDS),
         *(Value(b.name("s"), s.elem, s.samples, s.kind, random=s.random) for s in states),
     ]
     with Body(b, inner) as body:
+        body.declared = [inner[0], *(v for v in inner[2:] if b.chance(0.4))]
         body.grow()
         if b.chance(0.6):
             going = b.node("Identity", [inner[1]])[0]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto as T
 
-from ..builder import Builder, Refused, Value
+from ..builder import FEEDS, Builder, Refused, Value
 from ..call import Call
+from ..values import INTS, Array, dtype_of
 
 # -------------------------------------------------------------------- shapes
 
@@ -69,6 +70,113 @@ def unsqueeze(b: Builder, scalar: Value) -> Value:
     if b.opset < 13:
         return b.node("Unsqueeze", [scalar], axes=[0])[0]
     return b.node("Unsqueeze", [scalar, b.ints(0)])[0]
+
+
+def sized_by_numbers(b: Builder) -> None:
+    """An op whose sizes are computed of floats, of sizes or of elements that are fed."""
+    x = b.pick(rank=(1, 3), where=lambda v: v.rank > 0)
+    op_type = b.choose(["Range", "ConstantOfShape", "Tile", "Slice", "Expand", "Reshape", "TopK"])
+    if op_type == "Range":
+        elem = b.choose([T.FLOAT, T.DOUBLE, T.INT64, T.INT32, T.INT16])
+        step = b.choose([1, 2, -1, 3] if elem in INTS else [0.1, 0.3, -0.7, 1 / 3, 1e-7, 2**-24, 1])
+        start = b.choose([0, -1, 0.1, 5, 2**24 + 1, 1e-3]) if elem not in INTS else b.number(-3, 3)
+        end = start + b.number(0, 9) * step
+        numbers = [_number(b, x, n, elem, ()) for n in (start, end, step)]
+        b.node(op_type, numbers)
+        return
+    size = _number(b, x, b.number(0, 4), T.INT64, (1,))
+    others = [b.choose([b.ints(b.number(1, 3)), size]) for _ in range(x.rank - 1)]
+    sizes = b.node("Concat", [size, *others], axis=0)[0] if others else size
+    if op_type == "ConstantOfShape":
+        b.node(op_type, [sizes])
+    elif op_type == "Slice":
+        b.node(op_type, [x, b.choose([b.ints(0), b.ints(-2)]), size, b.ints(0)])
+    elif op_type == "TopK":
+        b.node(op_type, [x, size], 2, axis=b.number(0, x.rank - 1))
+    elif op_type == "Reshape":
+        b.node(op_type, [x, b.node("Concat", [size, b.ints(-1)], axis=0)[0]])
+    else:
+        b.node(op_type, [x, sizes])
+
+
+def _number(b: Builder, x: Value, number: float, elem: int, shape: tuple[int, ...]) -> Value:
+    """A number, perhaps computed: of floats that are rounded, of a size of ``x``, or fed."""
+
+    def constant(n: float, of: int) -> Value:
+        return b.constant(np.full(shape, n, dtype_of(of)), of)
+
+    style = b.number(0, 4)
+    if style == 0:
+        return constant(number, elem)
+    if style == 1:
+        return b.leaf(
+            elem, [(n,) * FEEDS for n in shape], lambda s: np.full(s, number, dtype_of(elem))
+        )
+    of = b.choose([T.FLOAT, T.DOUBLE]) if elem in INTS else elem
+    if style == 2:  # floats, which are rounded
+        factor = b.choose([0.5, 3, 0.1, 1 / 3, 7])
+        wide = b.node(b.choose(["Mul", "Div"]), [constant(number, of), constant(factor, of)])[0]
+        other = "Div" if b.scope.nodes[-1].op_type == "Mul" else "Mul"
+        wide = b.node(other, [wide, constant(factor, of)])[0]
+        wide = b.node(b.choose(["Floor", "Ceil", "Identity"]), [wide])[0] if elem in INTS else wide
+    elif style == 3:  # elements that are any integers
+        kind = b.choose([T.INT64, T.INT32])
+        dims = [(n,) * FEEDS for n in shape]
+        any_number = b.leaf(kind, dims, lambda s: _hostile(b, kind, s))
+        most = b.node("Min", [any_number, constant(number, any_number.elem)])[0]
+        wide = b.node("Max", [most, constant(0, any_number.elem)])[0]
+    else:
+        part = b.node("Shape", [x])[0]
+        part = b.node("Gather", [part, b.constant(np.zeros(shape, np.int64), T.INT64)])[0]
+        part = b.node("Cast", [part], to=of)[0]
+        part = b.node(b.choose(["Mul", "Div"]), [part, constant(b.choose([0.5, 2, 0.3]), of)])[0]
+        wide = b.node(b.choose(["Floor", "Ceil"]), [part])[0]
+    return b.node("Cast", [wide], to=elem)[0] if wide.elem != elem else wide
+
+
+def _hostile(b: Builder, elem: int, shape: tuple[int, ...]) -> Array:
+    numbers = [3, 0, -1, 2**30, -(2**31), 2**31 - 1, 1]
+    return np.array(b.rng.choice(numbers, shape), dtype_of(elem))
+
+
+_OF_DATA = (
+    *("Add", "Sub", "Mul", "Mul", "Div", "Mod", "Min", "Max", "Neg", "Abs", "Sign", "Cast"),
+    *("Less", "Greater", "Equal", "LessOrEqual", "ReduceMax", "ReduceSum", "Concat"),
+)
+
+
+def data_arithmetic(b: Builder) -> None:
+    """Arithmetic of a few elements that are fed, and wrap; comparisons and choices of them."""
+    elem = b.choose([T.INT64, T.INT32])
+    count = b.number(1, 3)
+    ends = np.iinfo(dtype_of(elem))
+    pool = [0, 1, -1, 2, 5, ends.max, ends.min, ends.max // 2 + 1, ends.min // 2, 2**31 - 7]
+
+    def make(shape: tuple[int, ...]) -> Array:
+        return np.array(b.rng.choice(pool, shape), dtype_of(elem))
+
+    values = [b.leaf(elem, [(count,) * FEEDS], make, constant=False)]
+    for _ in range(b.number(2, 7)):
+        op_type = b.choose(_OF_DATA)
+        one = b.choose(values)
+        alike = [v for v in values if v.elem == one.elem and v.dims == one.dims]
+        small = b.constant(np.array(b.choose([1, 2, 3, -1, -2, 4]), one.first.dtype), one.elem)
+        other = b.choose([*alike, small, small])
+        if op_type in ("Div", "Mod"):  # the least integer by -1 ends the process
+            other = b.constant(np.array(b.choose([2, 3, -2, 4]), one.first.dtype), one.elem)
+        if op_type in ("Neg", "Abs", "Sign"):
+            made = b.node(op_type, [one])[0]
+        elif op_type == "Cast":
+            made = b.node(op_type, [one], to=T.INT64 if one.elem == T.INT32 else T.INT32)[0]
+        elif op_type.startswith("Reduce"):
+            made = b.node(op_type, [one], keepdims=1)[0]
+        elif op_type == "Concat":
+            made = b.node(op_type, [one, b.choose(alike)], axis=0)[0]
+        else:
+            made = b.node(op_type, [one, other])[0]
+        if made.elem == T.BOOL:
+            made = b.node("Where", [made, one, b.choose(alike)])[0]
+        values.append(made)
 
 
 def duplicate(b: Builder) -> None:

@@ -166,11 +166,13 @@ def nodes_before(model: ir.Model) -> dict[str, int]:
 
 def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
     """Return a warning for each op type that ONNX has in no opset; a runtime may know it."""
-    plain = (op for op in ops if "::" not in op)
-    functions = {function.name for function in model.functions.values()}
-    unknown = [op for op in plain if not onnx.defs.has(op) and op not in functions]
-    known = {schema.name for schema in onnx.defs.get_all_schemas()} if unknown else set()
-    return [f"ONNX has no op type {op!r}{suggestion(op, known)}" for op in unknown]
+    functions = {function.name for function in model.functions.values() if not function.domain}
+    names = {op for op in ops if "::" not in op} - functions
+    unknown = sorted(op for op in names if not onnx.defs.has(op))
+    known = [s.name for s in onnx.defs.get_all_schemas() if not s.domain] if unknown else []
+    ends = [suggestion(op, known) for op in unknown]
+    near = [end if "did you mean" in end else "" for end in ends]
+    return [f"ONNX has no op type {op!r}{end}" for op, end in zip(unknown, near, strict=True)]
 
 
 class _Level:

@@ -283,8 +283,9 @@ class Sweep:
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
         if len(taken.outputs) < len(node.outputs):
-            many = f"{len(node.outputs)} outputs, and its {branch} gives {len(taken.outputs)}"
-            raise ModelError(f"the If has {many}", node=node.name or node.outputs[0].name)
+            counts = f"{len(node.outputs)} and {len(taken.outputs)}"
+            reason = f"the If has more outputs than its {branch} ({counts})"
+            raise ModelError(reason, node=node.name or node.outputs[0].name)
         _inline(node, taken, self.facts.names, self.scopes.of(graph))
         self.inlined += 1
         return True

@@ -31,7 +31,7 @@ class Maker:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self.size = rng.choice([2, 6, 24, 64])
+        self.size = rng.choice([2, 6, 24, 64, 150])
         self._weights = [random_matrix(k, self.size, self.size) for k in range(2)]
         self._count = 0
 
@@ -47,13 +47,15 @@ class Maker:
             values.append(nodes[-1].output[0])
         nodes.append(helper.make_node("Tanh", [values[-1]], ["y"]))
         weight, functions = numpy_helper.from_array(self._weights[0], "w"), []
+        two = numpy_helper.from_array(np.array(2), "two")
         if in_function:
             nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weight))
+            nodes.insert(0, helper.make_node("Constant", [], ["two"], value=two))
             of = ("local", "f", ["x", "c"], ["y"], nodes, _OPSETS)
             functions.append(helper.make_function(*of))
             nodes = [helper.make_node("f", ["x", "c"], ["y"], domain="local")]
         else:
-            tensors.append(weight)
+            tensors += [weight, two]
         inputs = [_info("x", [2, self.size]), _info("c", [], TensorProto.BOOL)]
         graph = helper.make_graph(nodes, "g", inputs, [_info("y", None)], tensors)
         options = {"opset_imports": _OPSETS, "ir_version": 9, "functions": functions}
@@ -96,7 +98,27 @@ class Maker:
 
     def _if(self, depth: int, constants: list[str], values: list[str]) -> onnx.NodeProto:
         then, other = (self._branch(depth, [*constants], [*values]) for _ in range(2))
+        if self._rng.random() < 0.2:  # all of the work in one branch
+            name = self._name()
+            nodes = [helper.make_node("Identity", [values[-1]], [name])]
+            other = helper.make_graph(nodes, self._name(), [], [_info(name, None)])
+            if self._rng.random() < 0.5:
+                then, other = other, then
         return helper.make_node("If", ["c"], [self._name()], then_branch=then, else_branch=other)
+
+    def _loop(self, depth: int, constants: list[str], values: list[str]) -> onnx.NodeProto:
+        """A loop of two turns whose body is one more branch."""
+        turn, going, state, on, scaled = (self._name() for _ in range(5))
+        body = self._branch(depth, [*constants], [*values, state])
+        body.input.append(_info(turn, [], TensorProto.INT64))
+        body.input.append(_info(going, [], TensorProto.BOOL))
+        body.input.append(_info(state, None))
+        body.node.append(helper.make_node("Identity", [going], [on]))
+        body.node.append(helper.make_node("Tanh", [body.output[0].name], [scaled]))
+        del body.output[:]
+        body.output.append(_info(on, [], TensorProto.BOOL))
+        body.output.append(_info(scaled, None))
+        return helper.make_node("Loop", ["two", "", values[-1]], [self._name()], body=body)
 
     def _branch(self, depth: int, constants: list[str], values: list[str]) -> onnx.GraphProto:
         nodes: list[onnx.NodeProto] = []
@@ -105,12 +127,13 @@ class Maker:
             draw = self._rng.random()
             if draw < 0.55:
                 constants.append(self._constant(constants, nodes, tensors))
-            elif draw < 0.85 or depth == 2:
+            elif draw < 0.8 or depth == 3:
                 operands = [self._rng.choice(values), self._rng.choice(constants)]
                 nodes.append(helper.make_node("MatMul", operands, [self._name()]))
                 values.append(nodes[-1].output[0])
             else:
-                nodes.append(self._if(depth + 1, constants, values))
+                make = self._if if draw < 0.93 else self._loop
+                nodes.append(make(depth + 1, constants, values))
                 values.append(nodes[-1].output[0])
         last = self._name()
         nodes.append(helper.make_node("MatMul", [values[-1], constants[-1]], [last]))
@@ -131,11 +154,38 @@ def failures(seed: int, number: int) -> list[str]:
                 feeds = {"x": x, "c": np.array(c)}
                 if not same_bits(before.run(None, feeds)[0], after.run(None, feeds)[0]):
                     found.append(f"{seed}:{number} {options}: other bits")
+            if "passes" not in options:
+                found += [f"{seed}:{number} {options}: {text}" for text in stored_twice(result)]
             if "max_growth" in options and result.ByteSize() > model.ByteSize():
                 found.append(f"{seed}:{number} {options}: grown")
         except Exception as error:
             found.append(f"{seed}:{number} {options}: {type(error).__name__}: {error}")
     return found
+
+
+def stored_twice(model: onnx.ModelProto) -> list[str]:
+    """The weights that the main graph or a function stores more than once."""
+    found = []
+    for nodes, tensors in (
+        (model.graph.node, model.graph.initializer),
+        *((function.node, ()) for function in model.functions),
+    ):
+        names: dict[tuple[object, ...], list[str]] = {}
+        for tensor in (*tensors, *_tensors_in(nodes)):
+            if len(tensor.raw_data) > 64:
+                key = (tensor.data_type, *tensor.dims, tensor.raw_data)
+                names.setdefault(key, []).append(tensor.name)
+        found += [f"stored twice: {alike}" for alike in names.values() if len(alike) > 1]
+    return found
+
+
+def _tensors_in(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.TensorProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        if attribute.HasField("g"):
+            yield from attribute.g.initializer
+            yield from _tensors_in(attribute.g.node)
 
 
 def random_matrix(seed: int, *shape: int) -> np.ndarray:

@@ -31,7 +31,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import files
 from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
-from onnxfold.memory import status_bytes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -376,7 +375,9 @@ def _limit(cpu_seconds: float, memory: int | None) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
         limit = most
         if memory is not None:
-            limit = status_bytes("VmData") + _SLACK + memory
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+            own = int(status.partition("VmData:")[2].split()[0]) << 10
+            limit = own + _SLACK + memory
             limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

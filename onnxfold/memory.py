@@ -48,16 +48,10 @@ def peak_rss_bytes() -> int:
 
     On Linux it is read from a file, as the value of getrusage is inherited through exec.
     """
-    if sys.platform == "linux":
-        return status_bytes("VmHWM")
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
-
-
-def status_bytes(field: str) -> int:
-    """Return what Linux tells of the memory of this process: bytes in a field of its status."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
-    return int(status.partition(f"\n{field}:")[2].split(maxsplit=1)[0]) << 10
 
 
 def rss_bytes() -> int:
@@ -90,10 +84,11 @@ def memory_of_the_machine() -> int:
 def allocatable_memory() -> int:
     """Return the bytes of main memory, or what the limits of this process leave of them."""
     most = memory_of_the_machine()
-    for limit, field in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+    for limit, field in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
         soft, _ = resource.getrlimit(limit)
         if soft != resource.RLIM_INFINITY and sys.platform == "linux":
-            most = min(most, soft - status_bytes(field))
+            pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[field]
+            most = min(most, soft - int(pages) * resource.getpagesize())
     return most
 
 

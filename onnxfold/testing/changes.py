@@ -32,7 +32,7 @@ def changes(example: Example) -> Iterator[str]:
     A rule need not match what comes out, and onnxruntime need not take it; but where both do, the
     bits must stay.
     """
-    for part in (_users, _constness, _dtypes, _shapes, _elements, _attributes):
+    for part in (_users, _constness, _dtypes, _shapes, _elements, _operands, _attributes):
         yield from part(example)
     opset = example.settings.get("opset", "17")
     yield from (f"opset {version}" for version in _OPSETS if str(version) != opset)
@@ -110,6 +110,21 @@ def _elements(example: Example) -> Iterator[str]:
                 yield str(replace(each, value=f"{{{', '.join(map(str, elements))}}}"))
         dims = (*each.dims[:-1], str(array.shape[-1] + 1)) if each.dims else ("2",)
         yield str(replace(each, dims=dims, value=f"{{{', '.join(map(str, listed))}}}"))
+
+
+def _operands(example: Example) -> Iterator[str]:
+    """Yield another constant in the place of one that a node reads, and others may read, too."""
+    for text in example.nodes.values():
+        head, _, operands = text.rpartition("(")
+        for read in re.findall(r"\w+", operands):
+            each = example.constants.get(read)
+            if each is None or each.array(example.sizes).size != 1:
+                continue
+            changed = re.sub(rf"\b{read}\b", "other", operands)
+            old = each.array(example.sizes).ravel()
+            for number in dict.fromkeys([*(old + 1), *(old - 1), 0, 1, -1, 2]):
+                made = replace(each, name="other", value=f"{{{number}}}")
+                yield f"<{made}>; {head}({changed}"
 
 
 def _special(dtype: np.dtype[Any]) -> Sequence[float]:

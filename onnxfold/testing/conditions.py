@@ -14,6 +14,8 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.rewrite import NotKnown, Rule
@@ -162,9 +164,14 @@ class _Search:
 
 
 def _cost(model: ir.Model) -> tuple[int, int, int]:
-    """Return the nodes that are not constant, the products among them, and the stored bytes."""
+    """Return the nodes that depend on inputs, the products among them, and the stored bytes."""
     RemoveDeadCode()(model)
-    nodes = nodes_left(model)
+    constness = facts_of(model).constness
+    nodes = [
+        node
+        for node in model.graph
+        if any(constness.of(value) is Constness.VARIABLE for value in node.outputs)
+    ]
     products = sum(node.op_type.endswith(_PRODUCTS) for node in nodes)
     tensors = (value.const_value for value in model.graph.initializers.values())
     return len(nodes), products, sum(t.nbytes for t in tensors if t is not None)

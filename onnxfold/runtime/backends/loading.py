@@ -41,12 +41,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-<<<<<<< HEAD
 _ENOUGH = 0.1  # seconds of timing, after one run of the kernel and of onnxruntime
-=======
-_ENOUGH = 0.1  # seconds for a kernel and onnxruntime, after one run of each
-_LITTLE = 1 << 20  # bytes that are always there: asking would take longer than a small kernel
->>>>>>> wt-a
+_LITTLE = 1 << 20  # bytes that are always free: reading the limits would outlast a small kernel
 
 
 class Loaded(NamedTuple):

@@ -109,7 +109,6 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
 
-    @checked
     def __init__(
         self,
         path_or_bytes: str | bytes | os.PathLike[str],

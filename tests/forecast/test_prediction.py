@@ -146,7 +146,7 @@ def test_what_constants_take_is_bounded_by_the_limit(tmp_path):
 
 def test_a_plan_says_why(tmp_path):
     transposed(tmp_path / "in.onnx", 256)
-    plan = onnxfold.plan(tmp_path / "in.onnx")
+    plan = onnxfold.plan(tmp_path / "in.onnx", explain=True)
     assert (plan.nodes, plan.folded) == (4, 2)
     assert {d.value for d in plan.decisions if d.folded} == {"t0", "t1"}
     assert json.dumps(plan.to_dict())

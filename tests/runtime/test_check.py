@@ -69,7 +69,7 @@ def other_nan(x):
     [
         ("y = Softplus(x)", lambda x: np.log1p(np.exp(x)), "100 to 1000"),
         ("y = LogSoftmax(x)", lambda x: np.log(softmax(x)), "100 to 1000"),
-        ("y = Mish(x)", lambda x: x * np.tanh(np.log(1 + np.exp(x))), "-20 to -5"),
+        ("y = Mish(x)", lambda x: x * np.tanh(np.log(1 + np.exp(x))), "(-20 to -5|up to 1e12)"),
         ("y = Relu(x)", lambda x: np.maximum(other_nan(x), 0), "NaN"),
         ("y = Sign(x)", lambda x: np.sign(other_nan(x)), "NaN"),
         ("y = Clip(x, x0)", lambda x: np.maximum(other_nan(x), -1), "NaN"),

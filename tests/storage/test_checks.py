@@ -49,7 +49,6 @@ def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> Non
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("y = Transpose<perm = 1.5>(c)", "attribute type.*perm.*Transpose"),
         ("y = Constant<val = 1>()", "Unrecognized attribute: val"),
         ("y = Cast(c)", "'to' is missing.*Cast"),
         ("k = Constant<value = float {1}>() y = Add(k, c)", "'value' is .* have field 't'"),
@@ -92,8 +91,6 @@ def test_what_is_allowed() -> None:
         ([("", 0)], "opset 0 of ONNX is imported"),
         ([("", -1)], "opset -1"),
         ([("", 2**40)], "opset 1099511627776 .* knows 1 to"),
-        ([("", 21), ("", 13)], "opsets 21 and 13"),
-        ([("", 21), ("ai.onnx", 13)], "opsets 21 and 13"),
         ([("", 21), ("local", 2**40)], "opset 1099511627776 of local"),
         ([("local", 1)], "no opset of ONNX"),
         ([], "no opset of ONNX"),

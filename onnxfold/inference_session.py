@@ -33,7 +33,6 @@ from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import copy_of, open_session, write_optimized
 from onnxfold.options import Level, OptionArguments, Target, options_of
-from onnxfold.signatures import checked
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:

@@ -303,7 +303,7 @@ def test_errors(bundle, tmp_path):
         open_session(bundle, runtime_constants=["x"])
     with pytest.raises(ModelError, match="not a bundle"):
         Session(tmp_path)
-    with pytest.raises(UsageError, match="source must be str or PathLike.*, got 3"):
+    with pytest.raises(UsageError, match=r"source must be str or PathLike.*, got 3"):
         Session(3)
     with pytest.raises(UsageError, match="must be one of io_binding"):
         session.run_with_iobinding(session.entry.io_binding())

@@ -75,7 +75,7 @@ def other_nan(x):
         ("y = Clip(x, x0)", lambda x: np.maximum(other_nan(x), -1), "NaN"),
         ("y = Max(x, x0)", lambda x: np.maximum(other_nan(x), -1), "NaN"),
         ("y = Min(x, x0)", lambda x: np.minimum(other_nan(x), -1), "NaN"),
-        ("y = Round(x)", lambda x: np.floor(x + np.float32(0.5)), "halves"),
+        ("y = Round(x)", lambda x: np.floor(x + np.float32(0.5)), "(halves|1000)"),
         ("y = Reciprocal(x)", lambda x: np.abs(1 / x) * np.where(x < 0, -1, 1), "infinities"),
         ("y = Neg(x)", lambda x: np.where(len(x) == 1, x, -x), "sizes of 1"),
         ("y = Neg(x)", lambda x: np.where(np.arange(len(x))[:, None] < 16, -x, x), "."),

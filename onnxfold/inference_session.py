@@ -33,11 +33,17 @@ from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import copy_of, open_session, write_optimized
 from onnxfold.options import Level, OptionArguments, Target, options_of
+from onnxfold.signatures import checked
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     from typing_extensions import Unpack
+
+if TYPE_CHECKING:
+    _Source = str | bytes | os.PathLike[str]
+else:
+    _Source = Any  # onnxruntime raises its own errors for other types
 
 logger = logging.getLogger("onnxfold")
 
@@ -108,9 +114,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
 
+    @checked
     def __init__(
         self,
-        path_or_bytes: str | bytes | os.PathLike[str],
+        path_or_bytes: _Source,
         sess_options: ort.SessionOptions | None = None,
         providers: Sequence[_Provider] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,

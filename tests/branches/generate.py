@@ -154,38 +154,11 @@ def failures(seed: int, number: int) -> list[str]:
                 feeds = {"x": x, "c": np.array(c)}
                 if not same_bits(before.run(None, feeds)[0], after.run(None, feeds)[0]):
                     found.append(f"{seed}:{number} {options}: other bits")
-            if "passes" not in options:
-                found += [f"{seed}:{number} {options}: {text}" for text in stored_twice(result)]
             if "max_growth" in options and result.ByteSize() > model.ByteSize():
                 found.append(f"{seed}:{number} {options}: grown")
         except Exception as error:
             found.append(f"{seed}:{number} {options}: {type(error).__name__}: {error}")
     return found
-
-
-def stored_twice(model: onnx.ModelProto) -> list[str]:
-    """The weights that the main graph or a function stores more than once."""
-    found = []
-    for nodes, tensors in (
-        (model.graph.node, model.graph.initializer),
-        *((function.node, ()) for function in model.functions),
-    ):
-        names: dict[tuple[object, ...], list[str]] = {}
-        for tensor in (*tensors, *_tensors_in(nodes)):
-            if len(tensor.raw_data) > 64:
-                key = (tensor.data_type, *tensor.dims, tensor.raw_data)
-                names.setdefault(key, []).append(tensor.name)
-        found += [f"stored twice: {alike}" for alike in names.values() if len(alike) > 1]
-    return found
-
-
-def _tensors_in(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.TensorProto]:
-    for attribute in (attribute for node in nodes for attribute in node.attribute):
-        if attribute.HasField("t"):
-            yield attribute.t
-        if attribute.HasField("g"):
-            yield from attribute.g.initializer
-            yield from _tensors_in(attribute.g.node)
 
 
 def random_matrix(seed: int, *shape: int) -> np.ndarray:

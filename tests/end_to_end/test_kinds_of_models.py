@@ -187,7 +187,8 @@ def test_wrong_types_are_told(function, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given, parameters = FUNCTIONS[function], inspect.signature(function).parameters
     for k, parameter in enumerate(parameters):
-        if k < len(given):
+        # onnxruntime judges the model of its own session
+        if k < len(given) and function is not onnxfold.InferenceSession:
             with pytest.raises(onnxfold.UsageError, match=f"{parameter} must be .*, got object"):
                 function(*given[:k], object(), *given[k + 1 :])
     named = [p.name for p in parameters.values() if p.kind is not p.VAR_KEYWORD][len(given) :]

@@ -198,6 +198,8 @@ class _Level:
         """Run the passes; ``bytes_before`` is what the model took, 0 if that is not known."""
         model, options, run = self._model, self._options, self._run
         self._do("lift-constants")  # of a model that was read they are lifted already
+        if self._facts.scopes.parents:  # what branches make of equal weights is made once
+            self._do("deduplicate")
         self._fold(HARDLY_MORE)
         self._settle()
         self._describe()

@@ -167,3 +167,37 @@ def test_what_two_branches_make_of_a_weight_is_stored_once(made, place, size):
         folded = fold(model, feeds, max_growth=100)
         assert set(folded.ops) <= {"If", "MatMul", "Neg", "Abs", "Constant", "Cast", "f"}
         assert folded.proto.ByteSize() <= model.ByteSize()
+
+
+@pytest.mark.parametrize("size", [6, 150])
+@pytest.mark.parametrize("made", ["t = Softmax (w)", "m = Mul (w, w) t = Transpose (m)"])
+@pytest.mark.parametrize("level", [0, 1])
+def test_what_branches_make_of_equal_weights_is_stored_once(made, size, level):
+    then, otherwise = (made.replace("t =", f"{k}t =").replace("w", k) for k in "vu")
+    model = parse(
+        f"""g (float[2, {size}] x, bool c) => (float[2, {size}] y) {{
+            y = If (c) <
+                then_branch = t () => (float[2, N] p) {{ {then} p = MatMul (x, vt) }},
+                else_branch = e () => (float[2, N] q) {{ {otherwise} q = MatMul (x, ut) }}
+            >
+        }}"""
+    )
+    graph = with_weights(model, v=large(size, size), u=large(size, size)).graph
+    for branch_, name in zip(graph.node[0].attribute, "vu", strict=True):
+        own = next(t for t in graph.initializer if t.name == name)
+        branch_.g.initializer.append(own)
+        graph.initializer.remove(own)
+    optimized = onnxfold.optimize(model, level=level)
+    assert optimized.ByteSize() < 4 * size * size + 1000
+    onnxfold.compare(model, optimized, seeds=2).assert_equal()
+
+
+@pytest.mark.parametrize(("condition", "branch_"), [(1, "then_branch"), (0, "else_branch")])
+def test_an_if_with_more_outputs_than_its_branch(condition, branch_):
+    model = known_if("p = Relu (x)", condition=condition)
+    node = next(node for node in model.graph.node if node.op_type == "If")
+    node.output.append("more")
+    node.name = "choice"
+    model.graph.output.append(onnx.helper.make_tensor_value_info("more", 1, None))
+    with pytest.raises(onnxfold.ModelError, match=f"node 'choice': .*more outputs.*{branch_}"):
+        onnxfold.optimize(model)

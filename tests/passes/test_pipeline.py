@@ -125,3 +125,22 @@ def test_metadata_that_applications_read_stays():
     made = onnxfold.optimize(made, passes=["clear-metadata"])
     assert made.metadata_props == {"labels": "cat,dog"}
     assert not any(node.metadata_props for node in made.graph)
+
+
+def test_op_types_that_no_opset_has_are_named():
+    text = """g (float[2] x) => (float[2] y) {{ y = {op} (x) }}
+        <domain: "", opset_import: ["" : 21]> Own (x) => (y) {{ y = Relu (x) }}
+        <domain: "local", opset_import: ["" : 21]> Relooo (x) => (y) {{ y = Relu (x) }}
+    """
+    told = {
+        "Relooo": ["ONNX has no op type 'Relooo'; did you mean 'Relu'?"],
+        "Xyzzy": ["ONNX has no op type 'Xyzzy'"],
+        "Own": [],
+        "Relu": [],
+        "Upsample": [],  # of old opsets
+        "local.Relooo": [],
+        "custom.Xyzzy": [],
+    }
+    for op, warnings in told.items():
+        _, report = onnxfold.optimize(parse(text.format(op=op)), level=0, return_report=True)
+        assert report.warnings == warnings, op

@@ -25,3 +25,33 @@ def test_a_reduction_is_what_onnxruntime_makes_of_it(op, factors, level):
     optimized = optimize(model, level=level)
     (want,), (got,) = (reference_session(m).run(None, feeds) for m in (model, optimized))
     assert want == got
+
+
+WRAPPING = (
+    "a = Mul (x, two) y = Div (a, two)",
+    "a = Add (x, one) g = Greater (a, x) y = Cast <to = KIND> (g)",
+    "a = Add (x, one) m = Max (a, x) y = Sub (m, x)",
+    "m = Max (x, one) a = Add (m, m) g = Greater (a, one) y = Cast <to = KIND> (g)",
+    "n = Neg (x) m = Max (n, x) y = Sub (m, x)",
+    "a = Cast <to = OTHER> (x) b = Cast <to = KIND> (a) y = Sub (b, x)",
+    "a = Cast <to = OTHER> (x) b = Add (a, a) c = Cast <to = KIND> (b) y = Sub (c, x)",
+    "s = ReduceSum <keepdims = 1> (x) y = Sub (s, x)",
+)
+
+
+@pytest.mark.parametrize("nodes", WRAPPING)
+@pytest.mark.parametrize(("kind", "bits"), [("int32", 32), ("int64", 64)])
+def test_sums_of_elements_that_are_any_integers_wrap(nodes, kind, bits):
+    to, other = (6, 7) if kind == "int32" else (7, 6)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17]> g ({kind}[2] x) => ({kind}[2] y)
+        <{kind} one = {{1}}, {kind} two = {{2}}> {{ {nodes} }}""".replace("KIND", str(to)).replace(
+            "OTHER", str(other)
+        )
+    )
+    sessions = [reference_session(m) for m in (model, optimize(model))]
+    top = 1 << (bits - 1)
+    for number in (5, -1, 1 << 30, top // 2, -top // 2 - 3, top - 1, 1 - top, top // 2 + 7):
+        feeds = {"x": np.array([number, number - 1], kind)}
+        (want,), (got,) = (session.run(None, feeds) for session in sessions)
+        np.testing.assert_array_equal(want, got, str(number))

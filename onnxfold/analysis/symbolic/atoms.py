@@ -93,8 +93,6 @@ class Atom:
     args: tuple[object, ...]
     low: Bound
     high: Bound
-    is_data: bool
-    """Whether it is, or is made of, an element that may be any integer: sums and products wrap."""
 
     @property
     def is_dim(self) -> bool:
@@ -149,23 +147,13 @@ class Atoms:
         return found
 
     def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
-        is_data = low == -INFINITY if op == "symbol" else any(map(self._has_data, args))
-        self.atoms.append(Atom(op, args, low, high, is_data))
+        self.atoms.append(Atom(op, args, low, high))
         return self._expression((((len(self.atoms) - 1,), 1),))
 
-    def exact(self, number: Number, to: object = None) -> Number:
-        """Return an atom for a number that may have wrapped: a sum or product of elements that may
-        be any integers, or one cast ``to`` another type. The laws of integers do not hold for it.
-        """
-        if isinstance(number, int) or math.isfinite(number.high - number.low):
-            return number
-        if (to is None and self.atom_of(number)) or not self._has_data(number):
-            return number
-        return self._atom("exact", (number, to), -INFINITY, INFINITY)
-
-    def _has_data(self, number: object) -> bool:
-        return isinstance(number, Expr) and any(
-            self.atoms[k].is_data for k in self.atoms_in(number)
+    def is_size(self, number: Number) -> bool:
+        """Return True unless an element that may be any integer is in it: sums of those wrap."""
+        return all(
+            self.atoms[k].low != -INFINITY or self.atoms[k].args for k in self.atoms_in(number)
         )
 
     def _expression(self, terms: tuple[tuple[Monomial, int], ...]) -> Expr:
@@ -220,7 +208,6 @@ class Atoms:
             least = -(constant // factor)
             if self.atoms[index].low < least <= self.atoms[index].high:
                 self.atoms[index].low = least
-                self.atoms[index].is_data = False
                 raised = True
         if raised:
             for expression in self._expressions.values():

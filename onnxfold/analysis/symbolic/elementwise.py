@@ -78,6 +78,8 @@ def _computed(application: Application) -> Array | None:
     ]
     if len(arrays) < len(application.inputs) or any(a.size > MOST_ELEMENTS for a in arrays):
         return None
+    if not all(algebra.is_size(item) for array in arrays for item in array.flat):
+        return None
     if op_type == "Where":
         return each(algebra.where, *arrays)
     function = _BINARY.get(op_type)
@@ -110,7 +112,7 @@ def unary(application: Application) -> Sequence[Fact]:
     algebra = application.algebra
     fact = application.fact(0)
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
-    if items is None or fact.dtype is None:
+    if items is None or fact.dtype is None or not all(map(algebra.is_size, items.flat)):
         return application.like(fact.shape)
     function = functools.partial(_UNARY[application.op_type], algebra)
     return [of_items(each(function, items), fact.dtype, algebra)]
@@ -189,12 +191,12 @@ def cast(application: Application) -> Sequence[Fact]:
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
     if items is None or to is None or to not in SIZE_DTYPES:
         return application.tensor(fact.shape, to)
+    if to != fact.dtype and not all(map(algebra.is_size, items.flat)):
+        return application.tensor(fact.shape, to)
     if to == ir.DataType.BOOL and fact.dtype != ir.DataType.BOOL:
         items = each(lambda a: algebra.negation(algebra.equal(a, 0)), items)
     elif fact.dtype == ir.DataType.BOOL:
         items = each(lambda a: int(a) if isinstance(a, int) else a, items)
-    elif to != fact.dtype:
-        items = each(lambda a: algebra.exact(a, to), items)
     return [of_items(items, to, algebra)]
 
 
@@ -214,6 +216,8 @@ def reduce(application: Application) -> Sequence[Fact]:
     items = fact.objects
     if items is None or items.ndim != 1 or not items.size or fact.dtype not in SIZE_DTYPES:
         raise Undecided
+    if not all(map(algebra.is_size, items.flat)):
+        raise Undecided
     axes = application.integers("axes", 1)
     if [axis_of(a, 1) for a in axes or (0,)] != [0]:
         raise Undecided
@@ -226,7 +230,5 @@ def reduce(application: Application) -> Sequence[Fact]:
         raise Undecided
     shape = (1,) if application.attributes.get("keepdims", 1) else ()
     number = functools.reduce(functools.partial(_REDUCTIONS[application.op_type], algebra), items)
-    if application.op_type in greatest:
-        number = algebra.exact(number, application.op_type)
     assert fact.dtype is not None
     return [of_items(np.full(shape, number, object), fact.dtype, algebra)]

@@ -182,7 +182,6 @@ class Algebra(Atoms):
 
     def trunc_div(self, a: Number, b: Number) -> Number:
         """Return the quotient rounded toward 0, as the Div of integers."""
-        a, b = self.exact(a), self.exact(b)
         exact = self.exact_quotient(a, b)
         if exact is not None:
             return wrapped(exact) if isinstance(exact, int) else exact
@@ -207,7 +206,6 @@ class Algebra(Atoms):
         choose = min if op == "min" else max
         if isinstance(a, int) and isinstance(b, int):
             return choose(a, b)
-        a, b = self.exact(a), self.exact(b)
         difference = self.sub(a, b)
         if self.high(difference) <= 0:
             return a if op == "min" else b
@@ -226,7 +224,6 @@ class Algebra(Atoms):
             return a if condition else b
         if a == b:
             return a
-        a, b = self.exact(a), self.exact(b)
         return self._atom(
             "where",
             (condition, a, b),
@@ -271,8 +268,7 @@ class Algebra(Atoms):
         difference = self.sub(a, b)
         if isinstance(difference, int):
             return int(difference == 0)
-        exact = self.exact(difference)
-        if self.low(exact) > 0 or self.high(exact) < 0:
+        if self.low(difference) > 0 or self.high(difference) < 0:
             return 0
         if difference.terms[-1][1] < 0:
             difference = self.neg(difference)
@@ -282,7 +278,7 @@ class Algebra(Atoms):
         """Return 1 if the first is less than the second in every run, 0 if in none."""
         if isinstance(a, int) and isinstance(b, int):
             return int(a < b)
-        difference = self.sub(self.exact(a), self.exact(b))
+        difference = self.sub(a, b)
         if self.high(difference) < 0:
             return 1
         if self.low(difference) >= 0:

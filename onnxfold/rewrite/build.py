@@ -178,7 +178,9 @@ class Builder:
             inputs[place] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        if op.output_count is None and all(map(self._is_constant, inputs)):
+        rule = self._match.rule
+        is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
+        if not is_left and op.output_count is None and all(map(self._is_constant, inputs)):
             computed = self._compute(op_type, op.domain, inputs, attributes, opsets)
             if computed is not None:
                 return computed

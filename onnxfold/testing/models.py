@@ -81,7 +81,8 @@ class Declaration:
         shape = [sizes[d][0] if d in sizes else int(d) for d in self.dims]
         is_real = dtype.kind in "fV"
         if self.value.startswith("{"):
-            listed = re.findall(r"[^\s,]+", self.value.strip("{}"))
+            text = self.value.replace("True", "1").replace("False", "0")
+            listed = re.findall(r"[^\s,]+", text.strip("{}"))
             is_whole = not is_real and all(n.lstrip("-").isdigit() for n in listed)
             numbers = [int(n) if is_whole else float(n) for n in listed]
             with np.errstate(all="ignore"):

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from onnxfold.comparison import compare
     from onnxfold.drop_in import simplify, slim
     from onnxfold.inference_session import InferenceSession
-    from onnxfold.report.explain import explain, why
+    from onnxfold.report.explanations import explain, why
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
-    from onnxfold.runtime.split import split
+    from onnxfold.runtime.split_model import split
     from onnxfold.storage.load import load
     from onnxfold.storage.save import save
 
@@ -65,7 +65,7 @@ _HOME = {
     "Session": "onnxfold.runtime.sessions.session",
     "batch": "onnxfold.batches",
     "compare": "onnxfold.comparison",
-    "explain": "onnxfold.report.explain",
+    "explain": "onnxfold.report.explanations",
     "load": "onnxfold.storage",
     "optimize": "onnxfold.api",
     "optimize_file": "onnxfold.api",
@@ -73,8 +73,8 @@ _HOME = {
     "save": "onnxfold.storage",
     "simplify": "onnxfold.drop_in",
     "slim": "onnxfold.drop_in",
-    "split": "onnxfold.runtime.split",
-    "why": "onnxfold.report.explain",
+    "split": "onnxfold.runtime.split_model",
+    "why": "onnxfold.report.explanations",
 }
 
 

@@ -11,17 +11,17 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
+from onnxfold.kernels.block_execution import is_streamable
 from onnxfold.kernels.operation import postponed
-from onnxfold.kernels.streams import is_streamable
 from onnxfold.memory import rss_bytes
 from onnxfold.options import Options
 from onnxfold.parallel import THREADS
-from onnxfold.passes.cut import Cut, Decision
+from onnxfold.passes.stored_cut import Cut, Decision
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import LARGE, SLAB
 from onnxfold.pool.pool import STORING_BYTES
-from onnxfold.shown import Shown
 from onnxfold.storage.layout import EXTERNAL_FROM
+from onnxfold.table_repr import Shown
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing

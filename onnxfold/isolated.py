@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import files
-from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
+from onnxfold.lazy_imports import SYMBOLIC_ARITHMETIC, defer
 
 if TYPE_CHECKING:
     import numpy.typing as npt

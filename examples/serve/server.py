@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import uvicorn
-from metrics import Metrics
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
+from prometheus_counters import Metrics
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from onnxfold.errors import UsageError
 from onnxfold.report.console import Table, bytes_text, change_text, count_text, rendered
-from onnxfold.shown import Shown
+from onnxfold.table_repr import Shown
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfold import isolated
-from onnxfold.batches import models
+from onnxfold.batches import model_files
 from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError
 from onnxfold.files import scratch_folder
@@ -114,7 +114,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         if outcome.status == "failed":
             return outcome
         if is_url(task.target):
-            models.store(target, task.target)
+            model_files.store(target, task.target)
         seconds = round(time.perf_counter() - began, 6)
         written = _content(task.target)
         return replace(outcome, status="done", written=written, seconds=seconds)
@@ -186,7 +186,7 @@ def _local(source: str) -> Iterator[str]:
         yield source
         return
     with scratch_folder("batch") as folder:
-        yield models.fetch(source, folder)
+        yield model_files.fetch(source, folder)
 
 
 def _is_same(before: Outcome, outcome: Outcome) -> bool:
@@ -213,7 +213,7 @@ def _key(task: Task, source: str) -> str:
 def _content(path: str) -> str:
     """Return a key of the content of a model and its external data; of their version at a URL."""
     if is_url(path):
-        return models.version_of(path)
+        return model_files.version_of(path)
     folder = Path(path).parent
     digests = [hash_file(Path(path))]
     digests += [hash_file(folder / name) for name in sorted(external_locations(path))]

@@ -55,7 +55,7 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
     The exit code is 1 if a tolerance is given and the outputs of a model are further from those of
     the first.
     """
-    from onnxfold.bench.models import ALL_THREADS, bench_models
+    from onnxfold.bench.side_by_side import ALL_THREADS, bench_models
 
     splits = {name: options.pop(name) for name in ("runtime_constants", "overridable")}
     cuts = {name: options.pop(name) for name in ("max_cache", "backend_options")}

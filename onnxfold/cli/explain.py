@@ -41,7 +41,7 @@ def explain(
     if node is not None and values:
         raise click.UsageError("--why explains one node; leave out --value")
     import onnxfold
-    from onnxfold.report.explain import explain_text, why_text
+    from onnxfold.report.explanations import explain_text, why_text
 
     if node is not None:
         answer = onnxfold.why(model, node, **options)

@@ -127,7 +127,7 @@ def optimize(
 def _show(result: Any, as_json: bool, explain: bool, **how: Any) -> None:
     show(result, as_json, **how)
     if explain and not as_json:
-        from onnxfold.report.explain import explain_text
+        from onnxfold.report.explanations import explain_text
 
         write("\n" + explain_text(result.decisions))
 

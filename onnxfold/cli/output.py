@@ -26,7 +26,7 @@ def write_json(document: dict[str, Any]) -> None:
 
 
 def show(result: Any, as_json: bool, **how: Any) -> None:
-    """A result as its table (`onnxfold.shown`), or as one JSON document."""
+    """A result as its table (`onnxfold.table_repr`), or as one JSON document."""
     write_json(result.to_dict()) if as_json else write(result.to_text(**how))
 
 

@@ -14,8 +14,8 @@ import click
 
 from onnxfold.cli.group import cli
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, complain
-from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
 from onnxfold.errors import CheckFailedError, OnnxFoldError
+from onnxfold.lazy_imports import SYMBOLIC_ARITHMETIC, defer
 
 _logger = logging.getLogger("onnxfold")
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]

@@ -53,7 +53,7 @@ def split(
     Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR.
     """
     from onnxfold.report.console import LateProgress
-    from onnxfold.runtime.split import split as split_file
+    from onnxfold.runtime.split_model import split as split_file
 
     if report is not None:
         from onnxfold.report.page import check_destination, write_split_page

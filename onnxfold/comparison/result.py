@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxfold.comparison.metrics import Distance
 from onnxfold.graphs import shaped
-from onnxfold.shown import Shown
+from onnxfold.table_repr import Shown
 
 
 def json_number(number: float) -> float | str:

@@ -1,6 +1,6 @@
 """NumPy kernels, one file for each family of ops; importing the package registers them."""
 
-from onnxfold.kernels import cast, elementwise, layout
+from onnxfold.kernels import cast, data_movement, elementwise
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable, all_kernels, find
 
 __all__ = [
@@ -11,5 +11,5 @@ __all__ = [
     "find",
     "cast",
     "elementwise",
-    "layout",
+    "data_movement",
 ]

@@ -24,10 +24,10 @@ from onnxfold.evaluation import (
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
 from onnxfold.kernels.assembly import assemble, oldest_opsets
-from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes
 from onnxfold.kernels.inference import is_elementwise
 from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
+from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes
 from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of

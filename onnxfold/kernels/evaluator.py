@@ -15,13 +15,13 @@ import onnx_ir as ir
 
 from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels import inference
-from onnxfold.kernels.anywhere import in_pieces
+from onnxfold.kernels.block_execution import Streams, is_large, is_streamable
 from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
-from onnxfold.kernels.extents import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.operation import Operation, postponed
+from onnxfold.kernels.position_independence import in_pieces
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.streams import Streams, is_large, is_streamable
+from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes, stand_in
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source

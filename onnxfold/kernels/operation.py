@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.extents import collapse
 from onnxfold.kernels.registry import Kind, NumpyKernel, find
+from onnxfold.kernels.repeated_axes import collapse
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array
 

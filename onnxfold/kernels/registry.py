@@ -58,7 +58,7 @@ class Kind(enum.Enum):
     Never fails on data, so it can be computed in tiles when the result is written."""
     ASSEMBLED = "assembled"
     """Any box of the result consists of moved boxes of the operands, so the result need not be
-    stored (:mod:`onnxfold.kernels.streams`). Never fails on data."""
+    stored (:mod:`onnxfold.kernels.block_execution`). Never fails on data."""
     SHAPE = "shape"
     """Depends only on the shapes of its operands: never worth postponing."""
     GENERAL = "general"

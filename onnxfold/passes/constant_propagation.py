@@ -15,8 +15,8 @@ from onnxfold.editing import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
 from onnxfold.passes.context import Run
-from onnxfold.passes.cut import Cut, Decision
 from onnxfold.passes.stored import materialize
+from onnxfold.passes.stored_cut import Cut, Decision
 from onnxfold.passes.sweep import Sweep
 from onnxfold.pool import Buffer
 

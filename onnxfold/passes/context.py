@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.options import Options
-from onnxfold.passes.cut import Decision
+from onnxfold.passes.stored_cut import Decision
 from onnxfold.pool import Pool, Statistics, Watch
 from onnxfold.rewrite.driver import RewriteReport
 from onnxfold.storage import SavePlan

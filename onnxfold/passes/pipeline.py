@@ -21,9 +21,9 @@ from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.context import Observer, Result, Run
-from onnxfold.passes.cut import HARDLY_MORE
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
+from onnxfold.passes.stored_cut import HARDLY_MORE
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
 
 logger = logging.getLogger("onnxfold")

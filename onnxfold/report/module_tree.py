@@ -9,15 +9,15 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold.analysis.arithmetic import operations_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.modules import Module, common_module, module_of
+from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
-from onnxfold.runtime.splitting.cut import NOMINAL, NominalSizes, work_of
+from onnxfold.runtime.splitting.runtime_cut import NOMINAL, NominalSizes, work_of
 
 _MOST_ROWS = 40  # unless a depth is given
 _SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
@@ -34,8 +34,8 @@ class ModuleEntry:
         bytes: Bytes of the tensors that its nodes read; a tensor of several modules belongs to the
             innermost common module.
         parameters: Elements of these tensors, except INT32, INT64, BOOL and STRING.
-        macs: Multiply-accumulates of a run, see `onnxfold.analysis.arithmetic`. Of the branches of
-            an If, the one with the most operations counts. Constant nodes count as 0.
+        macs: Multiply-accumulates of a run, see `onnxfold.analysis.operation_counts`. Of the
+            branches of an If, the one with the most operations counts. Constant nodes count as 0.
         flops: Floating-point operations of a run, likewise.
         uncounted: Nodes with unknown operations: loops, custom ops, functions, and nodes with
             unknown sizes. If there are any, ``macs`` and ``flops`` are lower bounds.

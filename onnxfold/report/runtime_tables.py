@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from onnxfold.report.console import Table, bytes_text, count_text, first_of, rendered, time_text
 
 if TYPE_CHECKING:
-    from onnxfold.bench.models import Benchmark, FoldBench, ModelBench
-    from onnxfold.runtime.adapters import Fit
+    from onnxfold.bench.side_by_side import Benchmark, FoldBench, ModelBench
+    from onnxfold.runtime.adapter_files import Fit
     from onnxfold.runtime.bundles.bundle import Bundle
     from onnxfold.runtime.bundles.manifest import Manifest
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.shown import Shown
+from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
     from onnxfold.comparison import Comparison
-    from onnxfold.passes.cut import Decision
+    from onnxfold.passes.stored_cut import Decision
 
 
 @dataclass(repr=False)

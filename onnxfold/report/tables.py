@@ -12,7 +12,7 @@ from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops
 if TYPE_CHECKING:
     from onnxfold.comparison import Comparison, OutputResult
     from onnxfold.forecast import Plan
-    from onnxfold.passes.cut import Decision
+    from onnxfold.passes.stored_cut import Decision
     from onnxfold.report.summary import Report
 
 _MOST = 8  # rows of one kind

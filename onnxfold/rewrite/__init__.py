@@ -7,7 +7,7 @@ from onnxfold.rewrite.conditions import Attribute, computed, inexact_if, maximum
 from onnxfold.rewrite.matched import Matched, Value, axes_from_front, axis_from_front
 from onnxfold.rewrite.patterns import Constant, Values, anything, result
 from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
-from onnxfold.rewrite.words import (
+from onnxfold.rewrite.vocabulary import (
     any_of,
     constant,
     filled,

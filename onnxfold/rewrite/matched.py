@@ -15,7 +15,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.analysis.symbolic.fact import Shape, differ
-from onnxfold.kernels.anywhere import is_misordered
+from onnxfold.kernels.position_independence import is_misordered
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number

@@ -16,11 +16,11 @@ from onnxfold.errors import OnnxFoldError
 from onnxfold.rewrite import Rule
 from onnxfold.rewrite.rule import load_rules
 from onnxfold.testing.changes import changes
-from onnxfold.testing.conditions import Need, find_needs
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
+from onnxfold.testing.needed_conditions import Need, find_needs
 from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
+from onnxfold.testing.rule_tables import Case, read_table
 from onnxfold.testing.running import Instance, NeverRuns, find_difference_apart, variants
-from onnxfold.testing.tables import Case, read_table
 
 _CHANGES = 50
 
@@ -41,7 +41,7 @@ def certify(
 
     Args:
         rules: The rule, or several.
-        models: Models to which they apply, in the form of `onnxfold.testing.models`.
+        models: Models to which they apply, in the form of `onnxfold.testing.model_text`.
         refused: Models to which none of them applies.
         thorough: Whether to look at changed models and at the conditions.
 
@@ -63,7 +63,7 @@ def certify_file(path: str | os.PathLike[str]) -> None:
 
     Args:
         path: The file. The table has its name with the suffix ``.txt``, and the form of
-            `onnxfold.testing.tables`.
+            `onnxfold.testing.rule_tables`.
 
     Raises:
         AssertionError: One is not; with the model and the reason.

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.inference import schema_of
-from onnxfold.testing.models import Declaration, Example
+from onnxfold.testing.model_text import Declaration, Example
 
 _DTYPES = (
     *("float", "double", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64"),

@@ -22,7 +22,7 @@ import onnxfold
 from onnxfold.cli import main
 from onnxfold.errors import UsageError
 
-from .models import large_model, small_model, write_many
+from .batch_models import large_model, small_model, write_many
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from model_table import parse, with_weights
 
 import onnxfold
 from onnxfold.bench.measuring import Benched, in_turns, opening, optimized_ops
-from onnxfold.bench.models import bench_models
+from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.report.runtime_tables import bench_models_text

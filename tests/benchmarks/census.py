@@ -23,12 +23,12 @@ import onnx
 
 from onnxfold import OnnxFoldError, optimize_file
 from onnxfold.kernels import engines
+from onnxfold.kernels.block_execution import Streams
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NumpyKernel
-from onnxfold.kernels.streams import Streams
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import builtin_rule_sets
-from onnxfold.runtime.split import split_in_memory
+from onnxfold.runtime.split_model import split_in_memory
 
 LEVELS: dict[str, dict[str, Any]] = {
     "-O0": {"level": 0},

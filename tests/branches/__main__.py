@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.branches.generate import failures
+from tests.branches.branch_models import failures
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.branches.generate import failures
+from tests.branches.branch_models import failures
 
 
 def test_branches_that_compute_the_same():

@@ -40,7 +40,7 @@ def test_simple_folding_needs_no_onnxruntime(tiny, tmp_path):
 
 def test_symbolic_arithmetic_works_when_it_is_needed():
     code = """
-from onnxfold.deferred import SYMBOLIC_ARITHMETIC, defer
+from onnxfold.lazy_imports import SYMBOLIC_ARITHMETIC, defer
 defer(SYMBOLIC_ARITHMETIC)
 import sys, onnx_ir
 assert "sympy.core" not in sys.modules

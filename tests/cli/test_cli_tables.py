@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from onnxfold.comparison import Comparison, OutputResult
-from onnxfold.passes.cut import Decision
+from onnxfold.passes.stored_cut import Decision
 from onnxfold.report import Report, peak_rss_bytes
 from onnxfold.report.console import Table, render
 from onnxfold.report.tables import compare_text, optimize_text

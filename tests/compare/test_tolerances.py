@@ -14,7 +14,7 @@ from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.rewrite import op, rule, rule_set
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.check import Draw, largest_error
+from onnxfold.runtime.backends.kernel_check import Draw, largest_error
 
 TYPES = ("float", "double", "float16")
 LIMITS = {"float": 1e-4, "double": 1e-9, "float16": 2.0**-6}

@@ -222,7 +222,7 @@ def _outcome(session: Any, feeds: dict) -> Any:
 
 
 def _is_right(got: Any, want: Any) -> bool:
-    from onnxfold.runtime.backends.check import error_of
+    from onnxfold.runtime.backends.kernel_check import error_of
 
     pairs = [(np.asarray(g), np.asarray(w)) for g, w in zip(got, want, strict=True)]
     return all(error_of(g, w)[0].within for g, w in pairs)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from blocks import blocks_of
+from code_blocks import blocks_of
 
 ROOT = Path(__file__).parents[2]
 BUILT = {".git", ".venv", "build", ".pytest_cache"}

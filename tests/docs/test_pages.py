@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blocks import Reader, blocks_of
+from code_blocks import Reader, blocks_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"

@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxfold
-from onnxfold.bench.models import bench_models
+from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
 
 SPEC = importlib.util.find_spec("onnxruntime_extensions")  # importing it takes seconds

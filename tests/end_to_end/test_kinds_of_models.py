@@ -14,7 +14,7 @@ import onnx_ir as ir
 import pytest
 
 import onnxfold
-from onnxfold.bench.models import bench_models
+from onnxfold.bench.side_by_side import bench_models
 from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArguments
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 MAKE = """
 from pathlib import Path
 import numpy as np
-from tests.benchmarks.models import transformer
+from tests.benchmarks.benchmark_models import transformer
 size = int(sys.argv[2])
 transformer(Path(sys.argv[1]), size, size, 2, size, np.float32)
 """

@@ -161,5 +161,5 @@ def endings(count: int, seed: int, root: Path) -> Outcome:
 
 def _import_all() -> None:
     """Import what a compilation does before the forks, so that all of its time is its own."""
-    import onnxfold.runtime.backends.ahead
-    import onnxfold.runtime.split  # noqa: F401
+    import onnxfold.runtime.backends.compilation
+    import onnxfold.runtime.split_model  # noqa: F401

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.driver import Failure, Found, Worker, drive
-from tests.hostile import graphs, seeds
-from tests.hostile.mutations import mutate
+from tests.case_driver import Failure, Found, Worker, drive
+from tests.hostile import hostile_graphs, seeds
+from tests.hostile.byte_mutations import mutate
 
 CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
 """Files that were found once, or are worth a look at every run."""
@@ -24,7 +24,7 @@ def file_of(seed: int, number: int, *, all_ops: bool = True) -> tuple[bytes, str
     rng = random.Random(f"{seed}:{number}")
     if rng.random() >= 0.25:
         return mutate(rng, seeds.any_seed(rng, all_ops=all_ops))
-    data, about = graphs.make(rng)
+    data, about = hostile_graphs.make(rng)
     if rng.random() < 0.1 and len(data) < 20000:
         data, change = mutate(rng, data)
         about += f"; {change}"

@@ -1,4 +1,4 @@
-"""What a child process of `tests.driver` does with a file: all steps, and what they leave."""
+"""What a child process of `tests.case_driver` does with a file: all steps, and what they leave."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from tests.driver import Failure, Phase, Result
+from tests.case_driver import Failure, Phase, Result
 
 LONGEST_MESSAGE = 1300
 MEMORY_LIMIT = 512 << 20

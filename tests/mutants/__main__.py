@@ -9,8 +9,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from mutants.sources import models
-from mutants.tasks import make, run
+from mutants.mutant_sources import models
+from mutants.mutant_tasks import make, run
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.random_graphs.builder import free_names
 
-from .sources import Feeds, span
+from .mutant_sources import Feeds, span
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,

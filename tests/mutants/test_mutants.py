@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .sources import models
-from .tasks import run
+from .mutant_sources import models
+from .mutant_tasks import run
 
 
 def test_mutants_compute_what_they_computed():

@@ -6,9 +6,9 @@ import argparse
 import sys
 import time
 
-from .check import DEFAULT, FACTS, VARIANTS
 from .generate import op_types
-from .run import run
+from .graph_check import DEFAULT, FACTS, VARIANTS
+from .graph_runs import run
 from .split_check import SPLITS
 
 

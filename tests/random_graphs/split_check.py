@@ -16,8 +16,8 @@ import onnx
 
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
-from tests.driver import Failure
+from onnxfold.runtime.split_model import split
+from tests.case_driver import Failure
 from tests.reference_session import (
     Reference,
     from_ort,
@@ -27,8 +27,8 @@ from tests.reference_session import (
 )
 
 from .builder import RANDOM_OPS
-from .check import Feeds, NotComparable, Original, Variant, _gist, _line, problem_of
-from .check import _place as place_of
+from .graph_check import Feeds, NotComparable, Original, Variant, _gist, _line, problem_of
+from .graph_check import _place as place_of
 from .values import array_of
 
 SPLITS: dict[str, Variant] = {

@@ -6,11 +6,11 @@ from typing import Any
 
 import onnx
 
-from tests.driver import Failure, Phase, Result
+from tests.case_driver import Failure, Phase, Result
 from tests.reference_session import Reference
 
-from .check import NotComparable, Original, check, check_variant, ops_of
 from .generate import Discarded, generate
+from .graph_check import NotComparable, Original, check, check_variant, ops_of
 
 
 def check_seed(phase: Phase, seed: int, variants: tuple[str, ...]) -> Result:

@@ -8,8 +8,8 @@ from model_table import parse
 
 from tests.reference_session import Reference
 
-from .check import DEFAULT, FACTS, VARIANTS, Original, problem_of
-from .run import run
+from .graph_check import DEFAULT, FACTS, VARIANTS, Original, problem_of
+from .graph_runs import run
 
 
 @pytest.mark.parametrize(

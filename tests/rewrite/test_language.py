@@ -36,7 +36,7 @@ from onnxfold.rewrite import (
 )
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.testing import certify as certify_thoroughly
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
 
 certify = functools.partial(certify_thoroughly, thorough=False)
 

@@ -12,7 +12,7 @@ from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import idioms
+import exporter_idioms
 import onnx
 import pytest
 
@@ -88,7 +88,7 @@ def made(name: str, folder: Path) -> Path:
     source, _, rest = name.partition("/")
     path = folder / "model.onnx"
     if source == "torch":
-        onnx.save(idioms.exported(rest), path)
+        onnx.save(exporter_idioms.exported(rest), path)
     elif source == "tf2onnx":
         tf = pytest.importorskip("tensorflow")
         convert = pytest.importorskip("tf2onnx").convert.from_function

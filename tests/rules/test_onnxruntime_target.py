@@ -11,7 +11,7 @@ import pytest
 import onnxfold
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
 
 GELU = """(float[N,3] x) <float r = {1.4142135}, float one = {1}, float half = {0.5}>
     s = Div(x, r) e = Erf(s) p = Add(e, one) u = Mul(x, p) y = Mul(u, half)"""

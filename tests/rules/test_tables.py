@@ -1,4 +1,4 @@
-"""The rules do what their tables say: `onnxfold.testing.tables` describes these.
+"""The rules do what their tables say: `onnxfold.testing.rule_tables` describes these.
 
 Some models that differ from a row (`onnxfold.testing.changes`) are rewritten, too.
 `CHANGES=10000 pytest tests/rules` tries them all, in an hour.
@@ -13,7 +13,7 @@ from reference_session import OLD_ONNXRUNTIME
 
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.certification import check
-from onnxfold.testing.tables import read_table
+from onnxfold.testing.rule_tables import read_table
 
 FAULTY = ("attention", "expected_value", "mean_of_image", "unsqueeze_of_reduced")
 RULES = [rule for found in builtin_rule_sets() for rule in found]

@@ -3,7 +3,7 @@
 import pytest
 
 import onnxfold
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
 
 SCALED = """(float[1,3,6,6] x) <float c = {0.3}, float[1] d = {0.5}, float[2,3,1,1] w>
     t = Mul(x, c) y = Add(t, d) z = Conv(y, w)"""

@@ -23,7 +23,7 @@ import onnx
 
 sys.path[:0] = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
 
-from tests.driver import Died, Worker  # noqa: E402
+from tests.case_driver import Died, Worker  # noqa: E402
 
 KINDS = (
     *("truncated", "emptied", "zeroed", "flipped", "swapped", "missing", "lengthened"),

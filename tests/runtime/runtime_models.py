@@ -12,7 +12,7 @@ from model_table import with_weights
 from reference_session import reference_options, reference_session
 
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.split import split
+from onnxfold.runtime.split_model import split
 
 # One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
 # together from the sizes of inputs.

@@ -21,7 +21,7 @@ from model_backend import run_model
 from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
 
 from onnxfold.runtime.backends.base import NAMES, Backend, Built, CompileError, create
-from onnxfold.runtime.backends.check import Draw, check_kernel
+from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session

@@ -21,7 +21,7 @@ from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
+from onnxfold.runtime.split_model import split
 
 needs_iree = pytest.mark.skipif(
     iree.Iree().missing() is not None, reason=iree.Iree().missing() or "IREE is there"

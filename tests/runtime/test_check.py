@@ -14,8 +14,8 @@ from onnxfold import storage
 from onnxfold.comparison.runners import Subject, open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.check import Draw, draws, error_of, largest_error
 from onnxfold.runtime.backends.component import demands
+from onnxfold.runtime.backends.kernel_check import Draw, draws, error_of, largest_error
 
 ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
 

@@ -13,7 +13,7 @@ from runtime_models import options, original, parse, random
 
 from onnxfold.errors import UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.folding import is_fixed
+from onnxfold.runtime.sessions.fold_runs import is_fixed
 from onnxfold.runtime.sessions.session import Session
 
 value_of = ort.OrtValue.ortvalue_from_numpy

@@ -17,7 +17,7 @@ from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.bundles.bundle import open_bundle
-from onnxfold.runtime.split import split
+from onnxfold.runtime.split_model import split
 
 MODELS = Path(__file__).parents[2] / "models"
 

@@ -20,7 +20,7 @@ from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
+from onnxfold.runtime.split_model import split
 
 NAMES = ["a", "b", "scale"]
 
@@ -52,7 +52,7 @@ def listed(folder) -> list[str]:
 # that change names or files.
 DIES = """if True:
     import os, shutil, sys
-    from onnxfold.runtime.split import split
+    from onnxfold.runtime.split_model import split
 
     CALLS = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate")
     base = sys.argv[2]

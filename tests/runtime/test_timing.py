@@ -7,7 +7,7 @@ import onnx
 import pytest
 from runtime_models import bundle_of, decoder_feeds, options, original
 
-from onnxfold.bench.models import bench_models
+from onnxfold.bench.side_by_side import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session

@@ -1,6 +1,6 @@
 """Symbolic shapes and values: infer sizes as expressions of the inputs' sizes."""
 
-from onnxfold.analysis.symbolic import contraction, elementwise, movement
+from onnxfold.analysis.symbolic import contraction, elementwise_shapes, movement
 from onnxfold.analysis.symbolic.analysis import SymbolicAnalysis
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, NotKnown, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
@@ -25,6 +25,6 @@ __all__ = [
     "Number",
     "SymbolicAnalysis",
     "contraction",
-    "elementwise",
+    "elementwise_shapes",
     "movement",
 ]

@@ -11,7 +11,7 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import results_of
-from onnxfold.analysis.symbolic.elementwise import is_small
+from onnxfold.analysis.symbolic.elementwise_shapes import is_small
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     SIZE_DTYPES,

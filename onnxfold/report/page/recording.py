@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxfold.graphs import shaped
 from onnxfold.options import Options
 from onnxfold.passes import all_passes
-from onnxfold.passes.cut import Decision
+from onnxfold.passes.stored_cut import Decision
 from onnxfold.pool import Buffer
 from onnxfold.report.inventory import stored_tensors
 from onnxfold.report.page.documents import head

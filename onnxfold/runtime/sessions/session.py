@@ -22,7 +22,7 @@ from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
-from onnxfold.runtime.sessions.folding import (
+from onnxfold.runtime.sessions.fold_runs import (
     FoldStatistics,
     Given,
     Placement,
@@ -210,7 +210,7 @@ class Session:
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
-            from onnxfold.runtime.adapters import constants_of
+            from onnxfold.runtime.adapter_files import constants_of
 
             constants = constants_of(constants, manifest)
         for name in constants:
@@ -337,7 +337,7 @@ def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundl
         if path.is_dir() or path.name == MANIFEST:
             source = open_bundle(path)
     if not isinstance(source, Bundle):
-        from onnxfold.runtime.split import split_in_memory
+        from onnxfold.runtime.split_model import split_in_memory
 
         return split_in_memory(source, backend=backend, **arguments)
     if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):

@@ -31,8 +31,8 @@ from onnxfold.options import Options
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge, Weight
-from onnxfold.runtime.splitting.cut import NominalSizes, work_of
 from onnxfold.runtime.splitting.parts import number_of
+from onnxfold.runtime.splitting.runtime_cut import NominalSizes, work_of
 
 _Axis = tuple[ir.Value, int]
 """A value and one of its axes as a negative index: -1 is the last."""

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks.models import scalar_chain, transformer_of
+from tests.benchmarks.benchmark_models import scalar_chain, transformer_of
 from tests.benchmarks.peers.judge import Compared, Limits, Made, count, judged, stored_bytes
-from tests.benchmarks.peers.tables import text
+from tests.benchmarks.peers.peer_tables import text
 from tests.benchmarks.peers.tools import COPY, commands, environment
 from tests.benchmarks.processes import measure
 

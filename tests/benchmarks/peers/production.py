@@ -25,7 +25,7 @@ import numpy as np
 from rich.table import Table
 
 from tests.benchmarks.peers.judge import Limits, count, judged, stored_bytes
-from tests.benchmarks.peers.tables import new_table, rendered
+from tests.benchmarks.peers.peer_tables import new_table, rendered
 from tests.benchmarks.peers.tools import commands, environment
 from tests.benchmarks.processes import measure
 from tests.production_models.models import MODELS, NotFetched

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import onnxfold
 from onnxfold import FoldCache, InferenceSession, Session
 from onnxfold.batches import Batch
-from onnxfold.bench.models import Benchmark, bench_models
+from onnxfold.bench.side_by_side import Benchmark, bench_models
 from onnxfold.comparison import Comparison
 from onnxfold.passes import all_passes, create
 from onnxfold.report.summary import Report

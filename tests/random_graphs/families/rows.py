@@ -20,8 +20,8 @@ from onnx import helper
 from onnxfold.errors import UsageError
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
-from onnxfold.testing.models import Example
-from onnxfold.testing.tables import read_table
+from onnxfold.testing.model_text import Example
+from onnxfold.testing.rule_tables import read_table
 
 from ..builder import FEEDS, Builder, Dim, Refused, Value
 from ..values import Array, array_of, dtype_of, random_array

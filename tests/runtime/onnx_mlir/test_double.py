@@ -20,13 +20,13 @@ from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features
 from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.check import Draw, check_kernel
+from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
 from onnxfold.runtime.backends.onnx_mlir import OnnxMlir
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.runtime.split import split
+from onnxfold.runtime.split_model import split
 
 ADAPTER = ("a", "b", "scale")
 

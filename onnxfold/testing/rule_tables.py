@@ -10,7 +10,7 @@ A block tests the rules that its first line names; settings and changes may foll
       + float[1,4] b | y = Add(b, t)      # changes with which the rules apply, too
       - float[5,2,4] b; u = Relu(t); outputs y, u    # changes with which they do not
 
-`onnxfold.testing.models` describes the models. A row that does not say which ops are left has
+`onnxfold.testing.model_text` describes the models. A row that does not say which ops are left has
 those of the row above. Other models begin with what the first line of the block sets. The name of
 rules that were made by ``each=`` in a list stands for all of them.
 """
@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 from onnxfold.errors import UsageError, about, suggestion
 from onnxfold.rewrite import Rule
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
 
 
 class Case(NamedTuple):

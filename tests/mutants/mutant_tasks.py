@@ -12,10 +12,10 @@ import onnx
 from random_graphs.check import NotComparable, check
 from random_graphs.generate import Case
 
-from tests.driver import Found, Phase, Result, Worker, drive
+from tests.case_driver import Found, Phase, Result, Worker, drive
 
+from .mutant_sources import NoPart, opened, part
 from .mutations import MUTATIONS, Impossible, Mutant
-from .sources import NoPart, opened, part
 
 EXACT = ("O0", "O1", "all", "inline", "external")
 NEAR = ("O2", "onnxruntime")

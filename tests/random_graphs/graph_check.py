@@ -21,7 +21,7 @@ from onnx import helper
 
 import onnxfold
 from onnxfold.comparison.tolerances import HALF, types_in
-from tests.driver import Failure
+from tests.case_driver import Failure
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
 

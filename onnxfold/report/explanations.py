@@ -18,12 +18,12 @@ from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
-from onnxfold.passes.cut import Decision
 from onnxfold.passes.pipeline import run_bounded
+from onnxfold.passes.stored_cut import Decision
 from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
-from onnxfold.shown import Shown
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
+from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -44,7 +44,7 @@ class PathStep:
 
 
 @dataclass(frozen=True, repr=False)
-class Why(Shown, text="onnxfold.report.explain:why_text"):
+class Why(Shown, text="onnxfold.report.explanations:why_text"):
     """Why a node runs each time, or does not.
 
     Attributes:

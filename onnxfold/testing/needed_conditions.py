@@ -23,7 +23,7 @@ from onnxfold.rewrite.conditions import Bindings, Term
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
-from onnxfold.testing.models import Example
+from onnxfold.testing.model_text import Example
 from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
 from onnxfold.testing.running import NeverRuns, find_difference_apart
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, overload
 
-from onnxfold.rewrite.check import check_rule
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where
 from onnxfold.rewrite.patterns import (
     AnyOf,
@@ -30,6 +29,7 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, line_of
+from onnxfold.rewrite.validation import check_rule
 from onnxfold.signatures import hints_of, problems
 
 

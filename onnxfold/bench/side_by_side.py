@@ -42,10 +42,10 @@ from onnxfold.onnxruntime_sessions import (
 )
 from onnxfold.options import SplitArguments
 from onnxfold.runtime.bundles.bundle import is_bundle
-from onnxfold.runtime.sessions.folding import Placement
+from onnxfold.runtime.sessions.fold_runs import Placement
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.shown import Shown
 from onnxfold.signatures import Positive, checked
+from onnxfold.table_repr import Shown
 
 PathLike = str | os.PathLike[str]
 

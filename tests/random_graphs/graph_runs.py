@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx
 
-from tests.driver import Died, Failure, Found, Worker, drive
+from tests.case_driver import Died, Failure, Found, Worker, drive
 
-from .check import ops_of
+from .graph_check import ops_of
 from .shrink import shrink, text_of
 
 _TASKS = f"{__package__}.tasks"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import isolated
-from onnxfold.batches.models import find
+from onnxfold.batches.model_files import find
 from onnxfold.batches.outcome import Batch, Journal, Outcome
 from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError

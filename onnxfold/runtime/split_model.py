@@ -25,14 +25,13 @@ from onnxfold.graphs import all_graphs
 from onnxfold.options import OptionArguments, Options, SplitArguments, options_of
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.runtime.backends.ahead import compile_kernels, dump_stages
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
+from onnxfold.runtime.backends.compilation import compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemory
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
 from onnxfold.runtime.bundles.staging import check_source, replacing
-from onnxfold.runtime.splitting.cut import ConstantRegion, NominalSizes, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.parts import (
     drop_unread,
     entry_of,
@@ -41,6 +40,12 @@ from onnxfold.runtime.splitting.parts import (
     hoist,
     name_unread,
     separate_outputs,
+)
+from onnxfold.runtime.splitting.runtime_cut import (
+    ConstantRegion,
+    NominalSizes,
+    RuntimeCut,
+    find_cut,
 )
 from onnxfold.runtime.splitting.weights import bring_together, weights_as_inputs
 from onnxfold.signatures import checked

@@ -22,12 +22,12 @@ from onnxfold.runtime.backends.base import (
     create,
     weights_of,
 )
-from onnxfold.runtime.backends.check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.component import Component
+from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.process import Progress, work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel
-from onnxfold.runtime.splitting.cut import NOMINAL
+from onnxfold.runtime.splitting.runtime_cut import NOMINAL
 
 logger = logging.getLogger("onnxfold")
 

@@ -21,9 +21,9 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.arithmetic import operations_of
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
+from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, of_array, of_type
 from onnxfold.ops import Trait, ops

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from onnxfold.evaluation import TimeLimit
-from onnxfold.kernels.chains import (
+from onnxfold.kernels.elementwise_chains import (
     Chain,
     Expression,
     Joined,

@@ -25,7 +25,7 @@ from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
-from onnxfold.runtime.splitting.cut import NOMINAL
+from onnxfold.runtime.splitting.runtime_cut import NOMINAL
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
 _SHORT = 3  # instead where inputs would be large, and in some draws

@@ -19,7 +19,7 @@ from onnxfold.analysis.facts import put_in_order
 from onnxfold.errors import CheckFailedError, OnnxFoldError
 from onnxfold.graphs import count_nodes
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
-from onnxfold.onnx_ir_private import taken_apart
+from onnxfold.onnx_ir_private import dismantled
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.passes.context import Observer, Result
 from onnxfold.passes.pipeline import first_folding, nodes_before, run_bounded, run_passes
@@ -40,7 +40,7 @@ logger = logging.getLogger("onnxfold")
 Progress = Callable[[str, int, int], None]
 
 # onnxruntime's time to load a model is quadratic in its nodes: with more of them than this it would
-# take longer than optimizing, and nobody has asked for it.
+# take longer than optimizing.
 _MOST_MEASURED = 100_000
 
 
@@ -101,7 +101,7 @@ def optimize(
         with clock.stage("load"):
             opened = given if isinstance(given, ir.Model) else _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
-            stack.enter_context(taken_apart(opened))
+            stack.enter_context(dismantled(opened))
         with clock.stage("fold"):
             if isinstance(given, ir.Model):
                 bytes_before = storage.planned(opened).size
@@ -199,7 +199,7 @@ def optimize_file(
         with clock.stage("load"):
             is_shown = report is not None or dump_ir is not None
             model = storage.opened(given) if is_shown else _opened(given, fold)
-        stack.enter_context(taken_apart(model))
+        stack.enter_context(dismantled(model))
         storage.check_destination(model, destination)  # before it has cost any time
         bytes_before = storage.model_bytes(model)
         stack.enter_context(storage.reading_from(model))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import entries_of, is_unused, nodes_of, read_nothing, uses
+from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_of, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
 
@@ -105,7 +105,7 @@ def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
     if new.shape is None or (declared and old.shape is not None):
         new.shape = old.shape
     new.doc_string = new.doc_string or old.doc_string
-    for key, text in (entries_of(old) or {}).items():
+    for key, text in (metadata_of(old) or {}).items():
         new.metadata_props.setdefault(key, text)
 
 
@@ -158,7 +158,7 @@ def remove_unused(
     return list(touched)
 
 
-def forget_strangers(model: ir.Model) -> None:
+def remove_foreign_users(model: ir.Model) -> None:
     """Remove users of values that are not in the model.
 
     A node in the branch of an If that another library removed from the model is still recorded as a
@@ -175,7 +175,7 @@ def forget_strangers(model: ir.Model) -> None:
 
 def _detach(node: ir.Node) -> list[ir.Value]:
     """Remove the inputs of a node and the contents of its subgraphs; return the values read."""
-    operands = read_nothing(node)
+    operands = detach_inputs(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()
         nodes = nodes_of(subgraph)

@@ -14,16 +14,16 @@ from onnx_ir._core import TensorBase, Usage
 
 __all__ = [
     "TensorBase",
-    "entries_of",
+    "metadata_of",
     "holds_graphs",
     "is_a",
     "is_unused",
     "is_used",
     "nodes_of",
-    "noted",
-    "read_nothing",
+    "meta_entry",
+    "detach_inputs",
     "set_input",
-    "taken_apart",
+    "dismantled",
     "uses",
 ]
 
@@ -84,7 +84,7 @@ def holds_graphs(node: ir.Node) -> bool:
     return False
 
 
-def noted(owner: ir.Node | ir.Value, key: str) -> Any:
+def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
     """Return an entry of the ``meta`` of a node or value; None if there is none.
 
     ``meta`` itself would create a store of four objects for each owner without one.
@@ -93,7 +93,7 @@ def noted(owner: ir.Node | ir.Value, key: str) -> Any:
     return None if store is None else store.data.get(key)
 
 
-def entries_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
+def metadata_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
     """Return the ``metadata_props`` of a node or value; None if there are none, without creating
     any.
     """
@@ -117,7 +117,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
         node._drop_sharding_for_value(old)
 
 
-def read_nothing(node: ir.Node) -> list[ir.Value]:
+def detach_inputs(node: ir.Node) -> list[ir.Value]:
     """Remove all inputs of a node at once, for the same reason; return them."""
     operands = []
     for k, value in enumerate(node._inputs):
@@ -129,7 +129,7 @@ def read_nothing(node: ir.Node) -> list[ir.Value]:
 
 
 @contextlib.contextmanager
-def taken_apart(model: ir.Model) -> Iterator[None]:
+def dismantled(model: ir.Model) -> Iterator[None]:
     """Take a model apart at the end, with the nodes that were removed meanwhile.
 
     Its nodes and values are reference cycles. Without this, they stay in memory until a garbage

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from onnxfold.rules.arithmetic import may_meet
+from onnxfold.rules.arithmetic import result_is_not_larger
 
 from onnxfold.rewrite import (
     FLOAT,
@@ -98,7 +98,7 @@ def hard_activation(x, swish, doc, seen_in):
 
 # In onnxruntime, Clip is min(max(x, low), high), even if low > high, and preserves NaN; -0.0 stays
 # if the bound is 0.0, for which Max and Min may give either zero. For int64 none of this is
-# reliable (see `Value.is_misordered`).
+# reliable (see `Value.is_position_dependent`).
 
 
 @rule(
@@ -124,7 +124,7 @@ def min_and_max(x, low: Constant, high: Constant, inner, outer, doc, seen_in):
         where(
             x.same_shape(result),
             bounded.is_single_use,
-            ~result.is_misordered,
+            ~result.is_position_dependent,
             *([low.number <= high.number] if inner is op.Min else []),
         ),
         # a zero may get another sign
@@ -146,8 +146,8 @@ def extreme_of_extreme(xs: Values, ys: Values):
 def constants_of_extreme(xs: Values, ys: Values, c: Constant, d: Constant):
     """Two constants in a Max or Min are one."""
     return _extremes(*xs, c, d, *ys) >> _extremes(*xs, _extremes(c, d), *ys), where(
-        may_meet(c, d),
-        ~result.is_misordered,
+        result_is_not_larger(c, d),
+        ~result.is_position_dependent,
         # of zeros with different signs any may be the result
         c.is_integer | ~(c.has_zeros | d.has_zeros),
     )
@@ -165,7 +165,7 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     lows, highs = (low, low2), (high, high2)
     return op.Clip(inner, optional(low2), optional(high2)) >> op.Clip(x, *bounds), where(
         inner.is_single_use,
-        ~inner.is_misordered,
+        ~inner.is_position_dependent,
         *(each.is_omitted | each.is_finite for each in (*lows, *highs)),
         *(a.is_omitted | b.is_omitted | (a.number < b.number) for a in lows for b in highs),
     )
@@ -182,7 +182,7 @@ def clip_of_relu(x, low: Constant, high: Constant):
     relu = op.Relu(x)
     bound = op.Clip(constant(0, like=x), low, high)
     return op.Clip(relu, optional(low), optional(high)) >> op.Clip(x, bound, high), where(
-        relu.is_single_use, ~relu.is_misordered, _go_beyond_zero(low, high)
+        relu.is_single_use, ~relu.is_position_dependent, _go_beyond_zero(low, high)
     )
 
 
@@ -192,5 +192,5 @@ def relu_of_clip(x, low: Constant, high: Constant):
     clip = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
     return op.Relu(clip) >> op.Clip(x, *bounds), where(
-        clip.is_single_use, ~clip.is_misordered, _go_beyond_zero(low, high)
+        clip.is_single_use, ~clip.is_position_dependent, _go_beyond_zero(low, high)
     )

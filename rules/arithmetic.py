@@ -94,7 +94,7 @@ def not_of_greater(x, y):
 # -------------------------------------------------------------------- two constants
 
 
-def may_meet(c: Constant, d: Constant) -> Term:
+def result_is_not_larger(c: Constant, d: Constant) -> Term:
     """Return the condition that the result of two constants is not larger than both."""
     return c.broadcasts_to(d) | d.broadcasts_to(c)
 
@@ -122,7 +122,7 @@ def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in)
     is_inverse = first in (op.Sub, op.Div)
     after = second(x, first(d, c)) if is_inverse else first(x, second(c, d))
     return second(inner, d) >> after, where(
-        may_meet(c, d),
+        result_is_not_larger(c, d),
         inner.is_single_use,
         ~x.is_constant,
         *([x.is_float] if op.Div in (first, second) else []),
@@ -140,7 +140,7 @@ def constants_of_operands(x, y, z, c: Constant, d: Constant):
     further = sums(left, y)
     others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
     return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
-        may_meet(c, d),
+        result_is_not_larger(c, d),
         left.is_single_use,
         *(each.is_omitted | each.is_single_use for each in (further, right)),
         # a constant that is added to one of these can go into it instead

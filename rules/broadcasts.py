@@ -40,6 +40,8 @@ def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
     large = repeated(c, i)
     return (
         f(large, optional(d)) >> repeated(f(c, d), i),
-        where(large.is_single_use, ~result.is_misordered, d.is_omitted | d.broadcasts_to(c)),
+        where(
+            large.is_single_use, ~result.is_position_dependent, d.is_omitted | d.broadcasts_to(c)
+        ),
         inexact_if(result.op_type.is_in(*_VECTORIZED) & (c.dtype != FLOAT)),
     )

@@ -66,7 +66,7 @@ def transpose_between_reshapes(x, y, *zs):
 
 
 @computed
-def come_back(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
+def axes_return_to_order(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
     """Return whether all parts of split and joined axes return to their order.
 
     Args:
@@ -105,7 +105,7 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
     between = op.any_of(*_RESHAPES)(op.Transpose(x, perm=p), *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
     return op.Transpose(between, perm=q) >> after, where(
-        come_back(x, p, between, q), between.is_single_use
+        axes_return_to_order(x, p, between, q), between.is_single_use
     )
 
 
@@ -136,7 +136,7 @@ def unary_of_transposed(x, p: Attribute):
     return unary(transposed) >> op.Transpose(unary(x), perm=p), where(
         transposed.is_single_use,
         result.is_read_by(*_PASSED),
-        ~result.is_misordered,
+        ~result.is_position_dependent,
         # the last elements of other types are computed by other code
         (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
     )

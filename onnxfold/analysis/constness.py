@@ -139,6 +139,6 @@ class ConstnessAnalysis:
         read = [*(v for v in node.inputs if v is not None), *captured_values(node)]
         least = min(map(self._lookup, read), default=Constness.COMPILE_TIME)
         is_computed = least and not is_constant_node(node)
-        if is_computed and self._determinism.objection(node, opsets) is not None:
+        if is_computed and self._determinism.reason_not_to_fold(node, opsets) is not None:
             least = Constness.VARIABLE
         self._of.update(dict.fromkeys(node.outputs, least))

@@ -27,7 +27,7 @@ class Determinism:
         self._imports = model.opset_imports
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
-    def objection(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
+    def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
         """Return why a node with constant inputs must not be evaluated; None if it may be.
 
         Ops that ONNX does not define (custom domains) are never evaluated.
@@ -71,7 +71,7 @@ class Determinism:
 
     def _objection_in(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> str | None:
         for node in nodes:
-            reason = self.objection(node, opsets)
+            reason = self.reason_not_to_fold(node, opsets)
             if reason is not None:
                 return f"holds {node.op_type}: {reason}"
         return None

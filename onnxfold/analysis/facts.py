@@ -16,7 +16,7 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing import Names, forget_strangers
+from onnxfold.editing import Names, remove_foreign_users
 from onnxfold.graphs import root_graphs
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import schema_of
@@ -25,7 +25,7 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """What is known of one model; what nobody asks for is not found out.
+    """The facts about one model, each computed at its first use.
 
     Args:
         model: The model; its nodes are sorted.
@@ -136,8 +136,8 @@ class ModelFacts:
 def facts_of(model: ir.Model) -> ModelFacts:
     """Return what is known of a model; its nodes are sorted first.
 
-    Within :func:`shared_facts` it is the same for all who ask. Otherwise it is found anew: nobody
-    knows what a stranger changes in between.
+    Within :func:`shared_facts` every call returns the same object. Otherwise each call makes a new
+    one, because callers may have changed the model without `onnxfold.editing`.
     """
     shared: ModelFacts | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
@@ -153,7 +153,7 @@ def put_in_order(model: ir.Model) -> None:
     """
     for graph in root_graphs(model):
         graph.sort()
-    forget_strangers(model)
+    remove_foreign_users(model)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.application import SENSELESS, python_value
+from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, python_value
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.kernels.inference import is_elementwise, schema_of
@@ -93,7 +93,7 @@ class Failures:
             try:
                 function(Application(*shape, self.algebra, unequal))
                 return unequal
-            except (Undecided, *SENSELESS):
+            except (Undecided, *INVALID_NODE_ERRORS):
                 pass
         is_single = all(fact is None or fact.shape in _SINGLE for fact in operands[1:])
         is_elementwise_ = is_elementwise(op_type, self._opset, (ir.DataType.FLOAT,)) and is_single

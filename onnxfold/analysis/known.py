@@ -30,7 +30,7 @@ _ELEMENTS = 1 << 18  # looked at together
 class KnownValues:
     """The compile-time constants of a model, found on demand and remembered.
 
-    A value is constant if it is an initializer that nobody overrides, comes from a ``Constant``
+    A value is constant if it is an initializer that is no graph input, comes from a ``Constant``
     node, or from a deterministic op on constants. Answers stay right while the graph is rewritten
     as long as no node changes its inputs: what a node computes never does.
 
@@ -100,7 +100,7 @@ class KnownValues:
             return False
         if node in self._scopes.parents or has_references(node):
             return False
-        return self._determinism.objection(node, scope.opsets) is None
+        return self._determinism.reason_not_to_fold(node, scope.opsets) is None
 
     def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
         """Return the tensor of an initializer or Constant node; None for any other value."""

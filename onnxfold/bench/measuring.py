@@ -124,7 +124,7 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
-    """Return what creating a session takes for each of several models, in turns.
+    """Return what creating a session takes for each of several models, interleaved.
 
     Raises:
         ModelError: onnxruntime does not take a model, or ends.
@@ -204,7 +204,7 @@ class Taken:
     cpu: float
 
 
-def in_turns(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
+def interleaved(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
     """Return what a run of each takes in each round; each has run before, the first alternates."""
     took: list[list[Taken]] = [[] for _ in runs]
     times = []

@@ -19,7 +19,7 @@ from onnxfold.bench.measuring import (
     OpTime,
     Runner,
     Spread,
-    in_turns,
+    interleaved,
     op_times,
     opening,
     optimized_ops,
@@ -202,7 +202,7 @@ def bench_models(
     for each, session, run in zip(benched, sessions[threads[0]], runs[threads[0]], strict=True):
         with about(each.path):
             outputs.append(_outputs(session, run, fed))
-    took = {count: in_turns(each, rounds) for count, each in runs.items()}
+    took = {count: interleaved(each, rounds) for count, each in runs.items()}
     openings = opening(benched, chosen, min(rounds, _MOST_OPENINGS))
     found = []
     for k, each in enumerate(benched):

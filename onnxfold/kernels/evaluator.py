@@ -21,7 +21,7 @@ from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.position_independence import in_pieces
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes, stand_in
+from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes, one_element_array
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
@@ -78,7 +78,7 @@ class Evaluator:
         and dtype.
 
         Raises:
-            Unfoldable: nobody can compute it, with the reason.
+            Unfoldable: no engine can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
         if self._widening is not None:
@@ -124,11 +124,14 @@ class Evaluator:
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
             return None
-        arrays = [None if b is None else b.array() if b.is_known else stand_in(b) for b in operands]
+        arrays = [
+            None if b is None else b.array() if b.is_known else one_element_array(b)
+            for b in operands
+        ]
         if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
             # the shape and dtype of the result, from one element standing for all
             known = False
-            arrays = [None if b is None else stand_in(b) for b in operands]
+            arrays = [None if b is None else one_element_array(b) for b in operands]
         try:
             computed = operation.call(arrays, most_bytes=EAGER_BYTES)
         except NotExact:
@@ -168,7 +171,7 @@ class Evaluator:
         buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
             return
-        for buffer in buffers:  # somebody wants them, even if nobody has retained them yet
+        for buffer in buffers:  # their users may not have retained them yet
             self.pool.retain(buffer)
         try:
             with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass

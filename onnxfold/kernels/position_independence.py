@@ -19,7 +19,7 @@ from onnxfold.ops import Trait, ops
 EXACT_ANYWHERE, VECTORIZED, _ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED, Trait.ORDERS))
 
 
-def is_misordered(op_type: str, dtype: ir.DataType) -> bool:
+def is_position_dependent(op_type: str, dtype: ir.DataType) -> bool:
     """Return whether onnxruntime's result for an element may depend on its position.
 
     Its SIMD code compares the lower halves of int64 as signed numbers.

@@ -15,7 +15,7 @@ from onnxfold.pool.buffer import Array, distinct
 EAGER_BYTES = 1 << 16
 
 
-def stand_in(buffer: Buffer) -> Array:
+def one_element_array(buffer: Buffer) -> Array:
     """Return an array of the buffer's shape and dtype with one element of memory."""
     return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
 

@@ -21,7 +21,7 @@ from onnxfold.errors import OnnxFoldError, UsageError, suggestion
 
 if TYPE_CHECKING:
     from onnxfold.options import Options
-    from onnxfold.passes.context import Run
+    from onnxfold.passes.context import RunContext
 
 __all__ = ["PassInfo", "all_passes", "create"]
 
@@ -47,7 +47,7 @@ def _factory(home: str) -> tuple[Any, frozenset[str]]:
 
 
 def create(
-    name: str, options: Options | None = None, *, run: Run | None = None
+    name: str, options: Options | None = None, *, run: RunContext | None = None
 ) -> ir.passes.PassBase:
     """Return a new pass.
 
@@ -72,7 +72,7 @@ def create(
         made = factory(**{key: value for key, value in given.items() if key in taken})
     except OnnxFoldError:
         raise
-    except Exception as error:  # whatever a stranger's module does when it is loaded
+    except Exception as error:  # loading a module of another package can raise anything
         raise UsageError(f"the pass {name!r} cannot be loaded: {error}") from error
     if not isinstance(made, ir.passes.PassBase):
         raise UsageError(f"{known[name].home} is not an onnx_ir pass")

@@ -16,5 +16,5 @@ class ClearMetadata(ClearMetadataAndDocStringPass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        noted = model.metadata_props.pop(fixed_dims.KEY, None)
-        return ir.passes.PassResult(model, super().call(model).modified or noted is not None)
+        removed = model.metadata_props.pop(fixed_dims.KEY, None)
+        return ir.passes.PassResult(model, super().call(model).modified or removed is not None)

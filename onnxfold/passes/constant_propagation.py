@@ -14,7 +14,7 @@ from onnxfold.analysis.frontier import Growth
 from onnxfold.editing import remove_nodes
 from onnxfold.kernels.evaluator import ComputationFailed
 from onnxfold.options import Options
-from onnxfold.passes.context import Run
+from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import materialize
 from onnxfold.passes.stored_cut import Cut, Decision
 from onnxfold.passes.sweep import Sweep
@@ -59,17 +59,19 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self,
         options: Options | None = None,
         *,
-        run: Run | None = None,
+        run: RunContext | None = None,
         per_node: int = MOST_PER_NODE,
     ) -> None:
         self._options = options or Options()
         self._run = run
         self._per_node = per_node
-        self.outcome = (run or Run(self._options)).result.propagation
+        self.outcome = (run or RunContext(self._options)).result.propagation
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        run = self._run or Run(self._options)  # its evaluator knows the functions of one model
+        run = self._run or RunContext(
+            self._options
+        )  # its evaluator knows the functions of one model
         self.outcome = outcome = run.result.propagation
         pool = run.pool
         inlined = 0
@@ -96,7 +98,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         outcome.declined = folding.cut.declined
         return ir.passes.PassResult(model, modified=folded > 0)
 
-    def decide(self, model: ir.Model, run: Run) -> Folding:
+    def decide(self, model: ir.Model, run: RunContext) -> Folding:
         """Find out what to store and what goes.
 
         Nothing large is computed, and nothing is rewritten but an ``If`` whose branch is known.

@@ -88,7 +88,7 @@ class Observer(Protocol):
         """A pass has been over the model; called within its shared facts, if it has them."""
 
 
-class Run:
+class RunContext:
     """What the passes of one run share. A pass that is used alone makes a run of its own.
 
     Args:

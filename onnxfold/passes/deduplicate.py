@@ -14,7 +14,7 @@ from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.editing import replace
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, uses
-from onnxfold.passes.context import Run
+from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
 from onnxfold.pool import BufferTensor
 
@@ -39,7 +39,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             are no new ones.
     """
 
-    def __init__(self, *, run: Run | None = None) -> None:
+    def __init__(self, *, run: RunContext | None = None) -> None:
         self._run = run
         self._seen: dict[ir.Graph, set[str]] = {}
         self._contents: dict[ir.TensorProtocol, Hashable | None] = {}

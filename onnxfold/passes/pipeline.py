@@ -20,10 +20,10 @@ from onnxfold.graphs import count_nodes
 from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
-from onnxfold.passes.context import Observer, Result, Run
+from onnxfold.passes.context import Observer, Result, RunContext
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
-from onnxfold.passes.stored_cut import HARDLY_MORE
+from onnxfold.passes.stored_cut import NEGLIGIBLE_GROWTH
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
 
 logger = logging.getLogger("onnxfold")
@@ -101,7 +101,7 @@ def run_passes(
         count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
         observers: Told what the run does.
     """
-    run = Run(
+    run = RunContext(
         options,
         bytes_before=bytes_before,
         scratch_folder=scratch_folder,
@@ -128,7 +128,9 @@ def run_passes(
     return run.result
 
 
-def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tuple[Folding, Run]:
+def first_folding(
+    model: ir.Model, options: Options, *, bytes_before: int
+) -> tuple[Folding, RunContext]:
     """Return what constant propagation finds to fold when it runs first; nothing large is computed.
 
     Args:
@@ -147,7 +149,7 @@ def first_folding(model: ir.Model, options: Options, *, bytes_before: int) -> tu
         Simplify(options=options)  # it refuses names that are neither rules nor rule sets
     for warning in options.doubtful(model):
         logger.warning("%s", warning)
-    run = Run(options, bytes_before=bytes_before, time=time_for(bytes_before))
+    run = RunContext(options, bytes_before=bytes_before, time=time_for(bytes_before))
     with contextlib.ExitStack() as stack:
         if options.passes is None:
             fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
@@ -184,7 +186,7 @@ class _Level:
         facts: What they all know of the model.
     """
 
-    def __init__(self, model: ir.Model, run: Run, facts: ModelFacts) -> None:
+    def __init__(self, model: ir.Model, run: RunContext, facts: ModelFacts) -> None:
         self._model = model
         self._run = run
         self._facts = facts
@@ -200,7 +202,7 @@ class _Level:
         self._do("lift-constants")  # of a model that was read they are lifted already
         if self._facts.scopes.parents:  # what branches make of equal weights is made once
             self._do("deduplicate")
-        self._fold(HARDLY_MORE)
+        self._fold(NEGLIGIBLE_GROWTH)
         self._settle()
         self._describe()
         if run.result.propagation.declined:
@@ -246,7 +248,7 @@ class _Level:
                 ]
                 if not any(changed):
                     break
-                self._fold(HARDLY_MORE)
+                self._fold(NEGLIGIBLE_GROWTH)
         self._do("lift-constants")
         self._do("deduplicate")
 

@@ -13,7 +13,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import is_constant_node
 from onnxfold.options import Options
-from onnxfold.passes.context import Run
+from onnxfold.passes.context import RunContext
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, Seen
 from onnxfold.rewrite.rule import Rule, RuleSet
@@ -40,7 +40,7 @@ class Simplify(ir.passes.InPlacePass):
         sets: Sequence[RuleSet] | None = None,
         *,
         options: Options | None = None,
-        run: Run | None = None,
+        run: RunContext | None = None,
     ) -> None:
         self._options = options = options or Options()
         self.rules = select_rules(
@@ -87,7 +87,7 @@ def select_rules(
     return list(found)
 
 
-# Trying costs about as much as optimizing; for larger graphs nobody wants to wait for an advice.
+# Trying costs about as much as optimizing; for larger graphs the advice is left out.
 _MOST_NODES = 3_000
 
 

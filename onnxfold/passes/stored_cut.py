@@ -17,7 +17,7 @@ from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
 from onnxfold.passes.sweep import STAYS_QUANTIZED, Sweep
 from onnxfold.pool import Pool
 
-HARDLY_MORE = 256
+NEGLIGIBLE_GROWTH = 256
 """Bytes by which a scalar or a shape vector may be larger than what it is made of."""
 
 
@@ -216,8 +216,8 @@ class Cut:
             return "asked for (fold)"
         if folded <= kept:
             return "takes no more bytes than its operands"
-        if folded <= kept + HARDLY_MORE:
-            return f"takes at most {HARDLY_MORE} bytes more than its operands"
+        if folded <= kept + NEGLIGIBLE_GROWTH:
+            return f"takes at most {NEGLIGIBLE_GROWTH} bytes more than its operands"
         return "folded with the nodes around it, the model stays within the limit of growth"
 
     def _why_it_stays(self, node: ir.Node) -> str:

@@ -62,7 +62,9 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         if any(map(self._keeps, node.outputs)):
             return False
         assert node.graph is not None
-        return self._determinism.objection(node, self._scopes.of(node.graph).opsets) is None
+        return (
+            self._determinism.reason_not_to_fold(node, self._scopes.of(node.graph).opsets) is None
+        )
 
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
         """Have other nodes read the twin's results; remove the node, unless one of its own must

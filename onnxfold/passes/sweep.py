@@ -142,7 +142,7 @@ class Sweep:
             return "an attribute is given by the function's caller"
         if node.op_type == "DequantizeLinear" and self._stays_quantized(node):
             return STAYS_QUANTIZED
-        return self.facts.determinism.objection(node, opsets)
+        return self.facts.determinism.reason_not_to_fold(node, opsets)
 
     def _stays_quantized(self, node: ir.Node) -> bool:
         """Return whether a node dequantizes a weight for nodes that cannot be folded either."""
@@ -329,7 +329,7 @@ def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> None
     last = nodes[-1] if nodes else node
     taken: set[ir.Value] = set()
     for result, output in zip(node.outputs, outputs, strict=False):
-        if not result.name:  # left out: nobody reads it
+        if not result.name:  # an omitted output
             continue
         if output not in made or output in taken:
             # an outer value, an initializer or a value given twice: it has a name of its own

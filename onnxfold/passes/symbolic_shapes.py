@@ -10,7 +10,7 @@ from onnxfold.editing import remove_unused
 from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of
 from onnxfold.options import Options
-from onnxfold.passes.context import Run
+from onnxfold.passes.context import RunContext
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.operands import simplify
@@ -34,7 +34,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         run: The context of the run, which collects the assumptions.
     """
 
-    def __init__(self, options: Options | None = None, *, run: Run | None = None) -> None:
+    def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:
         self._options = options or Options()
         self._run = run
         self.assumptions: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.graphs import is_constant_node
-from onnxfold.onnx_ir_private import entries_of, nodes_of, uses
+from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
 
 # Older files have no types in function bodies.
 _FUNCTIONS_SINCE = 10
@@ -55,7 +55,7 @@ def drop_inferred(model: ir.Model) -> None:
     """
     analysis = facts_of(model).types
     for value in _values(analysis):
-        if value.type is None or value.doc_string or entries_of(value):
+        if value.type is None or value.doc_string or metadata_of(value):
             continue
         fact = analysis.of(value)
         if fact.other is None and fact.dtype == value.dtype and _is_implied(value.shape, fact):

@@ -227,7 +227,9 @@ class _Ways:
         blockers = {}
         for maker in makers:
             scope = self._scopes.find(maker.graph)
-            reason = self._determinism.objection(maker, {} if scope is None else scope.opsets)
+            reason = self._determinism.reason_not_to_fold(
+                maker, {} if scope is None else scope.opsets
+            )
             if reason is not None:
                 blockers[_label(maker)] = reason
         at = next((v for v in ends if v in self._inputs), ends[0] if ends else None)

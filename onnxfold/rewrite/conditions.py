@@ -189,11 +189,11 @@ class Term(Recorded):
             " what cannot be said so is a @computed function"
         )
 
-    def __iter__(self) -> Iterator[Spread]:
-        yield Spread(self)
+    def __iter__(self) -> Iterator[Unpacked]:
+        yield Unpacked(self)
 
 
-class Spread:
+class Unpacked:
     """The elements of a term in a tuple: ``(1, *x.shape[2:])``."""
 
     def __init__(self, term: Term) -> None:
@@ -392,7 +392,7 @@ def symbols_of(*things: Any) -> Iterator[Recorded]:
             pending.extend(thing)
         elif isinstance(thing, slice):
             pending.extend((thing.start, thing.stop, thing.step))
-        elif isinstance(thing, Spread):
+        elif isinstance(thing, Unpacked):
             pending.append(thing.term)
 
 

@@ -39,7 +39,7 @@ from onnxfold.rewrite.rule import Rule, RuleError, walk
 logger = logging.getLogger("onnxfold")
 
 # Errors of computations on invalid numbers, such as an axis that does not exist.
-_SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+_INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # More nodes than this, two or more ops above a change, are visited once at the end.
 _WIDE = 64
 _MOST_AT_A_PLACE = 500
@@ -77,7 +77,7 @@ class RewriteReport:
     """How often each rule fired where it may change bits."""
     rejected: Counter[str] = field(default_factory=Counter)
     """Matches whose replacement has another dtype or shape: errors in the rule."""
-    baffled: Counter[str] = field(default_factory=Counter)
+    failed_on_invalid: Counter[str] = field(default_factory=Counter)
     """Nodes with invalid attributes or operands on which a built-in rule failed."""
     loops: list[Loop] = field(default_factory=list)
     visits: int = 0
@@ -204,8 +204,8 @@ class Rewriter:
             except OnnxFoldError:
                 raise
             except Exception as error:
-                _tolerate(rule, node, error)
-                self.report.baffled[rule.name] += 1
+                _log_invalid_node(rule, node, error)
+                self.report.failed_on_invalid[rule.name] += 1
                 continue
             self.report.counts[rule.name] += 1
             if not match.is_exact:
@@ -254,7 +254,7 @@ class Rewriter:
                 self._queue.append(node)
 
 
-def _tolerate(rule: Rule, node: ir.Node, error: Exception) -> None:
+def _log_invalid_node(rule: Rule, node: ir.Node, error: Exception) -> None:
     """Log a failure of a built-in rule on an invalid node, which stays as it is.
 
     Raises:
@@ -262,7 +262,7 @@ def _tolerate(rule: Rule, node: ir.Node, error: Exception) -> None:
     """
     name = node.name or node.op_type
     message = f"{rule.label} failed: {type(error).__name__}: {error}"
-    if not rule.ours or not isinstance(error, _SENSELESS):
+    if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
         raise RuleError(message, node=name) from error
     logger.debug("%s at %r", message, name)
 

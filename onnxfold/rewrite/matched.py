@@ -15,7 +15,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.analysis.symbolic.fact import Shape, differ
-from onnxfold.kernels.position_independence import is_misordered
+from onnxfold.kernels.position_independence import is_position_dependent
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
@@ -386,9 +386,9 @@ class Value(Recorded):
         return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
 
     @fact
-    def is_misordered(self: Matched) -> bool:
+    def is_position_dependent(self: Matched) -> bool:
         """Whether onnxruntime's kernel of the op treats elements differently by their position."""
-        return is_misordered(self.op_type, self.dtype)
+        return is_position_dependent(self.op_type, self.dtype)
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:

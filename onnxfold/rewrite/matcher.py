@@ -21,7 +21,7 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import Attribute, NotGiven, Spread, Term, symbols_of
+from onnxfold.rewrite.conditions import Attribute, NotGiven, Term, Unpacked, symbols_of
 from onnxfold.rewrite.matched import Matched
 from onnxfold.rewrite.patterns import (
     AllOutputs,
@@ -92,7 +92,7 @@ class Match:
         if isinstance(thing, (tuple, list)):
             found: list[Any] = []
             for each in thing:
-                if isinstance(each, Spread):
+                if isinstance(each, Unpacked):
                     found.extend(self.value_of(each.term))
                 else:
                     found.append(self.value_of(each))

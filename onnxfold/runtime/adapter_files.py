@@ -213,7 +213,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
     ]
 
 
-def constants_of(
+def runtime_constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
     """Return the runtime constants in an adapter, not copied unless they are converted.

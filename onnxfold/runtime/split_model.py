@@ -29,16 +29,16 @@ from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, re
 from onnxfold.runtime.backends.compilation import compile_kernels, dump_stages
 from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
-from onnxfold.runtime.bundles.in_memory import InMemory
+from onnxfold.runtime.bundles.in_memory import InMemoryBundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
 from onnxfold.runtime.bundles.staging import check_source, replacing
 from onnxfold.runtime.splitting.parts import (
-    drop_unread,
     entry_of,
     fold_of,
     groups_of,
     hoist,
-    name_unread,
+    name_unnamed_outputs,
+    remove_unused_inputs,
     separate_outputs,
 )
 from onnxfold.runtime.splitting.runtime_cut import (
@@ -47,7 +47,7 @@ from onnxfold.runtime.splitting.runtime_cut import (
     RuntimeCut,
     find_cut,
 )
-from onnxfold.runtime.splitting.weights import bring_together, weights_as_inputs
+from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, PathLike
 
@@ -112,7 +112,7 @@ def split(
 @checked
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
-) -> InMemory:
+) -> InMemoryBundle:
     """Split a model as `split` does, and write nothing but kernels.
 
     Raises:
@@ -146,7 +146,7 @@ def _split(
     *,
     strict: bool = False,
     folder: Path | None = None,
-) -> InMemory:
+) -> InMemoryBundle:
     """Split a model in memory, to be written to a folder if one is given, see `onnxfold.split`."""
     check_name(backend, arguments.get("backend_options", ()), strict)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
@@ -184,20 +184,20 @@ def _split(
         inputs = [value for value in copy.graph.inputs if value.name in names]
         _, cut = _cut(copy, inputs, fold_at, max_cache, nominal)
         room = max_cache - cut.nbytes
-    merges = bring_together(model, names, options, room=room, nominal=nominal)
+    merges = merge_runtime_constants(model, names, options, room=room, nominal=nominal)
     chosen = [value for value in model.graph.inputs if value.name in names]
     region, cut = _cut(model, chosen, fold_at, max_cache, nominal)
-    name_unread(model)
+    name_unnamed_outputs(model)
     cached = [region.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
     entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
-    drop_unread(entry, [*names, *(info.name for info in cached)])
+    remove_unused_inputs(entry, [*names, *(info.name for info in cached)])
     read = {v.name for v in entry.graph.inputs}
     cached = [info for info in cached if info.name in read]
     fold = None
     if cached:
         fold = _optimized(fold_of(model, cached), fold_at, options)
-        drop_unread(fold, _names(fold.graph.inputs))
+        remove_unused_inputs(fold, _names(fold.graph.inputs))
     constants = []
     for value in chosen:  # callers bring them in any size
         info, optional = region.describe(value), value.name in model.graph.initializers
@@ -221,7 +221,7 @@ def _split(
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
-    return InMemory(manifest, entry, fold)
+    return InMemoryBundle(manifest, entry, fold)
 
 
 def _cut(
@@ -274,7 +274,7 @@ def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0)
     for value in part.graph.outputs:  # a rule may have put another value in the place of one
         if value.type is None and value.name in declared:
             value.type, value.shape = declared[value.name]
-    name_unread(part)
+    name_unnamed_outputs(part)
     return part
 
 

@@ -1,7 +1,7 @@
 """From protobuf to the IR: one walk that checks a model and makes its values and nodes.
 
 onnx-ir makes types, shapes, devices and small tensors. Graphs are walked here, because they have to
-be checked: onnx-ir makes up a value for a name that nobody defines. Building the IR in the same
+be checked: onnx-ir makes up a value for an undefined name. Building the IR in the same
 walk takes three quarters of the time that checks and ``ir.serde.deserialize_model`` take.
 """
 
@@ -33,7 +33,7 @@ from onnxfold.storage.checks import (
 )
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import ViewTensor
-from onnxfold.storage.wire import StandIns
+from onnxfold.storage.wire import Placeholders
 
 logger = logging.getLogger("onnxfold")
 
@@ -75,7 +75,7 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
 
 def decode(
     skeleton: bytes,
-    stand_ins: StandIns,
+    stand_ins: Placeholders,
     external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
     *,
     lift_constants: bool = False,
@@ -178,7 +178,7 @@ class _Reader:
 
     def __init__(
         self,
-        stand_ins: StandIns,
+        stand_ins: Placeholders,
         external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
         lift_constants: bool,
     ) -> None:

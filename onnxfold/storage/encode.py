@@ -16,7 +16,7 @@ from onnx.helper import make_opsetid
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
-from onnxfold.onnx_ir_private import entries_of, is_a, nodes_of, noted
+from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of
 from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
 from onnxfold.storage.tensors import ViewTensor, sizes_of
 from onnxfold.storage.writer import is_streamed
@@ -80,7 +80,7 @@ class _Writer:
         for value in graph.initializers.data.values():  # faster than onnx-ir's lookup of each
             tensor = value.const_value
             values[value] = None
-            if (entries_of(value) or value.doc_string) and not value.is_graph_input():
+            if (metadata_of(value) or value.doc_string) and not value.is_graph_input():
                 _write_value(proto.value_info.add(), value)
             if tensor is not None:
                 self.tensor(proto.initializer.add(), tensor, is_attribute=False)
@@ -93,7 +93,7 @@ class _Writer:
         for value in graph.outputs:
             _write_value(proto.output.add(), value)
         for value in values:
-            if entries := noted(value, QUANTIZATION_KEY):
+            if entries := meta_entry(value, QUANTIZATION_KEY):
                 annotation = proto.quantization_annotation.add(tensor_name=value.name)
                 _add_entries(annotation.quant_parameter_tensor_names, entries)
         _add_entries(proto.metadata_props, graph.metadata_props)
@@ -131,7 +131,7 @@ class _Writer:
             input=inputs,
             output=outputs,
         )
-        if entries := entries_of(node):
+        if entries := metadata_of(node):
             _add_entries(proto.metadata_props, entries)
         for attribute in node.attributes.data.values():
             self.attribute(proto.attribute, attribute)
@@ -182,7 +182,7 @@ class _Writer:
 
 def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
     ir.serde.serialize_value_into(proto, value)
-    if value.type is None and (type_ := noted(value, TYPE_KEY)) is not None:
+    if value.type is None and (type_ := meta_entry(value, TYPE_KEY)) is not None:
         proto.type.ParseFromString(type_)
 
 
@@ -208,8 +208,8 @@ def _is_described(value: ir.Value) -> bool:
         value.name
         and (
             value.type is not None
-            or entries_of(value)
+            or metadata_of(value)
             or value.doc_string
-            or noted(value, TYPE_KEY) is not None
+            or meta_entry(value, TYPE_KEY) is not None
         )
     )

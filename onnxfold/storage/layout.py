@@ -20,7 +20,7 @@ from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import data_bytes, sizes_of, span_of, tensors_of
-from onnxfold.storage.wire import StandIns
+from onnxfold.storage.wire import Placeholders
 from onnxfold.storage.writer import is_streamed
 
 # Protobuf messages, and so .onnx files, are limited to 2 GiB.
@@ -109,7 +109,7 @@ def plan_model(
         UsageError: The single file would be larger than 2 GiB.
         UsageError: What has to be in one file is larger than 2 GiB.
     """
-    left_out = StandIns()
+    left_out = Placeholders()
     data = FilePlan()
     shared = 0
     locations: set[str] = set()
@@ -224,7 +224,7 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     return location
 
 
-def _with_holes(proto: onnx.ModelProto, left_out: StandIns) -> FilePlan:
+def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
     """Serialize ``proto`` with gaps for the tensors whose bytes were left out."""
     try:
         data: bytes = proto.SerializeToString()

@@ -28,7 +28,7 @@ from onnxfold.storage.checks import messages_in
 from onnxfold.storage.decode import decode, parse
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, located, tensors_of
-from onnxfold.storage.wire import StandIns
+from onnxfold.storage.wire import Placeholders
 
 # Keys in the ``meta`` of a loaded model.
 SOURCE_KEY = "onnxfold.source"  # str: the path it was loaded from, absolute
@@ -84,7 +84,7 @@ def load(
     """
     name = os.fsdecode(os.fspath(path))
     file = _open(name)
-    stand_ins = StandIns()
+    stand_ins = Placeholders()
     external = _ExternalData(name)
 
     with about(name):
@@ -120,7 +120,7 @@ def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Mo
     Raises:
         ModelError: The model is inconsistent, see `load`.
     """
-    stand_ins = StandIns()
+    stand_ins = Placeholders()
     try:
         data = proto.SerializeToString()
     except Exception:  # upb raises its own EncodeError, or a ValueError, above 2 GiB
@@ -140,7 +140,7 @@ def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Mo
     return model
 
 
-def take_out(proto: onnx.ModelProto, stand_ins: StandIns) -> bytes:
+def take_out(proto: onnx.ModelProto, stand_ins: Placeholders) -> bytes:
     """Serialize a model too large for it, with stand-ins for its large tensors.
 
     ``proto`` is as it was afterwards, but not meanwhile.
@@ -277,7 +277,7 @@ def external_locations(path: str) -> set[str]:
 def _hollow(path: str) -> onnx.ModelProto:
     """Return the model at ``path`` without the elements of its large tensors."""
     file = _open(path)
-    stand_ins = StandIns()
+    stand_ins = Placeholders()
     proto = parse(_skeleton(file, stand_ins))
     file.release()
     for tensor in _tensor_protos(proto):
@@ -301,7 +301,7 @@ def _open(path: str) -> MappedFile:
     return file
 
 
-def _skeleton(file: MappedFile, stand_ins: StandIns) -> bytes:
+def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
     """Return the bytes of the model with a stand-in for each large ``raw_data``."""
     released = 0
 

@@ -54,7 +54,7 @@ Piece: TypeAlias = "tuple[int, int] | bytes | Hole"
 Replace: TypeAlias = Callable[[int, int], "bytes | Hole | None"]
 
 
-class StandIns:
+class Placeholders:
     """Random placeholders for tensor bytes that occur in no file, with what they stand for."""
 
     def __init__(self) -> None:

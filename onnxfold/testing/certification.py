@@ -168,7 +168,7 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
 
 def _stays(case: Case, instance: Instance) -> str:
     report = rewrite(case.rules, instance.model).report
-    applied = [*report.counts, *report.rejected, *report.baffled]
+    applied = [*report.counts, *report.rejected, *report.failed_on_invalid]
     return f"{', '.join(applied)} must not apply" if applied else ""
 
 

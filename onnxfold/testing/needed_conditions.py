@@ -141,7 +141,7 @@ class _Search:
         rule, instance = self._without[k], example.instance
         made = rewrite([rule], instance.model)
         report = made.report
-        if not (report.total or report.rejected or report.baffled):
+        if not (report.total or report.rejected or report.failed_on_invalid):
             return ""
         find_difference_apart(instance, instance.model, seeds=1)
         tolerance = example.tolerance or LOOSE

@@ -52,7 +52,7 @@ class Rewritten(NamedTuple):
         """
         for found, what in (
             (self.report.rejected, "the result has another dtype or shape"),
-            (self.report.baffled, "the rule raises an exception"),
+            (self.report.failed_on_invalid, "the rule raises an exception"),
             (self.report.loops, "the rules undo each other for ever"),
         ):
             if found:

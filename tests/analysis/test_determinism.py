@@ -110,6 +110,6 @@ def test_what_is_said_of_a_node(body, functions, opset):
                 output = node.outputs[0]
                 output.const_value = ir.convenience.get_const_tensor(output)
     node = list(model.graph)[-1]
-    said = Determinism(model).objection(node, model.opset_imports)
+    said = Determinism(model).reason_not_to_fold(node, model.opset_imports)
     expected = SAID[body, functions, opset]
     assert said is None if expected is None else said is not None and expected in said

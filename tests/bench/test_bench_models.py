@@ -11,7 +11,7 @@ import pytest
 from model_table import parse, with_weights
 
 import onnxfold
-from onnxfold.bench.measuring import Benched, in_turns, opening, optimized_ops
+from onnxfold.bench.measuring import Benched, interleaved, opening, optimized_ops
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
@@ -165,7 +165,7 @@ def test_bundles_beside_their_models(tmp_path):
 def test_turns_alternate():
     order: list[str] = []
     runs = [lambda: order.append("a") or sum(range(200_000)), lambda: order.append("b")]
-    took = in_turns(runs, 2)
+    took = interleaved(runs, 2)
     assert [len(each) for each in took] == [2, 2] and all(t.wall > 0 for t in took[0] + took[1])
     assert all(0 < each.cpu < each.wall * 1.5 for each in took[0])
     turns = [name for k, name in enumerate(order) if order[k - 1 : k] != [name]]

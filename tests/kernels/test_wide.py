@@ -16,7 +16,7 @@ import onnxfold
 from onnxfold.kernels.wide import rounded
 from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
-from onnxfold.passes.context import Run
+from onnxfold.passes.context import RunContext
 
 FLOATS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
 SMALL, STREAMED = (7,), (40, 3000)
@@ -199,7 +199,7 @@ def test_what_onnxruntime_computes_is_in_double_or_it_is_said(count: int) -> Non
 
 def folded_and_told(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[str, str]]:
     """The value v in float64, and where chains were rounded."""
-    run = Run(Options(precision="wide", fold_all=True))
+    run = RunContext(Options(precision="wide", fold_all=True))
     opened = ir.serde.deserialize_model(model)
     ConstantPropagation(run.options, run=run)(opened)
     tensor = opened.graph.initializers["v"].const_value

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from random_graphs.check import NotComparable, check
 from random_graphs.generate import Case
+from random_graphs.graph_check import NotComparable, check
 
 from tests.case_driver import Found, Phase, Result, Worker, drive
 
@@ -67,7 +67,7 @@ def run(
 ) -> Found:
     """Make and check a mutant for each seed, of one model after the other."""
     return drive(
-        Worker("mutants.tasks"),
+        Worker("mutants.mutant_tasks"),
         seeds,
         lambda seed: ("check_mutant", str(paths[seed % len(paths)]), seed),
         lambda _, failure: (f"{failure.kind} {failure.place}", ""),

@@ -39,12 +39,12 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # What is in some of the rooms, likewise.
 INSIDE = {
     "runtime": (
-        *("bundles", "splitting", "backends", "split"),
-        *("adapters", "sessions"),
+        *("bundles", "splitting", "backends", "split_model"),
+        *("adapter_files", "sessions"),
     ),
     "rewrite": (
         *("conditions", "matched", "patterns", "rule", "matcher", "build"),
-        *("check", "words", "apply", "driver"),
+        *("validation", "vocabulary", "apply", "driver"),
     ),
 }
 

@@ -19,7 +19,7 @@ from .call import Call
 from .families import control, idioms, rows
 from .values import EIGHTS, PACKED
 
-importlib.import_module(f"{__package__}.families.ops")
+importlib.import_module(f"{__package__}.families.single_ops")
 
 OPSETS = [*range(11, 27)]
 _USUAL = (

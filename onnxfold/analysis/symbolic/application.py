@@ -30,7 +30,7 @@ from onnxfold.ops import Trait, ops
 
 _MOST_BYTES = 1 << 12
 _MOVING = frozenset(ops(Trait.MOVES))
-SENSELESS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions of a shape function for an invalid node: a missing axis, a list of lists."""
 
 Results = Sequence[Fact]
@@ -60,7 +60,7 @@ def results_of(
     if function is not None:
         try:
             return function(application)
-        except (Undecided, *SENSELESS):
+        except (Undecided, *INVALID_NODE_ERRORS):
             pass  # onnx's inference may succeed
     return _infer(node, inputs, opsets, algebra)
 

@@ -6,9 +6,9 @@ same numbers, or computes them more accurately.
 Compiled code looks at no operands: it reads what lies behind the shorter one, or at a place that is
 none. So before a component is compiled, it has to be shown that nothing in it can fail
 (`analysis.failures`). Sizes of inputs that must be the same for that are given one name here, or a
-number, and callers are held to it. What two different expressions demand is not solved. An op of
-which nobody knows which sizes must agree gets operands of constant sizes only: with those, trying
-the kernel once has shown that they do.
+number, and callers are held to it. What two different expressions demand is not solved. An op
+without a table of the sizes that must agree gets operands of constant sizes only: with those, one
+trial run of the kernel shows that they do.
 """
 
 from __future__ import annotations

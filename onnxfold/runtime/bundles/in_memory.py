@@ -45,7 +45,7 @@ _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "c
 """The domains of onnxruntime's own ops; ai.onnx.contrib and others are domains of custom ops."""
 
 
-class InMemory(Bundle):
+class InMemoryBundle(Bundle):
     """A bundle without a folder.
 
     Args:

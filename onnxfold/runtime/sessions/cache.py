@@ -58,8 +58,8 @@ class CacheStatistics:
     """What a cache did and holds, in this process.
 
     Attributes:
-        hits: Asked for and there, or made by somebody else meanwhile.
-        misses: Asked for and not there: folds, and waits for folds that failed.
+        hits: Requests for entries that exist, or that another thread or process makes meanwhile.
+        misses: Requests for entries that do not exist: folds, and waits for folds that failed.
         waits: Those of either that waited for another thread or process.
         evictions: Left out again to keep the bound.
         too_large: Folded but never held, being larger than the bound.
@@ -88,7 +88,7 @@ class FoldCache:
     With a folder, processes share what they fold: it is made once, by whoever asks first, written
     there and mapped by all, so that it is in memory once. The folder may be used by any number of
     processes of one user, which may end at any moment. What is read is verified, and only files
-    are read to which nobody else can write.
+    that other users cannot write to are read.
 
     Args:
         folder: A folder for all processes of a machine; without, nothing is shared or written.

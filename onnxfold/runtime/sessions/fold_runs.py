@@ -48,7 +48,7 @@ _memcmp = c_library().memcmp  # fast, and without holding the GIL
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
-class Given:
+class ConstantValue:
     """The value of a runtime constant, with its content at the time when it was set.
 
     An array that is read-only, down to the owner of its memory, is compared by identity. Other
@@ -202,7 +202,7 @@ class SessionFolding:
         # by the names of their outputs
         self._sessions: dict[tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]] = {}
 
-    def fold(self, constants: Mapping[str, Given]) -> list[Folded]:
+    def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
         """Return the folded tensors, from the cache or newly computed.
 
         Args:

@@ -23,8 +23,8 @@ from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import MANIFEST
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
 from onnxfold.runtime.sessions.fold_runs import (
+    ConstantValue,
     FoldStatistics,
-    Given,
     Placement,
     SessionFolding,
 )
@@ -55,7 +55,7 @@ class Session:
 
     Runtime constants are inputs like the others and may be fed every time, or only when they
     change. What is fed is compared with a copy of what was fed before, bit for bit, so an array may
-    be filled anew; one that nobody can write to is trusted without reading it. New content is
+    be filled anew; a read-only one is trusted without reading it. New content is
     folded again unless the cache has it. Threads may run a session at the same time; those that use
     different constants should feed all of them, or hold a handle each (`fold`), which costs neither
     a copy nor a comparison.
@@ -127,7 +127,7 @@ class Session:
             *(self.bundle, self._options, self._providers, self._backend, self._cache),
             strict=self._strict,
         )
-        self._current: tuple[Mapping[str, Given], Handle] | None = None
+        self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
 
     def run(
         self,
@@ -210,15 +210,18 @@ class Session:
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
-            from onnxfold.runtime.adapter_files import constants_of
+            from onnxfold.runtime.adapter_files import runtime_constants_of
 
-            constants = constants_of(constants, manifest)
+            constants = runtime_constants_of(constants, manifest)
         for name in constants:
             if name not in known:
                 names = ", ".join(known) or "none"
                 raise UsageError(f"{name!r} is no runtime constant; there are {names}")
         return self._fold(
-            {n: Given(known[n], v, copies=n in self._in_entry) for n, v in constants.items()}
+            {
+                n: ConstantValue(known[n], v, copies=n in self._in_entry)
+                for n, v in constants.items()
+            }
         )
 
     def _own(self, handle: Handle) -> Handle:
@@ -235,9 +238,9 @@ class Session:
         Constants that are not fed are those of the run before.
         """
         known, current = self._known, self._current
-        setting: Mapping[str, Given] = {} if current is None else current[0]
+        setting: Mapping[str, ConstantValue] = {} if current is None else current[0]
         changed = {
-            name: Given(info, feed[name])
+            name: ConstantValue(info, feed[name])
             for name, info in known.items()
             if name in feed and not (name in setting and setting[name].is_same(feed[name]))
         }
@@ -246,7 +249,7 @@ class Session:
             current = self._current = setting, self._fold(setting)
         return current[1], {n: value for n, value in feed.items() if n not in known}
 
-    def _fold(self, setting: Mapping[str, Given]) -> Handle:
+    def _fold(self, setting: Mapping[str, ConstantValue]) -> Handle:
         for name, info in self._known.items():
             if name not in setting and not info.optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")

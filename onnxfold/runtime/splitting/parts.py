@@ -158,7 +158,7 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
                 graph.outputs[k] = output
 
 
-def name_unread(model: ir.Model) -> None:
+def name_unnamed_outputs(model: ir.Model) -> None:
     """Name the outputs without a name, as the names of a clone may collide."""
     names = Names(all_graphs(model))
     for graph in all_graphs(model):
@@ -184,11 +184,11 @@ def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
         old.name = None
         entry.graph.inputs.append(new)
     RemoveDeadCode()(entry)
-    name_unread(entry)
+    name_unnamed_outputs(entry)
     return entry
 
 
-def drop_unread(part: ir.Model, constants: Sequence[str]) -> None:
+def remove_unused_inputs(part: ir.Model, constants: Sequence[str]) -> None:
     """Remove the constant inputs without users, and record the others."""
     graph = part.graph
     inputs = {value.name: value for value in graph.inputs}

@@ -232,7 +232,7 @@ def _factor(node: ir.Node, operand: int) -> float | None:
     return 1 / number if number else None
 
 
-def bring_together(
+def merge_runtime_constants(
     model: ir.Model,
     names: list[str],
     options: Options,
@@ -298,7 +298,7 @@ class _Weighed:
         self._sizes = NominalSizes(model, chosen, nominal)
         self._constness = ConstnessAnalysis(model, chosen)
 
-    def place(self, name: str, others: Mapping[str, ir.Node]) -> _Place:
+    def place(self, name: str, others: Mapping[str, ir.Node]) -> _Contribution:
         """Return the cost of computing a value, without the nodes that the other model has, too."""
         nodes: dict[str, ir.Node] = {}
         pending = [name]
@@ -318,10 +318,10 @@ class _Weighed:
                 nbytes = self._sizes.nbytes(value) or 0
                 cost += nbytes
                 cached += nbytes if constness is Constness.RUNTIME and value.producer() else 0
-        return _Place(list(nodes), len(running), cost, cached)
+        return _Contribution(list(nodes), len(running), cost, cached)
 
 
-class _Place(NamedTuple):
+class _Contribution(NamedTuple):
     """The nodes that compute a value, by name; the number of those that run each time and their
     work, including reading constants; and the bytes of folded tensors that they read.
     """

@@ -55,7 +55,7 @@ function table(columns, rows, className) {
   return el("div", { class: "scroll" }, el("table", { class: className || "" }, el("thead", {}, head), el("tbody", {}, ...body)));
 }
 
-// A table of which the first rows are shown until somebody asks for all.
+// A table that shows its first rows, with a button for all.
 function longTable(columns, rows, most, className) {
   const made = table(columns, rows.slice(0, most), className);
   if (rows.length <= most) return made;

@@ -265,27 +265,29 @@ def external_locations(path: str) -> set[str]:
         ModelError: It cannot be read.
     """
     with about(path):
-        proto = _hollow(path)
-    return {
-        entry.value
-        for tensor in _tensor_protos(proto)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+        data = _read_skeleton(path, Placeholders())
+        tensors = _tensor_protos(parse(data)) if b"location" in data else ()
+    entries = (entry for tensor in tensors for entry in tensor.external_data)
+    return {entry.value for entry in entries if entry.key == "location"}
 
 
 def _hollow(path: str) -> onnx.ModelProto:
     """Return the model at ``path`` without the elements of its large tensors."""
-    file = _open(path)
     stand_ins = Placeholders()
-    proto = parse(_skeleton(file, stand_ins))
-    file.release()
+    proto = parse(_read_skeleton(path, stand_ins))
     for tensor in _tensor_protos(proto):
         if tensor.data_location == onnx.TensorProto.EXTERNAL or stand_ins.get(tensor.raw_data):
             tensor.ClearField("data_location")
             tensor.raw_data = b""
             tensor.dims[:] = [0]
     return proto
+
+
+def _read_skeleton(path: str, stand_ins: Placeholders) -> bytes:
+    file = _open(path)
+    data = _skeleton(file, stand_ins)
+    file.release()
+    return data
 
 
 def _open(path: str) -> MappedFile:

@@ -192,5 +192,5 @@ def relu_of_clip(x, low: Constant, high: Constant):
     clip = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
     return op.Relu(clip) >> op.Clip(x, *bounds), where(
-        clip.is_single_use, ~clip.is_position_dependent, _go_beyond_zero(low, high)
+        clip.is_single_use, ~result.is_position_dependent, _go_beyond_zero(low, high)
     )

@@ -6,13 +6,16 @@ from collections.abc import Sequence
 
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import (
+    BFLOAT16,
     FLOAT,
+    FLOAT16,
     Attribute,
     Constant,
     Matched,
     Values,
     computed,
     constant,
+    inexact_if,
     op,
     result,
     rule,
@@ -115,6 +118,9 @@ _UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED))
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")
 _PASSED = (*_UNARY, *_BINARY.op_types, "Transpose")
 """Ops that a Transpose can pass, or meet: then it pays to pass the one before."""
+_HALF = (FLOAT16, BFLOAT16)
+"""onnxruntime computes ops of these next to each other in float32, without the rounding between
+them. A Transpose between them prevents that."""
 
 
 @computed
@@ -133,12 +139,16 @@ def sizes_at_rank(c: Matched, p: Sequence[int]) -> tuple[int, ...] | None:
 def unary_of_transposed(x, p: Attribute):
     """A Transpose passes an op that computes element by element."""
     unary, transposed = op.any_of(*_UNARY), op.Transpose(x, perm=p)
-    return unary(transposed) >> op.Transpose(unary(x), perm=p), where(
-        transposed.is_single_use,
-        result.is_read_by(*_PASSED),
-        ~result.is_position_dependent,
-        # the last elements of other types are computed by other code
-        (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
+    return (
+        unary(transposed) >> op.Transpose(unary(x), perm=p),
+        where(
+            transposed.is_single_use,
+            result.is_read_by(*_PASSED),
+            ~result.is_position_dependent,
+            # the last elements of other types are computed by other code
+            (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
+        ),
+        inexact_if(x.dtype.is_in(*_HALF) | result.dtype.is_in(*_HALF)),
     )
 
 
@@ -147,8 +157,10 @@ def binary_of_transposed(x, c: Constant, p: Attribute):
     """A Transpose passes an op with a constant, which is transposed instead."""
     transposed = op.Transpose(x, perm=p)
     moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
-    return _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p), where(
-        transposed.is_single_use, result.is_read_by(*_PASSED)
+    return (
+        _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p),
+        where(transposed.is_single_use, result.is_read_by(*_PASSED)),
+        inexact_if(x.dtype.is_in(*_HALF)),
     )
 
 
@@ -156,8 +168,10 @@ def binary_of_transposed(x, c: Constant, p: Attribute):
 def binary_of_both_transposed(x, y, p: Attribute):
     """Of two operands that are transposed alike, the result is transposed."""
     one, other = op.Transpose(x, perm=p), op.Transpose(y, perm=p)
-    return _BINARY(one, other) >> op.Transpose(_BINARY(x, y), perm=p), where(
-        one.is_single_use, other.is_single_use
+    return (
+        _BINARY(one, other) >> op.Transpose(_BINARY(x, y), perm=p),
+        where(one.is_single_use, other.is_single_use),
+        inexact_if(x.dtype.is_in(*_HALF)),
     )
 
 
@@ -166,7 +180,8 @@ def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
     """Transposes on both sides of an op with a constant, which is transposed, are one."""
     moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
-    return before >> op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))
+    after = op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))
+    return before >> after, inexact_if(x.dtype.is_in(*_HALF))
 
 
 @rule(opset=10, seen_in="onnxruntime/transposes_around_quantization")

@@ -22,9 +22,11 @@ EXACT_ANYWHERE, VECTORIZED, _ORDERING = map(ops, (Trait.EXACT, Trait.VECTORIZED,
 def is_position_dependent(op_type: str, dtype: ir.DataType) -> bool:
     """Return whether onnxruntime's result for an element may depend on its position.
 
-    Its SIMD code compares the lower halves of int64 as signed numbers.
+    Its SIMD code compares the lower halves of int64 as signed numbers; Relu(-0.0) is -0.0 in its
+    SIMD code for float16, and 0.0 in other code.
     """
-    return op_type in _ORDERING and dtype == ir.DataType.INT64
+    is_ordered = op_type in _ORDERING and dtype == ir.DataType.INT64
+    return is_ordered or (op_type, dtype) == ("Relu", ir.DataType.FLOAT16)
 
 
 def in_pieces(operation: Operation) -> NumpyKernel | None:

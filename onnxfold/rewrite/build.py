@@ -181,7 +181,7 @@ class Builder:
         rule = self._match.rule
         is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
         if not is_left and op.output_count is None and all(map(self._is_constant, inputs)):
-            computed = self._compute(op_type, op.domain, inputs, attributes, opsets)
+            computed = self._compute(op_type, op, inputs, attributes, opsets)
             if computed is not None:
                 return computed
         if opsets is not self._opsets:
@@ -216,7 +216,7 @@ class Builder:
     def _compute(
         self,
         op_type: str,
-        domain: str,
+        op: Op,
         inputs: Sequence[Operand | None],
         attributes: Mapping[str, ir.Attr],
         opsets: Mapping[str, int],
@@ -229,10 +229,12 @@ class Builder:
                 return None
             operands.append(buffer)
             self._hold(buffer)
-        node = ir.Node(domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
+        node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
         node.outputs[0].name = self._stem
         computed = self._hold(self._known.result_of(node, operands, opsets))
-        if op_type in ("Add", "Sub") and computed is not None:
+        # the epsilon of a normalization may be lost
+        are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
+        if op_type in ("Add", "Sub") and computed is not None and are_stored:
             _check_sum(*operands, computed)
         return computed
 

@@ -148,7 +148,7 @@ class _Scope:
         self.infos = {info.name: info for info in infos}
         self.awaited: set[str] = set()
         self.is_late = False
-        self.lifted: dict[bytes, ir.Value] = {}
+        self.lifted: dict[object, ir.Value] = {}
         self._nodes = nodes
         self._computed: frozenset[str] | None = None
 
@@ -355,7 +355,9 @@ class _Reader:
                     reason = f"a Constant has one value, this one has {len(attributes)}"
                     raise ModelError(reason, node=label(proto))
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
-                    scope.lifted[content] = _initialized(outputs[0], attributes[0])
+                    # nodes that were read before have the value itself, not an equal one
+                    key = content if twin is None else (content, outputs[0].name)
+                    scope.lifted[key] = _initialized(outputs[0], attributes[0])
                     self.lifted += 1
                     continue
             node = ir.Node(

@@ -143,6 +143,25 @@ def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
     assert _kinds(untouched.graph.node) == _kinds(model.graph.node)
 
 
+def test_equal_constants_after_the_nodes_that_read_them(tmp_path):
+    """onnxruntime sorts the nodes of a model."""
+    model = parse(
+        """g (float[2, 3] x) => (float[3, 2] y, float[6] z) {
+            y = Reshape (x, a)
+            t = Reshape (x, b)
+            z = Reshape (t, d)
+            a = Constant <value_ints = [3, 2]> ()
+            b = Constant <value_ints = [3, 2]> ()
+            c = Constant <value_ints = [3, 2]> ()
+            d = Constant <value_ints = [6]> ()
+        }"""
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx", check=1, level=0)
+    assert report.check.equal
+    assert report.nodes_after == {"Reshape": 3}
+
+
 def test_a_custom_op_is_reported_with_its_domain(tmp_path):
     model = parse(
         """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {

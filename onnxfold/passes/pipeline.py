@@ -142,7 +142,8 @@ def first_folding(
         UsageError: the options name passes, and constant propagation is not among them; or a name
             is neither a rule nor a rule set.
     """
-    passes = ("constant-propagation",) if options.passes is None else options.passes
+    before = ("lift-constants", "deduplicate")
+    passes = (*before, "constant-propagation") if options.passes is None else options.passes
     if "constant-propagation" not in passes:
         raise UsageError("a plan is made by constant-propagation, and the passes are without it")
     if options.enable or options.disable or options.rules:
@@ -200,8 +201,7 @@ class _Level:
         """Run the passes; ``bytes_before`` is what the model took, 0 if that is not known."""
         model, options, run = self._model, self._options, self._run
         self._do("lift-constants")  # of a model that was read they are lifted already
-        if self._facts.scopes.parents:  # what branches make of equal weights is made once
-            self._do("deduplicate")
+        self._do("deduplicate")  # what is computed from equal weights is computed once
         self._fold(NEGLIGIBLE_GROWTH)
         self._settle()
         self._describe()

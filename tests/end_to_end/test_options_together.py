@@ -227,6 +227,7 @@ def run_case(case: dict[str, Any], folder: Path) -> None:
     if function is optimize_file:
         options |= case["output"]
     if case["is_external"]:
+        options.pop("max_growth", None)  # the file has other bytes than what is made of it
         source, path = onnx.load(path), folder / path.name
         onnx.save(source, path, save_as_external_data=True, size_threshold=300)
     want = function(path, path, folder, dict(options))

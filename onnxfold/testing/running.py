@@ -121,6 +121,9 @@ def find_difference(
             if after is None or 0 not in sizes.values():
                 return f"onnxruntime fails: {message_of(error)}"
             continue  # its MatMul of unsigned integers fails without elements
+        wanted, found = _flat(wanted), _flat(found)
+        if len(wanted) != len(found):
+            return "a sequence has another length"
         for one, another in zip(wanted, found, strict=True):
             if what := _difference(one, another, tolerance):
                 return f"{what} at {sizes}" if sizes else what
@@ -160,6 +163,13 @@ def _answer(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[
         return (True, find_difference(instance, after, tolerance, seeds)), []
     except NeverRuns as error:
         return (False, str(error)), []
+
+
+def _flat(results: Sequence[Any]) -> list[Array]:
+    """Return tensors and the elements of sequences."""
+    return [
+        array for result in results for array in (result if isinstance(result, list) else [result])
+    ]
 
 
 def _difference(wanted: Array, found: Array, tolerance: float) -> str:

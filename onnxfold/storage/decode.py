@@ -51,6 +51,13 @@ _NUMBERS = {
     _A.FLOATS: ("floats", ir.AttributeType.FLOATS),
 }
 _TYPES = {kind.value: kind for kind in ir.AttributeType}
+_CONSTANTS = {
+    "value": ir.AttributeType.TENSOR,
+    **{f"value_{kind.name.lower()}": kind for _, kind in _NUMBERS.values()},
+    "value_string": ir.AttributeType.STRING,
+    "value_strings": ir.AttributeType.STRINGS,
+}
+"""The attributes of Constant; a sparse value is read as a dense one."""
 _MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
 _FIRST_WITH_OPSETS = 3  # IR version
 
@@ -353,6 +360,10 @@ class _Reader:
             if is_constant:
                 if len(attributes) != 1:
                     reason = f"a Constant has one value, this one has {len(attributes)}"
+                    raise ModelError(reason, node=label(proto))
+                kind, of_type = attributes[0].name, attributes[0].type
+                if _CONSTANTS.get(kind) != of_type:
+                    reason = f"a Constant has no attribute {kind!r} of type {of_type.name}"
                     raise ModelError(reason, node=label(proto))
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
                     # nodes that were read before have the value itself, not an equal one

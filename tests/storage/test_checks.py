@@ -49,12 +49,13 @@ def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> Non
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ("y = Constant<val = 1>()", "Unrecognized attribute: val"),
+        ("y = Constant<val = 1>()", "a Constant has no attribute 'val' of type INT"),
+        ("k = Constant<value = [1]>() y = Add(k, c)", "no attribute 'value' of type INTS"),
         ("y = Cast(c)", "'to' is missing.*Cast"),
         ("k = Constant<value = float {1}>() y = Add(k, c)", "'value' is .* have field 't'"),
     ],
 )
-def test_onnx_explains_what_is_wrong_with_a_node(tmp_path, body: str, reason: str) -> None:
+def test_what_is_wrong_with_a_node_is_explained(tmp_path, body: str, reason: str) -> None:
     model = graph(body)
     if "value = float" in body:
         model.graph.node[0].attribute[0].ClearField("t")

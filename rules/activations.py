@@ -162,12 +162,14 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     """Clip of a Clip is one Clip with bounds that are clipped."""
     inner = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Clip(low, low2, high2), low2), any_of(op.Clip(high, low2, high2), high2)
-    lows, highs = (low, low2), (high, high2)
     return op.Clip(inner, optional(low2), optional(high2)) >> op.Clip(x, *bounds), where(
         inner.is_single_use,
         ~inner.is_position_dependent,
-        *(each.is_omitted | each.is_finite for each in (*lows, *highs)),
-        *(a.is_omitted | b.is_omitted | (a.number < b.number) for a in lows for b in highs),
+        *(each.is_omitted | each.is_finite for each in (low, low2, high, high2)),
+        *(
+            a.is_omitted | b.is_omitted | (a.number < b.number)
+            for a, b in ((low, high2), (low2, high), (low2, high2))
+        ),
     )
 
 
@@ -182,7 +184,7 @@ def clip_of_relu(x, low: Constant, high: Constant):
     relu = op.Relu(x)
     bound = op.Clip(constant(0, like=x), low, high)
     return op.Clip(relu, optional(low), optional(high)) >> op.Clip(x, bound, high), where(
-        relu.is_single_use, ~relu.is_position_dependent, _go_beyond_zero(low, high)
+        relu.is_single_use, _go_beyond_zero(low, high)
     )
 
 
@@ -192,5 +194,5 @@ def relu_of_clip(x, low: Constant, high: Constant):
     clip = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
     return op.Relu(clip) >> op.Clip(x, *bounds), where(
-        clip.is_single_use, ~clip.is_position_dependent, _go_beyond_zero(low, high)
+        clip.is_single_use, _go_beyond_zero(low, high)
     )

@@ -134,7 +134,6 @@ def unary_of_transposed(x, p: Attribute):
     """A Transpose passes an op that computes element by element."""
     unary, transposed = op.any_of(*_UNARY), op.Transpose(x, perm=p)
     return unary(transposed) >> op.Transpose(unary(x), perm=p), where(
-        transposed.is_single_use,
         result.is_read_by(*_PASSED),
         ~result.is_position_dependent,
         # the last elements of other types are computed by other code
@@ -148,7 +147,7 @@ def binary_of_transposed(x, c: Constant, p: Attribute):
     transposed = op.Transpose(x, perm=p)
     moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     return _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p), where(
-        transposed.is_single_use, result.is_read_by(*_PASSED)
+        result.is_read_by(*_PASSED)
     )
 
 

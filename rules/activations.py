@@ -162,12 +162,14 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     """Clip of a Clip is one Clip with bounds that are clipped."""
     inner = op.Clip(x, optional(low), optional(high))
     bounds = any_of(op.Clip(low, low2, high2), low2), any_of(op.Clip(high, low2, high2), high2)
-    lows, highs = (low, low2), (high, high2)
     return op.Clip(inner, optional(low2), optional(high2)) >> op.Clip(x, *bounds), where(
         inner.is_single_use,
         ~inner.is_position_dependent,
-        *(each.is_omitted | each.is_finite for each in (*lows, *highs)),
-        *(a.is_omitted | b.is_omitted | (a.number < b.number) for a in lows for b in highs),
+        *(each.is_omitted | each.is_finite for each in (low, low2, high, high2)),
+        *(
+            a.is_omitted | b.is_omitted | (a.number < b.number)
+            for a, b in ((low, high2), (low2, high), (low2, high2))
+        ),
     )
 
 

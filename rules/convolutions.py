@@ -258,8 +258,6 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
         c.has_one_element,
         heads.same_shape(result),
-        *(value.is_single_use for value in dict.fromkeys((heads, reshaped, biased, product))),
-        w.rank == 2,
-        b.rank == 1,
+        product.is_single_use,
         affordable(w.size + b.size, w, b, c),
     )

@@ -87,14 +87,11 @@ def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
     flat = op.Gemm(_as_matrix(x, y), y, op.Reshape(z, constant([-1])))
     return op.Reshape(biased, c, allowzero=anything) >> op.Reshape(flat, shape), where(
         x.dtype.is_in(FLOAT, DOUBLE),
-        x.rank > 2,
         y.rank == 2,
         y.shape[0] > 0,
         # one number per column, or one for all
-        z.rank <= product.rank,
-        z.shape[:-1].product == 1,
+        z.is_per_channel(product, product.rank - 1),
         product.is_single_use,
-        biased.is_single_use,
     )
 
 
@@ -111,7 +108,6 @@ def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant
     shape = constant(result.sizes_for_reshape((-1, result.shape[-1])))
     return op.Add(second, bias) >> op.Reshape(gemm, shape), where(
         x.dtype.is_in(FLOAT, DOUBLE),
-        x.rank > 2,
         y.rank == 2,
         weight.rank == 2,
         y.shape[0] > 0,
@@ -119,7 +115,7 @@ def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant
         bias.rank <= 1,
         z.broadcasts_to(product),
         bias.broadcasts_to(second),
-        *(inner.is_single_use for inner in (product, biased, hidden, second)),
+        product.is_single_use,
     )
 
 
@@ -132,10 +128,7 @@ def gemm_scaled(x, y, c: Constant, s: Attribute):
     gemm = op("Gemm")
     product = gemm(x, y, alpha=s)
     return op.Mul(product, c) >> gemm(x, y, alpha=s * c.number), where(
-        x.dtype.is_in(FLOAT, DOUBLE),
-        c.has_one_element,
-        product.same_shape(result),
-        product.is_single_use,
+        x.dtype.is_in(FLOAT, DOUBLE), product.same_shape(result), product.is_single_use
     )
 
 
@@ -143,5 +136,5 @@ def gemm_scaled(x, y, c: Constant, s: Attribute):
 def matmul_of_transposed(x, y):
     """MatMul(x, Transpose(y)) of matrices is Gemm(x, y) with transB."""
     return op.MatMul(x, op.Transpose(y, perm=(1, 0))) >> op.Gemm(x, y, transA=0, transB=1), where(
-        x.dtype.is_in(FLOAT, DOUBLE), x.rank == 2, y.rank == 2, ~y.is_constant
+        x.dtype.is_in(FLOAT, DOUBLE), x.rank == 2, ~y.is_constant
     )

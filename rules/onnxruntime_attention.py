@@ -81,6 +81,7 @@ def attention(
         op.Slice(op.Shape(v), constant([2]), constant([3])),
         axis=0,
     )
+    scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
     fused = _ms.MultiHeadAttention(
         query,
         any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
@@ -89,26 +90,27 @@ def attention(
         None,
         op.Expand(added, as_large),
         num_heads=q.shape[1],
-        scale=alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1),
+        scale=scale,
     )
     guarded_too = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
     after = op.Reshape(guarded_too, constant((0, 0, q.shape[1], q.shape[3])))
     return op.Transpose(op.MatMul(guarded, v), perm=_TURN) >> after, where(
         q.dtype == FLOAT,
         # operands have the same batch, heads and head size: only the mask is broadcast
-        q.rank == 4,
-        v.rank == 4,
         weights.axes == (3,),
-        q.sizes_of((1, 3)).smallest > 0,
-        v.shape == (*q.shape[:2], v.shape[2], q.shape[3]),
         # the last axis is that of the values, or the product with them fails
         weights.shape[:-1] == q.shape[:-1],
+        q.sizes_of((1, 3)).smallest > 0,
+        v.rank == 4,
+        v.shape == (*q.shape[:2], v.shape[2], q.shape[3]),
         k.is_omitted | (k.shape == v.shape),
         kt.is_omitted | (kt.shape == (*q.shape[:2], q.shape[3], v.shape[2])),
         # replacing a score by this value has the same effect as adding it
         low.is_omitted | (low.number <= -1e30),
-        zero.is_omitted | (zero.rank <= 1),
-        *(c.is_omitted | ((c.rank <= 4) & (c.number != 0)) for c in (factor, divisor)),
+        zero.is_omitted | zero.shape.is_in((), (1,)),
+        divisor.number.or_else(1) != 0,
+        # as a scale, 0 is the usual one
+        scale != 0,
     )
 
 
@@ -136,18 +138,15 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
         # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
         x.rank == 4,
         y.rank == 4,
-        left.rank == 3,
-        right.rank == 3,
         x.shape[:2] == y.shape[:2],
         left.shape[1:] == x.shape[2:],
         right.shape[1:] == y.shape[2:],
         # the result is their product with separate batch and heads
         result.shape[:-1] == x.shape[:3],
-        result.shape[-1] == y.shape[-1 - product.attribute("transB", 0)],
         product.is_single_use,
         *(
             product.attribute(name, 0) == 0
-            for name in ("transA", "transBatchA", "transBatchB")
+            for name in ("transBatchA", "transBatchB")
             if multiply.domain
         ),
         bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),

@@ -56,7 +56,6 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
     return fused(*first, before, *rest, scale=alpha) >> fused(
         *first, after, *rest, scale=alpha * factor.number
     ), where(
-        factor.has_one_element,
         x.same_shape(scaled),
         scaled.is_single_use,
         alpha * factor.number != 0,
@@ -75,7 +74,9 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
     of_all = fused(x, keys, values, None, None, optional(mask))
     of_past = fused(x, _flat(k), _flat(v), None, None, mask, past_k, past_v)
     return outputs(of_all, keys, values) >> outputs(of_past[0], of_past[1], of_past[2]), where(
-        axis.is_in(2, -2), axis_too.is_in(2, -2), k.rank == 4, past_k.shape == past_v.shape
+        # both have the same axis, as keys and values have the same shape
+        axis.is_in(2, -2),
+        past_k.shape == past_v.shape,
     )
 
 
@@ -116,7 +117,6 @@ def packed_attention(
             weight.is_single_use,
             product.is_omitted | product.is_single_use,
             gemm.is_omitted | gemm.is_single_use,
-            size.is_omitted | size.is_constant | size.is_single_use,
         ]
     before = _ms.MultiHeadAttention(
         *projections, None, None, optional(mask), num_heads=heads, scale=scale
@@ -134,7 +134,6 @@ def packed_attention(
         # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,
-        wq.shape[1] % heads == 0,
         (bq.is_omitted & bk.is_omitted & bv.is_omitted)
         | ((bq.shape == wq.shape[1:]) & (bk.shape == bq.shape) & (bv.shape == bq.shape)),
         *conditions,
@@ -190,14 +189,9 @@ def attention_of_groups(
     for known, repeated, joined in ((k, keys, all_keys), (v, values, all_values)):
         # [batch, heads before, length, size], each head repeated consecutively
         conditions += [
-            known.rank == 4,
-            repeated.rank == 5,
-            known.sizes_of((1, 3)).smallest > 0,
-            repeated.shape[2] > 0,
-            known.shape[1] * repeated.shape[2] == heads,
-            repeated.shape == (*known.shape[:2], repeated.shape[2], *known.shape[2:]),
+            repeated.shape == (*known.shape[:2], keys.shape[2], *known.shape[2:]),
             joined.shape == (known.shape[0], heads, *known.shape[2:]),
         ]
     return before >> op.Reshape(in_order, constant((0, 0, heads * k.shape[3]))), where(
-        *conditions, mask.is_omitted | ((mask.rank == 4) & (mask.shape[1] == 1))
+        k.rank == 4, *conditions, mask.is_omitted | ((mask.rank == 4) & (mask.shape[1] == 1))
     )

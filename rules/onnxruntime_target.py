@@ -53,7 +53,7 @@ def quick_gelu(x, k: Constant):
     """x * sigmoid(k * x) is QuickGelu(x) with alpha k, and x * sigmoid(x) with alpha 1."""
     after = _ms.QuickGelu(x, alpha=k.number.or_else(1.0))
     return op.Mul(x, op.Sigmoid(any_of(op.Mul(x, k), x))) >> after, where(
-        x.dtype == FLOAT, k.is_omitted | (k.has_one_element & x.same_shape(result))
+        x.dtype == FLOAT, k.is_omitted | x.same_shape(result)
     )
 
 
@@ -94,8 +94,7 @@ def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
     after = _ms.FusedMatMul(x, y, **_plain | {"transA" if of_first else "transB": 1})
     return before >> after, where(
         x.dtype == FLOAT,
-        x.rank == y.rank,
-        p == x.last_two_swapped,
+        p == (y if of_first else x).last_two_swapped,
         ~(x if of_first else y).is_constant,
     )
 
@@ -105,7 +104,7 @@ def fused_matmul_of_transposed_too(x, y, p: Attribute):
     """FusedMatMul whose second operand has its last two axes swapped gets transB."""
     fused = _ms("FusedMatMul")
     return fused(x, op.Transpose(y, perm=p), transB=0) >> fused(x, y, transB=1), where(
-        x.dtype == FLOAT, x.rank == y.rank, p == x.last_two_swapped, ~y.is_constant
+        p == x.last_two_swapped, ~y.is_constant
     )
 
 
@@ -125,7 +124,7 @@ def fused_matmul_scaled(x, y, c: Constant, d: Constant):
     product = op.MatMul(x, y)
     before, factor = _scaled(product, c, d)
     return before >> _ms.FusedMatMul(x, y, **_plain | {"alpha": factor}), where(
-        x.dtype == FLOAT, _is_scaled(product, d), x.rank > 1, y.rank > 1
+        x.dtype == FLOAT, _is_scaled(product, d)
     )
 
 
@@ -154,8 +153,6 @@ def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
         x.same_shape(scaled),
         scaled.is_single_use,
         d.is_omitted | (d.number != 0),
-        x.rank > 1,
-        y.rank > 1,
     )
 
 
@@ -165,7 +162,7 @@ def fused_matmul_scaled_again(x, y, c: Constant, s: Attribute):
     either = _ms.either_way("FusedMatMul")
     scaled = op.Mul(x, c)
     return either(scaled, y, alpha=s) >> either(x, y, alpha=s * c.number), where(
-        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use, x.rank > 1, y.rank > 1
+        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use
     )
 
 
@@ -176,13 +173,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     biased = op.Add(product, z)
     after = op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
     return op.Mul(biased, c) >> after, where(
-        x.dtype == FLOAT,
-        product.same_shape(result),
-        product.is_single_use,
-        x.rank > 1,
-        y.rank > 1,
-        biased.is_single_use,
-        ~z.same_shape(result),
+        x.dtype == FLOAT, product.is_single_use, ~z.same_shape(result)
     )
 
 

@@ -87,24 +87,20 @@ def rotary(
     lower = op.Slice(x, start, whole, first_axis, optional(1))
     turned = op.Concat(op.Neg(upper), lower, axis=b)
     cosines, sines = found
-    plain, across = op.Mul(x, cosines), op.Mul(turned, sines)
     after = _ms.RotaryEmbedding(x, _positions(angles, has_batch), *tables)
     # angles depend on the position, not on the head
     shape = (x.shape[0] if has_batch else 1, 1, x.shape[2], x.shape[3])
-    return op.Add(plain, across) >> after, where(
+    return op.Add(op.Mul(x, cosines), op.Mul(turned, sines)) >> after, where(
         x.dtype == FLOAT,
         x.rank == 4,
-        x.sizes_of((3,))[0] % 2 == 0,
-        # the slices are the halves of the last axis
+        # the slices are the halves of the last axis: together they have its size
         start.number == 0,
-        half.number == whole.number,
         2 * half.number == x.shape[3],
         end.number >= x.shape[3],
-        *(axis.is_in(-1, 3) for axis in (last.number, first_axis.number, b)),
+        b.is_in(-1, 3),
+        turned.same_shape(x),
         (a == -1) | (a == angles.rank - 1),
         *(scale.is_omitted | scale.shape.is_in((), (1,)) for scale in (factor, other)),
-        plain.same_shape(x),
-        across.same_shape(x),
         cosines.shape == shape,
         sines.shape == shape,
     )
@@ -184,12 +180,9 @@ def interleaved_rotary(
     return op.Add(op.Mul(x, all_cosines), op.Mul(turned, all_sines)) >> after, where(
         x.dtype == FLOAT,
         x.rank == 4,
-        x.sizes_of((2, 3))[1] % 2 == 0,
         # every other element of the last axis, from the first one and from the second
         first.number == 0,
         second.number == 1,
-        *(each.number.is_in(-1, 3) for each in (last, other_last)),
-        *(each.number >= x.shape[3] for each in (end, other_end)),
         # the pairs are on a separate last axis, and then in their places again
         axis.is_in(-1, 4),
         pairs.shape == (*x.shape[:3], x.shape[3] // 2, 2),

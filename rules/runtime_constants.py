@@ -36,8 +36,6 @@ def product_of_products(x, a, b):
         a.is_runtime_constant,
         b.is_fixed,
         a.rank == 2,
-        b.rank == 2,
-        product.is_single_use,
     )
 
 
@@ -48,9 +46,7 @@ def _is_factor(x: Value, a: Value, c: Value, product: Value) -> Any:
         a.is_runtime_constant,
         c.is_fixed,
         c.has_one_element,
-        a.rank >= 2,
         product.same_shape(result),
-        product.is_single_use,
     )
 
 
@@ -58,7 +54,8 @@ def _is_factor(x: Value, a: Value, c: Value, product: Value) -> Any:
 def factor_of_product(x, a, c):
     """(x @ a) * c is x @ (a * c)."""
     product = op.MatMul(x, a)
-    return op.Mul(product, c) >> op.MatMul(x, op.Mul(a, c)), _is_factor(x, a, c, product)
+    is_factor = _is_factor(x, a, c, product)
+    return op.Mul(product, c) >> op.MatMul(x, op.Mul(a, c)), is_factor, where(a.rank >= 2)
 
 
 @rule(inexact=True, seen_in="torch/lora_half")
@@ -80,7 +77,6 @@ def _are_alike(x: Value, a: Value, w: Value, product: Value, other: Value) -> An
         a.is_fixed,
         w.is_fixed,
         a.is_runtime_constant | w.is_runtime_constant,
-        a.dtype == w.dtype,
         a.same_shape(w),
         product.is_single_use,
         other.is_single_use,
@@ -94,7 +90,7 @@ def sum_of_products(x, a, w, bias):
     biased, merged = any_of(op.Add(other, bias), other), op.MatMul(x, op.Add(w, a))
     after = any_of(op.Add(merged, bias), merged)
     alike = _are_alike(x, a, w, product, other)
-    return op.Add(biased, product) >> after, alike, where(biased.is_single_use)
+    return op.Add(biased, product) >> after, alike
 
 
 # -------------------------------------------------------------------- Gemm
@@ -122,8 +118,6 @@ def gemm_and_product(x, a, w, *rest):
         a.is_runtime_constant,
         w.is_fixed,
         a.rank == 2,
-        product.is_single_use,
-        gemm.is_single_use,
     )
 
 
@@ -138,14 +132,11 @@ def flat_gemm_and_product(x, a, w, shape, whole, *rest):
         ~x.is_fixed,
         a.is_runtime_constant,
         w.is_fixed,
-        a.rank == 2,
+        a.same_shape(w),
         product.is_single_use,
         gemm.is_single_use,
         # all axes except the last are joined in between
-        flat.rank == 2,
-        flat.shape[1] == x.shape[-1],
         reshaped.shape[:-1] == x.shape[:-1],
-        reshaped.is_single_use,
     )
 
 
@@ -166,11 +157,9 @@ def conv_of_conv(x, a, b):
         ~x.is_fixed,
         a.is_runtime_constant,
         b.is_fixed,
-        product.is_single_use,
         # the second mixes the channels of each position only
         b.shape[2:].product == 1,
         second.attribute("group") == 1,
-        second.attribute("auto_pad") == "NOTSET",
         second.is_unpadded,
         second.attribute("strides", (1,)).product == 1,
     )

@@ -144,7 +144,6 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
     return (
         unary(transposed, *ys) >> op.Transpose(unary(x, *ys), perm=p),
         where(
-            transposed.is_single_use,
             result.is_read_by(*_PASSED),
             ~result.is_position_dependent,
             # the last elements of other types are computed by other code
@@ -161,7 +160,7 @@ def binary_of_transposed(x, c: Constant, p: Attribute):
     moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     return (
         _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p),
-        where(transposed.is_single_use, result.is_read_by(*_PASSED)),
+        where(result.is_read_by(*_PASSED)),
         inexact_if(x.dtype.is_in(*_HALF)),
     )
 

@@ -180,4 +180,4 @@ def _cost(model: ir.Model) -> tuple[int, int, int]:
 def _nodes_with(rule: Rule, other: Rule, model: onnx.ModelProto) -> int:
     """Return the nodes that all rules leave of a model, with another rule in the place of one."""
     every = [each for found in builtin_rule_sets() for each in found if each is not rule]
-    return len(nodes_left(rewrite([other, *every], model).model))
+    return len(nodes_left(rewrite([other, *every], model, levels=(2,)).model))

@@ -84,9 +84,11 @@ def nodes_left(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph if not all(map(known.is_constant, node.outputs))]
 
 
-def rewrite(rules: Sequence[Rule], model: onnx.ModelProto) -> Rewritten:
-    """Apply rules of one target to a model, at level 2 if none applies at level 1."""
-    for level in (1, 2):
+def rewrite(
+    rules: Sequence[Rule], model: onnx.ModelProto, levels: Sequence[int] = (1, 2)
+) -> Rewritten:
+    """Apply rules of one target to a model, at the first of these levels at which one applies."""
+    for level in levels:
         rewritten = ir.from_proto(model)
         options = Options(level=level, target=cast(Any, rules[0].target))
         simplify = Simplify([RuleSet("tested", tuple(rules))], options=options)

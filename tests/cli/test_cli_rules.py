@@ -1,0 +1,66 @@
+"""`onnxfold rules check FILE` certifies the rules of a file by the table beside it."""
+
+import pytest
+
+RULES = '''from onnxfold.rewrite import Constant, op, rule, where
+
+
+@rule
+def max_of_relu(x, c: Constant):
+    """Relu is redundant before Max with a positive number."""
+    return op.Max(op.Relu(x), c) >> op.Max(x, c), where({})
+'''
+TABLE = """max_of_relu
+  (float[N,3] x) <float c = {1}> t = Relu(x) y = Max(t, c)
+    -> Max
+"""
+
+
+@pytest.fixture
+def check(run, tmp_path):
+    """Check the rule with these conditions."""
+
+    def check_(conditions, table=TABLE):
+        path = tmp_path / "own.py"
+        path.write_text(RULES.format(conditions), encoding="utf-8")
+        if table:
+            path.with_suffix(".txt").write_text(table, encoding="utf-8")
+        return run("rules", "check", path)
+
+    return check_
+
+
+def test_a_right_rule(check):
+    result = check("c.number > 0")
+    assert result.code == 0
+    applies, need = result.out.splitlines()
+    assert applies == "max_of_relu (own.py:4): applies to 1 models and not to 0"
+    assert need.startswith("  needs c.number > 0: without it, 1 of 3 elements differ at {'N': 1} (")
+
+
+def test_a_wrong_rule(check):
+    result = check("c.number >= 0")
+    assert result.code == 1
+    assert "max_of_relu: 1 of 3 elements differ" in result.out
+    assert "float c = {-0.0}" in result.out
+    assert "needs" not in result.out
+
+
+def test_a_rule_whose_row_does_not_match(check):
+    result = check("c.number > 0", TABLE + "  + float c = {-1}\n")
+    assert result.code == 1
+    assert "own.txt:4: max_of_relu: applied 0 times, not 1" in result.out
+
+
+def test_a_condition_that_is_not_needed(check):
+    result = check("c.number > 0, ~x.is_constant")
+    assert result.code == 1
+    assert "  needs c.number > 0: without it, " in result.out
+    assert result.out.count("FAULT") == 1
+    assert "  FAULT ~x.is_constant: no model shows that it is needed; add one, or " in result.out
+
+
+def test_a_file_without_a_table(check):
+    result = check("c.number > 0", "")
+    assert result.code == 2
+    assert result.err.endswith("own.txt: there is no table of models for the rules\n")

@@ -1,0 +1,37 @@
+"""`onnxfold.testing.certify` searches for a model that shows the need of each condition."""
+
+import pytest
+
+from onnxfold.rewrite import Constant, op, rule, where
+from onnxfold.testing import certify
+
+RELU = "(float[N,3] x) <float c = {1}> t = Relu(x) y = Max(t, c)"
+TRANSPOSE = "(float[2,3] x) <float c = {1}> t = Transpose<perm=[1,0]>(x) y = Add(t, c)"
+
+
+@rule
+def max_of_relu(x, c: Constant):
+    """A constant x would make the result constant: the second condition is always true."""
+    return op.Max(op.Relu(x), c) >> op.Max(x, c), where(c.number > 0, ~x.is_constant)
+
+
+@rule
+def add_to_transposed(x, c: Constant):
+    """A constant of three axes would give the result as many."""
+    before, after = op.Add(op.Transpose(x, perm=(1, 0)), c), op.Add(x, c)
+    return before >> op.Transpose(after, perm=(1, 0)), where(c.has_one_element, c.rank <= 2)
+
+
+def test_a_condition_that_no_model_needs():
+    message = "~x.is_constant: no model shows that it is needed; add one, or leave it out"
+    with pytest.raises(AssertionError, match=message) as error:
+        certify(max_of_relu, RELU)
+    assert "needs c.number > 0: without it, 1 of 3 elements differ" in str(error.value)
+
+
+def test_without_a_search():
+    certify(max_of_relu, RELU, thorough=False)
+
+
+def test_a_refused_model_shows_the_need():
+    certify(add_to_transposed, TRANSPOSE, refused=[f"{TRANSPOSE}; float[1,1,1] c = {{1}}"])

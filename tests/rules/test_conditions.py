@@ -1,0 +1,124 @@
+"""A rule needs each of its conditions (`onnxfold.testing.needed_conditions`).
+
+For each condition there is a model in which that condition alone is false, and in which something
+goes wrong without it: a row of the table with `-`, or a change of one of the others.
+`pytest -m slow tests/rules/test_conditions.py` searches for all rules, in a few minutes.
+"""
+
+from fnmatch import fnmatch
+
+import pytest
+from test_tables import EXAMPLES, RULES
+
+from onnxfold.testing.needed_conditions import find_needs
+
+# Conditions that no model shows to be needed: the rules, how the conditions begin, and why.
+EXCEPTIONS = [
+    (
+        ("m*_of_m*", "constants_of_extreme", "clip_of_clip", "*repeated_constant", "unary_of_*"),
+        ("~result.is_position_dependent", "~inner.is_position_dependent"),
+        "onnxruntime compares int64 wrongly on some processors",
+    ),
+    (
+        ("unary_of_transposed",),
+        ("(x.dtype == FLOAT) | ~result.is_made_by(",),
+        "SSE2 leaves at most one double, the last one, which a Transpose does not move",
+    ),
+    (
+        ("clip_of_relu",),
+        ("low.is_omitted | low.is_finite",),
+        "which NaN wins depends on the processor",
+    ),
+    (
+        ("unsqueeze_of_reduced",),
+        ("x.has_elements | ",),
+        "onnxruntime 1.32 does not ignore axes of tensors without elements; older versions do",
+    ),
+    (
+        ("gemm_add", "gemm_scaled"),
+        ("x.dtype.is_in(FLOAT, DOUBLE)",),
+        "onnxruntime on x86-64 rounds a Gemm of float16 like two ops; it has none of integers",
+    ),
+    (
+        ("mean_of_image", "expected_value", "conv_activation_*"),
+        ("x.dtype == FLOAT",),
+        "onnxruntime has no kernel of Conv for other dtypes, and casts float16",
+    ),
+    (
+        ("fused_matmul_scaled_again",),
+        ("x.dtype == FLOAT",),
+        "onnxruntime has no kernel of FusedMatMul for double on a CPU",
+    ),
+    (
+        ("product_scaled", "fused_matmul_*scaled*", "attention"),
+        ("(result.op_type == 'Mul') | ~c.has_zeros", "d.is_omitted", "divisor.number"),
+        "the tests of inexact rules do not compare infinities and NaN",
+    ),
+    (
+        ("split_of_sequence",),
+        ("-sizes_of_parts(", "i.number < sizes_of_parts("),
+        "a model that reads a part outside of a sequence never runs",
+    ),
+    (
+        ("convolution_of_scaled", "convolution_of_scaled_channels"),
+        ("~is_half_of_gelu(", "~c.has_one_element"),
+        "only time shows that onnxruntime fuses a whole Gelu",
+    ),
+    (
+        ("mean_of_image", "*ary_of_transposed", "sum_before_layer_normalization"),
+        ("result.is_read_by(",),
+        "only time shows what onnxruntime makes of the ops around",
+    ),
+    (
+        ("sum_before_layer_normalization",),
+        ("x.dtype == FLOAT", "x.shape == y.shape", "x.rank.is_in(2, 3)"),
+        "only time shows where onnxruntime would fuse the sum",
+    ),
+    (
+        ("scale_plus_one", "fused_matmul_scaled_with_bias"),
+        ("s.extent(-1) == 1", "x.extent(-1) != 1", "~z.same_shape(result)"),
+        "only time shows whether an op has a smaller operand",
+    ),
+    (
+        ("product_in_another_type", "sum_of_*", "gemm_*", "flat_gemm_and_product"),
+        ("a.is_", "w.is_fixed", "~x.is_fixed", "product.is_single", "gemm.is_", "other.is_single"),
+        "what an op on runtime constants saves shows over many runs",
+    ),
+]
+FAST = ("matmul_add", "cast_of_cast", "size_of_transposed", "attention_scale_1", "part_of_sequence")
+
+
+def is_exception(rule, condition):
+    return any(
+        any(fnmatch(rule.name, name) for name in names) and condition.startswith(starts)
+        for names, starts, _ in EXCEPTIONS
+    )
+
+
+def assert_needs_conditions(rule):
+    needs = find_needs(rule, *EXAMPLES[rule])
+    unseen = [need.condition for need in needs if not need.place]
+    assert not [each for each in unseen if not is_exception(rule, each)], rule.label
+
+
+@pytest.mark.parametrize("rule", [r for r in RULES if r.name in FAST], ids=lambda rule: rule.name)
+def test_a_few_rules_need_their_conditions(rule):
+    assert_needs_conditions(rule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [r for r in RULES if r.conditions], ids=lambda rule: rule.name)
+def test_every_rule_needs_its_conditions(rule):
+    assert_needs_conditions(rule)
+
+
+def test_every_exception_is_a_condition():
+    conditions = [(rule, text) for rule in RULES for text in rule.texts[2]]
+    for names, starts, _ in EXCEPTIONS:
+        for name in names:
+            assert any(fnmatch(r.name, name) and t.startswith(starts) for r, t in conditions), name
+        for start in starts:
+            assert any(
+                t.startswith(start) and any(fnmatch(r.name, n) for n in names)
+                for r, t in conditions
+            ), start

@@ -17,6 +17,7 @@ from onnxfold.rewrite.patterns import (
     MadeConstant,
     Omitted,
     Op,
+    OpVariable,
     OutputOf,
     Rest,
     RootResult,
@@ -93,8 +94,9 @@ def _bound_by(pattern: Expression) -> set[object]:
     bound: set[object] = {pattern}
     if isinstance(pattern, AnyOf):
         choices = [_bound_by(choice) for choice in pattern.operands]
-        # a variable is omitted where the choice is one without it; an op is not there
-        variables = {v for v in set.union(*choices) if isinstance(v, (Variable, Attribute))}
+        # a variable is omitted where the choice is one without it; a matched op is not there
+        kinds = (Variable, Attribute, OpVariable)
+        variables = {v for v in set.union(*choices) if isinstance(v, kinds)}
         return set.intersection(*choices) | variables | bound
     if isinstance(pattern, Op):
         bound |= {pattern.variable, *attribute_variables(pattern)}

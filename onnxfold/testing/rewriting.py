@@ -11,7 +11,7 @@ from onnx import helper
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.onnxruntime_sessions import message_of
-from onnxfold.options import Options
+from onnxfold.options import Level, Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet
 from onnxfold.rewrite.driver import RewriteReport
@@ -85,7 +85,7 @@ def nodes_left(model: ir.Model) -> list[ir.Node]:
 
 
 def rewrite(
-    rules: Sequence[Rule], model: onnx.ModelProto, levels: Sequence[int] = (1, 2)
+    rules: Sequence[Rule], model: onnx.ModelProto, levels: Sequence[Level] = (1, 2)
 ) -> Rewritten:
     """Apply rules of one target to a model, at the first of these levels at which one applies."""
     for level in levels:

@@ -23,6 +23,7 @@ from onnxfold.bench.measuring import (
     op_times,
     opening,
     optimized_ops,
+    quartiles,
     spread,
 )
 from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
@@ -34,6 +35,7 @@ from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import MissingFileError, UsageError, about
 from onnxfold.onnxruntime_sessions import (
+    CPU,
     array_of,
     available_providers,
     message_of,
@@ -83,9 +85,11 @@ class ModelBench:
         ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`); of a bundle,
             those of entry.
         opening: What creating a session takes.
-        runs: Seconds of a run, by the number of threads (0: all).
+        runs: Wall time of a run in seconds, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
-        speedup: By threads: how many times as fast as the first model, median of neighbouring runs.
+        speedup: By threads: how many times as fast as the first model, median of neighbouring runs;
+            by CPU time where one thread runs on the CPU provider, else by wall time.
+        quartiles: By threads: the first and third quartile of the speedups of neighbouring runs.
         max_difference: Largest absolute difference between its outputs and the first model's;
             infinity where they cannot be compared.
         profile: Where the time of a run goes, with the first number of threads.
@@ -100,10 +104,16 @@ class ModelBench:
     runs: dict[int, Spread]
     cpu: dict[int, Spread]
     speedup: dict[int, float]
+    quartiles: dict[int, tuple[float, float]]
     max_difference: float
     profile: list[OpTime]
     within: bool | None = None
     folding: FoldBench | None = None
+
+    def is_told_apart(self, threads: int) -> bool:
+        """Return whether the quartiles of the speedup are on one side of 1, in two or more runs."""
+        low, high = self.quartiles[threads]
+        return low < high and not low <= 1 <= high
 
     @property
     def nodes(self) -> int:
@@ -131,6 +141,10 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     sizes: dict[str, int]
     rounds: int
     providers: list[str]
+
+    def uses_cpu_time(self, threads: int) -> bool:
+        """Return whether speeds with a number of threads follow from CPU time, not wall time."""
+        return _uses_cpu_time(threads, self.providers)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; an infinite difference is given as a string."""
@@ -211,16 +225,20 @@ def bench_models(
             for name, want in outputs[0].items()
             for result in compare_values(want, outputs[k].get(name), tolerance)
         ]
-        pairs = {n: list(zip(took[n][0], took[n][k], strict=True)) for n in took}
-        saved = statistics.median(a.wall - b.wall for a, b in pairs[threads[0]])
+        kinds = {n: "cpu" if _uses_cpu_time(n, chosen) else "wall" for n in took}
+        seconds = {n: [[getattr(t, kinds[n]) for t in took[n][j]] for j in (0, k)] for n in took}
+        pairs = {n: list(zip(*both, strict=True)) for n, both in seconds.items()}
+        speedups = {n: [a / b for a, b in pairs[n]] for n in pairs}
+        saved = statistics.median(a - b for a, b in pairs[threads[0]])
         found.append(
             ModelBench(
                 model=each.name,
                 ops=optimized_ops(each, chosen),
                 opening=openings[k],
-                runs={n: spread(b.wall for _, b in pairs[n]) for n in pairs},
-                cpu={n: spread(b.cpu for _, b in pairs[n]) for n in pairs},
-                speedup={n: statistics.median(a.wall / b.wall for a, b in pairs[n]) for n in pairs},
+                runs={n: spread(each.wall for each in took[n][k]) for n in took},
+                cpu={n: spread(each.cpu for each in took[n][k]) for n in took},
+                speedup={n: statistics.median(speedups[n]) for n in took},
+                quartiles={n: quartiles(speedups[n]) for n in took},
                 max_difference=max((r.error for r in results), default=0.0),
                 profile=_profile(each, chosen, threads[0], fed, rounds),
                 within=all(result.within for result in results) if is_judged else None,
@@ -228,6 +246,10 @@ def bench_models(
             )
         )
     return Benchmark(found, sizes, rounds, chosen)
+
+
+def _uses_cpu_time(threads: int, providers: Sequence[str]) -> bool:
+    return threads == 1 and tuple(providers) == CPU
 
 
 def _benched(

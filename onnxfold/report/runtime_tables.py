@@ -132,8 +132,11 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         if each.folding is not None:
             yield from _folding(name, each.folding)
     sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
-    yield f"{result.rounds} runs of each in turns on {', '.join(result.providers)}{sizes}"
+    yield f"{result.rounds} interleaved runs of each on {', '.join(result.providers)}{sizes}"
+    yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
     yield "session: CPU time and wall time of creating one in a new process, and memory it takes"
+    yield "speed: median of pairs of runs, by CPU time with 1 thread on CPUs, else by wall time"
+    yield "spread: quartiles of the speed; not told apart: 1x lies between them"
 
 
 def _figures(result: Benchmark, names: Sequence[str]) -> Table:
@@ -141,16 +144,21 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
     columns = ["model", ">nodes", ">fused", ">session CPU", ">wall", ">memory"]
     for count in threads:
         which = count_text(count, "thread") if count else "all threads"
-        columns += [f">{which}", ">least", ">CPU", ">speed"]
+        is_cpu = result.uses_cpu_time(count)
+        columns += [f">{which}{' CPU' if is_cpu else ''}", ">speed", ">spread"]
     rows = []
-    for name, each in zip(names, result.models, strict=True):
+    for k, (name, each) in enumerate(zip(names, result.models, strict=True)):
         took = each.opening
         row = [name, str(each.nodes), str(sum(each.fused.values()))]
         row += [time_text(took.cpu_seconds.median), time_text(took.wall_seconds.median)]
         row.append(bytes_text(took.peak_bytes))
         for count in threads:
-            row += [time_text(each.runs[count].median), time_text(each.runs[count].least)]
-            row += [time_text(each.cpu[count].median), f"{each.speedup[count]:.2f}x"]
+            times = each.cpu if result.uses_cpu_time(count) else each.runs
+            low, high = each.quartiles[count]
+            spread = f"{low:.2f}-{high:.2f}x" if k else ""
+            is_shown = k == 0 or each.is_told_apart(count)
+            speed = f"{each.speedup[count]:.2f}x" if is_shown else "not told apart"
+            row += [time_text(times[count].median), speed, spread]
         verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
         rows.append((*row, f"{each.max_difference:.2g}{verdict}"))
     return Table((*columns, ">difference"), rows)

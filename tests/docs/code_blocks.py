@@ -23,8 +23,8 @@ FIGURES = re.compile(
 )
 """Time, memory and speed are other ones at every run, and errors with every onnxruntime."""
 
-NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?|\b(?:us|ms|s)\b")
-"""Any number, in a block that is marked with "any figures", and the unit of a time."""
+NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|not told apart")
+"""Any number, in a block that is marked with "any figures", the unit of a time, and a speed."""
 
 
 @dataclass

@@ -33,7 +33,7 @@ from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import MissingFileError, UsageError, about
+from onnxfold.errors import MissingFileError, UsageError, about, option
 from onnxfold.onnxruntime_sessions import (
     CPU,
     array_of,
@@ -327,7 +327,7 @@ def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
         found = run()
     except Exception as error:
         reason = f"it does not run on these inputs ({message_of(error)})"
-        more = "give inputs with --feeds, or sizes of dimensions with --dim"
+        more = f"give inputs with {option('feeds')}, or sizes of dimensions with {option('dims')}"
         raise UsageError(f"{reason}; {more}") from error
     return {name: array_of(out) if hasattr(out, "numpy") else out for name, out in found.items()}
 

@@ -17,6 +17,7 @@ from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR
 from onnxfold.cli.split import split
+from onnxfold.errors import spelled
 
 _GROUPS = {
     "Optimize": (optimize, batch),
@@ -47,6 +48,16 @@ class OptimizeByDefault(click.Group):
         if args and self._begins_optimize(args[0]):
             args = ["optimize", *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; messages spell its arguments as its options, until it has ended."""
+        found = super().resolve_command(ctx, args)
+        commands = [*self.commands.values(), *filter(None, [found[1]])]
+        params = (param for command in commands for param in command.params)
+        ctx.with_resource(spelled({p.name: max(p.opts, key=len) for p in params if p.name}))
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands; where there is none, what else may be the first word: a file, an option."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison.dims import IntegerUse, concrete, integer_use
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, option
 from onnxfold.graphs import shaped, type_text
 
 Array = NDArray[Any]
@@ -94,11 +94,12 @@ class RandomFeeds:
                 return [item for item in items if isinstance(item, np.ndarray)]
             if not isinstance(type_, ir.TensorType):
                 reason = f"cannot generate input {value.name!r} of type {type_text(value)}"
-                raise UsageError(f"{reason}; give it with --feeds")
+                raise UsageError(f"{reason}; give it with {option('feeds')}")
             shape = concrete(value, sizes)
             if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
                 reason = f"input {value.name!r}, {shaped(type_, shape)}, is too large to generate; "
-                raise UsageError(f"{reason}give it with --feeds, or its sizes with --dim")
+                how = f"give it with {option('feeds')}, or its sizes with {option('dims')}"
+                raise UsageError(f"{reason}{how}")
             is_mask = "mask" in (value.name or "").lower()
             if type_.dtype == ir.DataType.STRING:
                 return np.asarray(rng.choice(_WORDS, shape), dtype=object)

@@ -26,7 +26,7 @@ from onnxfold.comparison.runners import (
 )
 from onnxfold.comparison.tolerances import HALF, HALF_NOTE, TOLERANCES, Noise, types_in
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.errors import ModelError, UsageError, about, option
 from onnxfold.graphs import shaped
 from onnxfold.onnxruntime_sessions import available_providers
 from onnxfold.signatures import Positive, checked
@@ -201,7 +201,7 @@ class _Pair:
         self.result.outputs = [result for results in found.values() for result in results]
         is_rounded = any(r.within and not r.bit_equal for r in self.result.outputs)
         if is_rounded and self.of_types and self.of_types.keys() <= HALF.keys():
-            self.result.notes.append(HALF_NOTE)
+            self.result.notes.append(f"{HALF_NOTE} ({option('exact')} forbids it)")
 
     def _tolerance(self, output: Output) -> Tolerance:
         """Return the tolerance of an output, by its type."""

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
-from onnxfold.errors import UsageError, suggestion
+from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
@@ -162,7 +162,7 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     if any(name == v.name for v in model.graph.inputs):
         raise UsageError(
             f"{name!r} is an input of the graph: it may change with every run, unless "
-            "--runtime-const declares it constant"
+            f"{option('runtime_constants')} declares it constant"
         )
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant")

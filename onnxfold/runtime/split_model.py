@@ -19,7 +19,7 @@ from onnxfold.analysis.constness import (
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.comparison.dims import check_names
 from onnxfold.editing import Names
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, option
 from onnxfold.files import os_error
 from onnxfold.graphs import all_graphs
 from onnxfold.options import OptionArguments, Options, SplitArguments, options_of
@@ -93,7 +93,8 @@ def split(
     manifest = made.manifest
     if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
         inputs = ", ".join(manifest.inputs)
-        raise UsageError(f"no runtime constant is named (--runtime-const); inputs: {inputs}")
+        name = option("runtime_constants")
+        raise UsageError(f"no runtime constant is named ({name}); inputs: {inputs}")
     try:
         with replacing(folder, manifest, fsync=fsync) as staged:
             bundle = Bundle(staged, manifest)

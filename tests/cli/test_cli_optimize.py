@@ -71,7 +71,7 @@ def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
     kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " stays " in line]
     assert "stays" in kept and "kept by option" in kept
     assert len(folded) == 19 and all("folded" in line for line in folded)
-    assert "asked for (fold)" in result.out
+    assert "asked for (--fold)" in result.out
 
 
 def test_a_plan_is_printed_and_nothing_is_written(run, swin, tmp_path):

@@ -55,6 +55,7 @@ ALL_THREADS = 0
 _USUAL_SIZE = 16  # of a dynamic dimension that is no batch
 _MOST_OPENINGS = 5
 _MOST_PROFILED = 10  # runs
+_LEAST_ROUNDS = 5  # that quartiles say something of
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,6 @@ class ModelBench:
     within: bool | None = None
     folding: FoldBench | None = None
 
-    def is_told_apart(self, threads: int) -> bool:
-        """Return whether the quartiles of the speedup are on one side of 1, in two or more runs."""
-        low, high = self.quartiles[threads]
-        return low < high and not low <= 1 <= high
-
     @property
     def nodes(self) -> int:
         """The number of nodes after onnxruntime's optimizations."""
@@ -141,6 +137,11 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     sizes: dict[str, int]
     rounds: int
     providers: list[str]
+
+    def is_told_apart(self, model: ModelBench, threads: int) -> bool:
+        """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
+        low, high = model.quartiles[threads]
+        return self.rounds >= _LEAST_ROUNDS and not low <= 1 <= high
 
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""

@@ -266,6 +266,8 @@ def compare_values(
             for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
             for result in compare_values(x, y, tolerance, run=run, name=f"{name}[{k}]")
         ]
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():  # of ZipMap
+        a, b = (np.array([of[key] for key in a]) for of in (a, b))
     if a is None or b is None:
         reason = None if a is b else "the value of an optional is there on one side only"
         return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]

@@ -156,7 +156,7 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
             times = each.cpu if result.uses_cpu_time(count) else each.runs
             low, high = each.quartiles[count]
             spread = f"{low:.2f}-{high:.2f}x" if k else ""
-            is_shown = k == 0 or each.is_told_apart(count)
+            is_shown = k == 0 or result.is_told_apart(each, count)
             speed = f"{each.speedup[count]:.2f}x" if is_shown else "not told apart"
             row += [time_text(times[count].median), speed, spread]
         verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from onnxfold.runtime.adapter_files import Fit
     from onnxfold.runtime.bundles.bundle import Bundle
     from onnxfold.runtime.bundles.manifest import Manifest
+    from onnxfold.runtime.sessions.handle import Handle
+    from onnxfold.runtime.sessions.session import Session
 
 _MOST = 12  # rows of a table
 
@@ -22,11 +24,11 @@ _Timed = tuple[list[str], str, float | None, float | None]
 
 
 @rendered
-def split_text(bundle: Bundle) -> Iterator[str | Table]:
-    """Return the parts of a split model as text for a terminal or a file."""
+def bundle_text(bundle: Bundle) -> Iterator[str | Table]:
+    """Return the nodes of each part, the runtime constants and the cached bytes, a line each."""
     manifest, nodes = bundle.manifest, bundle.manifest.nodes
     yield (
-        f"{bundle.folder}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
+        f"{bundle.name}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
         f"and runtime_fold {nodes['runtime_fold']:,} once"
     )
     names = [info.name for info in manifest.runtime_constants]
@@ -35,9 +37,35 @@ def split_text(bundle: Bundle) -> Iterator[str | Table]:
         yield "nothing can be cached: entry is the whole model"
     else:
         yield (
-            f"cached: {len(manifest.cached)} tensors, {bytes_text(manifest.cached_bytes)} "
+            f"cached: {count_text(len(manifest.cached), 'tensor')}, {bytes_text(manifest.cached_bytes)} "
             "for each setting at nominal sizes"
         )
+
+
+@rendered
+def session_text(session: Session) -> Iterator[str | Table]:
+    """Return what a session runs, and what it has folded, a line each."""
+    yield f"session on {', '.join(session.get_providers())}"
+    yield bundle_text(session.bundle).rstrip("\n")
+    folded, cache = session.fold_statistics(), session.cache_statistics()
+    runs = count_text(folded.folds, "time")
+    yield f"folded {runs} in {time_text(folded.seconds)}; its cache has {bytes_text(cache.bytes)}"
+
+
+@rendered
+def handle_text(handle: Handle) -> Iterator[str | Table]:
+    """Return the folded tensors of a handle, a line each."""
+    tensors = handle.tensors()
+    yield f"handle of {count_text(len(tensors), 'tensor')}, {bytes_text(handle.nbytes)} folded"
+    yield first_of(list(tensors), _MOST)
+
+
+@rendered
+def split_text(bundle: Bundle) -> Iterator[str | Table]:
+    """Return the parts of a split model as text for a terminal or a file."""
+    manifest = bundle.manifest
+    yield bundle_text(bundle).rstrip("\n")
+    if manifest.cached:
         yield from ("", _cached(manifest), "")
     for reason in dict.fromkeys(merge.reason for merge in manifest.merges):
         merges = [merge for merge in manifest.merges if merge.reason == reason]

@@ -26,6 +26,5 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Return the lines and tables as HTML, for notebooks."""
-        from onnxfold.report.console import html_of
-
-        return html_of(*pkgutil.resolve_name(self._text).__wrapped__(self))
+        page: str = pkgutil.resolve_name(self._text).html(self)
+        return page

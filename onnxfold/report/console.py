@@ -110,12 +110,15 @@ def html_of(*parts: str | Table) -> str:
 
 
 def rendered(parts: Callable[_Arguments, Iterable[str | Table]]) -> Callable[_Arguments, str]:
-    """Make a function return the lines and tables that it yields as text, see `render`."""
+    """Make a function return the lines and tables that it yields as text, see `render`; its
+    attribute ``html`` is a function that returns them as HTML.
+    """
 
     @functools.wraps(parts)
     def text(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> str:
         return render(*parts(*args, **kwargs))
 
+    text.html = lambda *args: html_of(*parts(*args))  # type: ignore[attr-defined, call-arg]
     return text
 
 

@@ -36,10 +36,9 @@ def bundle_text(bundle: Bundle) -> Iterator[str | Table]:
     if not manifest.cached:
         yield "nothing can be cached: entry is the whole model"
     else:
-        yield (
-            f"cached: {count_text(len(manifest.cached), 'tensor')}, {bytes_text(manifest.cached_bytes)} "
-            "for each setting at nominal sizes"
-        )
+        tensors = count_text(len(manifest.cached), "tensor")
+        nbytes = bytes_text(manifest.cached_bytes)
+        yield f"cached: {tensors}, {nbytes} for each setting at nominal sizes"
 
 
 @rendered

@@ -229,6 +229,8 @@ optimized_once = InferenceSession(
     level=2,
     target="onnxruntime",
     enable_fallback=False,
+    read_config_from_model=0,
+    disabled_optimizers=["ConstantFolding"],
 )
 first: Sequence[object] = optimized_once.run(None, fed)
 

@@ -150,9 +150,9 @@ def _keywords(function: Any) -> Any:
 def _signature(function: Any) -> inspect.Signature:
     """Return the signature of a function with its keywords, for ``help`` and editors."""
     own, keywords = inspect.signature(function), _keywords(function)
-    if keywords is None:
+    defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
+    if defaults is None:  # these are no options of onnxfold
         return own
-    defaults = getattr(sys.modules[keywords.__module__], "Options", None)
     *parameters, rest = own.parameters.values()
     for name, hint in keywords.__annotations__.items():
         default = getattr(defaults, name, _UNSET)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxfold.runtime.bundles.manifest import Manifest
     from onnxfold.runtime.sessions.handle import Handle
     from onnxfold.runtime.sessions.session import Session
+    from onnxfold.runtime.split_model import Candidates
 
 _MOST = 12  # rows of a table
 
@@ -91,6 +92,29 @@ def split_text(bundle: Bundle) -> Iterator[str | Table]:
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
     yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
+
+
+@rendered
+def candidates_text(found: Candidates) -> Iterator[str | Table]:
+    """Return the runtime constants by which a model could be split, a row each."""
+    rows = [*found.found[:_MOST], *([found.pair] if found.pair else [])]
+    texts = [
+        (
+            ", ".join(each.names) + (" with -O2" if each.level == 2 else ""),
+            f"{each.nodes} of {found.nodes}",
+            "<1 %" if each.work < 0.005 else f"{100 * each.work:.0f} %",
+            bytes_text(each.nbytes),
+        )
+        for each in rows
+    ]
+    if not rows:
+        yield "no input lets nodes run once while the others change"
+    else:
+        yield Table(("constant over many runs", ">nodes once", ">of the work", ">cached"), texts)
+    if len(found.found) > _MOST:
+        yield f"and {len(found.found) - _MOST} more: --json lists all"
+    if found.others:
+        yield f"alone without effect: {first_of(found.others, _MOST)}"
 
 
 def _cached(manifest: Manifest) -> Table:

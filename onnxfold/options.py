@@ -55,7 +55,7 @@ class OptionArguments(TypedDict, total=False):
         dims: Fix sizes of symbolic dimensions, by name.
         input_shapes: Fix shapes of inputs, by name or in texts such as x:1,3,224,224; -1 leaves a
             size as it is.
-        keep_dims: Leave dimensions dynamic, whatever shapes of inputs are fixed.
+        keep_dims: Leave dimensions dynamic, even if the shape of an input fixes them.
         value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
             are kept where inference cannot restore them.
     """
@@ -114,12 +114,12 @@ class CheckedOptionArguments(OptionArguments, total=False):
     precision, within 1e-4 relative and 1e-5 absolute.
 
     Args:
-        check: Compare on so many random inputs before the result is put in place. The other options
-            of the check ask for one, too.
+        check: Number of random inputs on which to compare before the result is written; any other
+            option of the check enables one, too.
         feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
             arrays by name.
         check_dims: Sizes of dynamic dimensions to compare with, by name.
-        rtol: Relative tolerance; once a tolerance is given, those not given are 0.
+        rtol: Relative tolerance; setting one tolerance sets the others to 0.
         atol: Absolute tolerance.
         ulp: Units in the last place that floats may be apart.
         custom_ops: Shared libraries with custom ops of the model, for onnxruntime.

@@ -29,8 +29,9 @@ def bundle_text(bundle: Bundle) -> Iterator[str | Table]:
     """Return the nodes of each part, the runtime constants and the cached bytes, a line each."""
     manifest, nodes = bundle.manifest, bundle.manifest.nodes
     yield (
-        f"{bundle.name}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
-        f"and runtime_fold {nodes['runtime_fold']:,} once"
+        f"{bundle.name}: of {nodes['original']:,} nodes, {nodes['entry']:,} "
+        f"{'runs' if nodes['entry'] == 1 else 'run'} every time (entry), "
+        f"{nodes['runtime_fold']:,} once per setting (runtime_fold)"
     )
     names = [info.name for info in manifest.runtime_constants]
     yield f"runtime constants: {first_of(names, _MOST) or 'none'}"
@@ -72,11 +73,15 @@ def split_text(bundle: Bundle) -> Iterator[str | Table]:
         less = sum(merge.nodes for merge in merges)
         more = bytes_text(max(0, sum(merge.nbytes for merge in merges)))
         if reason is None:
-            done = f"merged with other constants: {len(merges)}, by which entry runs"
-            yield f"{done} {less:,} nodes less and {more} more are cached"
+            done = (
+                f"merged with other constants: {len(merges)}; {less:,} fewer nodes run every time"
+            )
+            yield f"{done}, {more} more are cached"
         else:
-            left = f"not merged: {len(merges)} ({reason}), by which entry would run"
-            yield f"{left} {less:,} nodes less and {more} more would be cached"
+            left = (
+                f"not merged: {len(merges)} ({reason}); {less:,} fewer nodes would run every time"
+            )
+            yield f"{left}, {more} more would be cached"
     kernels = manifest.kernels
     if kernels:
         makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
@@ -234,14 +239,17 @@ def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
 
 def _folding(name: str, folding: FoldBench) -> Iterator[str | Table]:
     runs = folding.break_even_runs
-    even = "never" if runs is None else f"after {runs:,} runs with the same constants"
+    even = "never pays off"
+    if runs is not None:
+        even = f"pays off after {runs:,} runs with the same constants"
     makers = Counter((place.backend, place.reason) for place in folding.placements)
     by = (
-        f"{count} by {maker}{f' ({why})' if why else ''}" for (maker, why), count in makers.items()
+        f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
+        for (maker, why), count in makers.items()
     )
     yield (
-        f"{name}: folding takes {time_text(folding.seconds)} once and pays {even}; "
-        f"{bytes_text(folding.nbytes)} cached, folded {', '.join(by)}"
+        f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
+        f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
     )
     yield from kernels_table(
         (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in folding.placements

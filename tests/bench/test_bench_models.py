@@ -157,7 +157,7 @@ def test_bundles_beside_their_models(tmp_path):
         assert after.folding.nbytes == 400 * 400 * 4 and after.folding.seconds > 0
         assert after.folding.break_even_runs >= 1 and found.sizes == {"n": 1}
         assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
-        assert "folded 1 by onnxruntime" in bench_models_text(found)
+        assert "cached; 1 component on onnxruntime" in bench_models_text(found)
     with pytest.raises(UsageError, match="give the model that the bundle was made of"):
         bench_models([tmp_path / "b"])
     with pytest.raises(UsageError, match="those of one model"):

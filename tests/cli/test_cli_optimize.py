@@ -52,10 +52,11 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "Unsqueeze" in result.out
     assert "stored bytes" in result.out
     assert "peak memory" in result.out
-    assert "pool memory:" not in result.out
+    assert "pool (buffers of constants)" not in result.out
     more = run("optimize", swin, "-o", tmp_path / "out.onnx", "-v").out
     assert all(
-        word in more for word in ("pool memory:", "rules applied:", "(load", "-O2 would apply: 8")
+        word in more
+        for word in ("pool (buffers of constants)", "rules applied:", "(load", "-O2 would apply: 8")
     )
 
 

@@ -41,7 +41,7 @@ def test_split_tells_what_is_cached(run, model, tmp_path):
     result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     assert result.code == 0, result.err
     assert "keys" in result.out and "states" in result.out
-    assert "entry runs 3 each time and runtime_fold 1 once" in result.out
+    assert "3 run every time (entry), 1 once per setting (runtime_fold)" in result.out
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {
         "entry.onnx",
         "runtime_fold.onnx",

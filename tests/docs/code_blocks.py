@@ -19,7 +19,7 @@ FENCE = re.compile(r"^( *)```(\w*) *(.*)$")
 MARK = re.compile(r"<!-- (not run|any figures): (.+) -->")
 
 FIGURES = re.compile(
-    r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays after [\d,]+ runs|error [\d.]+e-\d+"
+    r"[\d.,]+ (?:us|ms|s|MB|GB)\b|[\d.]+ times as fast|pays off after [\d,]+ runs|error [\d.]+e-\d+"
 )
 """Time, memory and speed are other ones at every run, and errors with every onnxruntime."""
 

@@ -223,7 +223,7 @@ def test_results_print_as_their_tables(tmp_path):
     output = onnx.load(SWIN).graph.output[0].name
     shown = {
         "folded 396 nodes in": report,
-        "which 368 are constant": onnxfold.plan(SWIN),
+        "368 of them are constant": onnxfold.plan(SWIN),
         "equal bit for bit on 1 run": onnxfold.compare(SWIN, tmp_path / "out.onnx"),
         "depends on the inputs": onnxfold.why(SWIN, output),
         "1 model: 1 done": batch,
@@ -251,7 +251,8 @@ def test_sessions_bundles_and_handles_print_a_few_lines(tmp_path):
     onnx.save(parse(text, 17), path)
     bundle = onnxfold.split(path, tmp_path / "bundle", runtime_constants=["r"], fsync=False)
     assert repr(bundle).splitlines() == [
-        f"{tmp_path / 'bundle'}: of 2 nodes, entry runs 1 each time and runtime_fold 1 once",
+        f"{tmp_path / 'bundle'}: of 2 nodes, 1 runs every time (entry), "
+        "1 once per setting (runtime_fold)",
         "runtime constants: r",
         "cached: 1 tensor, 16 bytes for each setting at nominal sizes",
     ]

@@ -169,7 +169,7 @@ def _container() -> Tool:
             return Tool(engine, image=digest, options=_options(engine))
         reasons.append(f"{name}: it does not tell the id of {image}")
     raise CompileError(
-        f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}; get it "
+        f"onnx-mlir is not on the PATH, and its image is missing ({'; '.join(reasons)}); get it "
         f"with '{found[0][0]} pull {image}'"
     )
 

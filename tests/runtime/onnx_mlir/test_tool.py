@@ -105,8 +105,8 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
     reason = missing()
     assert reason == (
-        "onnx-mlir is not on the PATH, and no engine has the image: "
-        "docker: Cannot connect to the Docker daemon; get it with "
+        "onnx-mlir is not on the PATH, and its image is missing "
+        "(docker: Cannot connect to the Docker daemon); get it with "
         "'docker pull ghcr.io/onnxmlir/onnx-mlir'"
     )
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "nerdctl")

@@ -141,7 +141,7 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     def is_told_apart(self, model: ModelBench, threads: int) -> bool:
         """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
         low, high = model.quartiles[threads]
-        return self.rounds >= _LEAST_ROUNDS and not low <= 1 <= high
+        return self.rounds >= _LEAST_ROUNDS and abs(model.speedup[threads] - 1) > high - low
 
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""
@@ -247,6 +247,29 @@ def bench_models(
             )
         )
     return Benchmark(found, sizes, rounds, chosen)
+
+
+def timed_runs(
+    first: PathLike, sessions: Sequence[Any], threads: int, dims: Mapping[str, int], **how: Any
+) -> tuple[list[list[float]], dict[str, int]]:
+    """Run sessions on the same random inputs, interleaved.
+
+    Args:
+        first: The path of the model of the first session.
+        sessions: Sessions of onnxruntime on its CPU provider.
+        threads: Their threads.
+        dims: Sizes of dynamic dimensions, as for `bench_models`.
+        how: Further arguments of `interleaved`.
+
+    Returns:
+        Seconds of each round by session, and the sizes of dynamic dimensions.
+    """
+    path = os.fspath(first)
+    with about(path):
+        fed, sizes = _feeds(Subject(path, path), None, dims, 0, sessions[0])
+    kind = "cpu" if _uses_cpu_time(threads, CPU) else "wall"
+    took = interleaved([_run_of(session, fed) for session in sessions], **how)
+    return [[getattr(taken, kind) for taken in each] for each in took], sizes
 
 
 def _uses_cpu_time(threads: int, providers: Sequence[str]) -> bool:

@@ -17,10 +17,11 @@ from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR
 from onnxfold.cli.split import split
+from onnxfold.cli.tune import tune
 from onnxfold.errors import spelled
 
 _GROUPS = {
-    "Optimize": (optimize, batch),
+    "Optimize": (optimize, batch, tune),
     "Understand": (compare, inspect, explain, bench),
     "Runtime constants": (split, adapters),
     "Lists": (list_rules, list_passes),

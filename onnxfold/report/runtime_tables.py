@@ -192,7 +192,7 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
     yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
     yield "session: CPU time and wall time of creating one in a new process, and memory it takes"
     yield "speed: median of pairs of runs, by CPU time with 1 thread on CPUs, else by wall time"
-    yield "spread: quartiles of the speed; not told apart: 1x lies between them"
+    yield "spread: quartiles of the speed; not told apart: it differs from 1x by less"
 
 
 def _figures(result: Benchmark, names: Sequence[str]) -> Table:

@@ -30,6 +30,7 @@ from onnxfold.rewrite import (
     rule_set,
     where,
 )
+from onnxfold.tuning import Tuning
 
 path = Path("in.onnx")
 proto = onnx.load("in.onnx")
@@ -183,6 +184,10 @@ measured: Benchmark = bench_models(
     backend="iree",
     specialize=True,
     splitting={"runtime_constants": ["states"]},
+)
+
+tuned: Tuning = onnxfold.tune(
+    path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=told
 )
 
 # runtime constants

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from itertools import combinations
@@ -195,9 +194,10 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
         return Candidate(names, len(once), work / total if total else 0.0, cut.nbytes)
 
     alone = [each for name in inputs if (each := of([name]))]
-    globs = Counter(re.sub(r"\d+", "*", name) for name in inputs)
-    globs += Counter(f"{re.split('[_.]', name)[0]}*" for name in inputs)
-    similar = [each for glob, n in globs.items() if n > 1 and (each := of([glob]))]
+    globs = {re.sub(r"\d+", "*", name) for name in inputs}
+    globs |= {f"{re.split('[_.]', name)[0]}*" for name in inputs}
+    shared = [glob for glob in sorted(globs) if len(fnmatch.filter(inputs, glob)) > 1]
+    similar = [each for glob in shared if (each := of([glob]))]
     best = sorted(alone, key=lambda each: -each.work)[:_MOST_PAIRED]
     pairs = [each for a, b in combinations(best, 2) if (each := of([*a.names, *b.names]))]
     pair = max(pairs, key=lambda each: each.work, default=None)

@@ -14,7 +14,9 @@ from onnxfold.cli.output import show
 @click.argument("source", metavar="IN", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write.")
 @sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
-@click.option("--threads", type=click.IntRange(min=0), default=0, metavar="N", help="0 for all.")
+@click.option(
+    "--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads; 0: all."
+)
 @click.option(
     "--seconds",
     type=click.FloatRange(min=0),

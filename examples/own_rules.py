@@ -12,6 +12,12 @@ def relu_of_exp(x):
     return op.Relu(op.Exp(x)) >> op.Exp(x)
 
 
+@rule
+def and_of_nots(x, y):
+    """Two variables: neither x nor y is not (x or y)."""
+    return op.And(op.Not(x), op.Not(y)) >> op.Not(op.Or(x, y))
+
+
 @computed
 def is_positive(c):
     """Return whether all elements are positive."""
@@ -25,7 +31,7 @@ def max_of_relu(x, c: Constant):
 
 
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
-    own (float[n] x) => (float[n] y, float[n] z)
+    own (float[n] x, bool[n] a, bool[n] b) => (float[n] y, float[n] z, bool[n] c)
     <float[1] one = {1.0}, float[1] minus_one = {-1.0}> {
         e = Exp(x)
         f = Relu(e)
@@ -33,6 +39,9 @@ MODEL = """<ir_version: 10, opset_import: ["" : 21]>
         y = Max(r, one)
         s = Relu(x)
         z = Max(s, minus_one)
+        not_a = Not(a)
+        not_b = Not(b)
+        c = And(not_a, not_b)
     }"""
 
 if __name__ == "__main__":

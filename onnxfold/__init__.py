@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from onnxfold.runtime.split_model import split
     from onnxfold.storage.load import load
     from onnxfold.storage.save import save
+    from onnxfold.tuning import tune
 
 __version__ = "0.2.0"
 
@@ -55,6 +56,7 @@ __all__ = [
     "simplify",
     "slim",
     "split",
+    "tune",
     "why",
 ]
 
@@ -74,6 +76,7 @@ _HOME = {
     "simplify": "onnxfold.drop_in",
     "slim": "onnxfold.drop_in",
     "split": "onnxfold.runtime.split_model",
+    "tune": "onnxfold.tuning",
     "why": "onnxfold.report.explanations",
 }
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
-from onnxfold.errors import CheckFailedError, OnnxFoldError
+from onnxfold.errors import CheckFailedError, OnnxFoldError, option, spelled
 from onnxfold.graphs import count_nodes
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
 from onnxfold.onnx_ir_private import dismantled
@@ -233,7 +233,7 @@ def optimize_file(
         if result.inexact and not fold.seeds and total > _MOST_MEASURED:
             result.warnings.append(
                 f"the error of the inexact rules is not known: onnxruntime takes long to load "
-                f"{total:,} nodes; --check 1 measures it"
+                f"{total:,} nodes; {option('check')} measures it"
             )
         elif fold.seeds or result.inexact:
             with clock.stage("check"):
@@ -376,7 +376,8 @@ def _check(
     parent, name = (
         os.path.split(os.path.realpath(beside)) if beside is not None else (None, "check")
     )
-    with files.scratch_folder(name, parent=parent) as temporary:
+    sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
+    with files.scratch_folder(name, parent=parent) as temporary, spelled(sizes):
         candidate = Path(temporary) / "model.onnx"
         storage.save(model, candidate, fsync=False)
         try:
@@ -407,7 +408,8 @@ def _check(
         reason = f"the optimized model is {'; '.join(verdict)}"
         if options.seeds:
             raise CheckFailedError(reason, file=storage.path_of(source))
-        result.warnings.append(f"{reason}; --check 1 refuses such a result, -O1 applies none")
+        remedy = f"{option('check')} refuses such a result, level 1 applies none"
+        result.warnings.append(f"{reason}; {remedy}")
     return comparison
 
 

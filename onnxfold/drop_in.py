@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
+from onnxfold.errors import UsageError
 from onnxfold.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
 from onnxfold.passes import create
 from onnxfold.signatures import checked
@@ -31,7 +32,7 @@ _WITHOUT_EFFECT = {
         import_custom_schemas custom_rewriter input_fill function_rewrite_rules providers
         gemm_fusion_backend profile ort_profile merge_ort_profile external_data_threshold range_opt
         certify check_hazards check_gradients gradient_precision""",
-    "slim": """inputs outputs no_shape_infer skip_optimizations dtype skip_fusion_patterns
+    "slim": """inputs outputs no_shape_infer skip_optimizations skip_fusion_patterns
         size_threshold inspect dump_to_disk verbose""",
 }
 """Keywords of ``onnxsim.simplify`` and ``onnxslim.slim`` that have no meaning in onnxfold."""
@@ -130,9 +131,14 @@ def slim(
 
     Raises:
         CheckFailedError: The result does not compute what the model computes.
-        OnnxFoldError: The model or an option is invalid.
+        OnnxFoldError: The model or an option is invalid, or a ``dtype`` is given: dtypes are not
+            converted.
     """
-    options = _with_effect(arguments, "slim")
+    options: dict[str, Any] = dict(arguments)
+    if options.pop("dtype", None) is not None:
+        reason = "dtype: onnxfold does not convert dtypes; convert the model before, for example "
+        raise UsageError(f"{reason}by onnxruntime.transformers.float16.convert_float_to_float16")
+    options = _with_effect(options, "slim")
     if model_check:
         options.setdefault("check", 1)
     if model_check_inputs is not None:

@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import errno
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+
+_spellings: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("spellings")
+
+
+def option(argument: str) -> str:
+    """Return what the user types for an argument of a public function: ``fold_quantized`` in
+    Python, ``--fold-quantized`` on the command line.
+    """
+    return _spellings.get({}).get(argument, argument)
+
+
+@contextlib.contextmanager
+def spelled(options: Mapping[str, str]) -> Iterator[None]:
+    """Let `option` return other spellings in this context.
+
+    Args:
+        options: The spelling of each argument; others stay as they are.
+    """
+    token = _spellings.set({**_spellings.get({}), **options})
+    try:
+        yield
+    finally:
+        _spellings.reset(token)
+
+
+def spellings() -> dict[str, str]:
+    """Return the spellings of this context, to pass them to another process."""
+    return dict(_spellings.get({}))
 
 
 class OnnxFoldError(Exception):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from onnxfold.errors import MissingFileError, UsageError, cut
+from onnxfold.errors import MissingFileError, UsageError, cut, option
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -223,7 +223,7 @@ def message_of(error: Exception) -> str:
     text = text or type(error).__name__
     text = cut(text, 300)
     if "is not a registered function/op" in text:
-        text += " (--custom-ops loads the library of such ops)"
+        text += f" ({option('custom_ops')} loads the library of such ops)"
     return text
 
 

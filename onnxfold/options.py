@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from onnxfold.errors import UsageError, suggestion
+from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.signatures import Size
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class OptionArguments(TypedDict, total=False):
         dims: Fix sizes of symbolic dimensions, by name.
         input_shapes: Fix shapes of inputs, by name or in texts such as x:1,3,224,224; -1 leaves a
             size as it is.
-        keep_dims: Leave dimensions dynamic, whatever shapes of inputs are fixed.
+        keep_dims: Leave dimensions dynamic, even if the shape of an input fixes them.
         value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
             are kept where inference cannot restore them.
     """
@@ -114,12 +114,12 @@ class CheckedOptionArguments(OptionArguments, total=False):
     precision, within 1e-4 relative and 1e-5 absolute.
 
     Args:
-        check: Compare on so many random inputs before the result is put in place. The other options
-            of the check ask for one, too.
+        check: Number of random inputs on which to compare before the result is written; any other
+            option of the check enables one, too.
         feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
             arrays by name.
         check_dims: Sizes of dynamic dimensions to compare with, by name.
-        rtol: Relative tolerance; once a tolerance is given, those not given are 0.
+        rtol: Relative tolerance; setting one tolerance sets the others to 0.
         atol: Absolute tolerance.
         ulp: Units in the last place that floats may be apart.
         custom_ops: Shared libraries with custom ops of the model, for onnxruntime.
@@ -177,17 +177,17 @@ class Options:
             return found
         ops = count_nodes(model)
         names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
-        for option, globs in (("keep", self.keep), ("fold", self.fold)):
+        for argument, globs in (("keep", self.keep), ("fold", self.fold)):
             for glob in globs:
                 is_name = any(fnmatch.fnmatchcase(name, glob) for name in names)
                 if is_name and glob in ops:
-                    found.append(
-                        f"{option} {glob!r} is an op type and the name of a value: both are meant"
-                    )
+                    both = "is an op type and the name of a value: both are meant"
+                    found.append(f"{option(argument)} {glob!r} {both}")
                 elif not is_name and glob not in ops:
                     known = [*ops, *names]
                     near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
-                    found.append(f"{option} {glob!r} matches no op type and no value{near}")
+                    what = f"{option(argument)} {glob!r}"
+                    found.append(f"{what} matches no op type and no value{near}")
         return found
 
     def keeps(self, value: ir.Value) -> bool:
@@ -283,7 +283,7 @@ def options_of(
         "input_shapes": shapes if is_named else dict(map(named_shape, shapes)),
     }
     if values["memory_limit"] == 0:
-        raise UsageError("the memory limit must be positive, got 0")
+        raise UsageError(f"{option('memory_limit')} must be positive, got 0")
     target = given.get("target")
     if target is not None and values.setdefault("level", 2) < 2:
         raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")

@@ -42,6 +42,7 @@ def checked(function: Function) -> Function:
         return function(*args, **kwargs)
 
     call.__doc__ = _with_keywords(function)
+    call.__signature__ = _signature(function)  # type: ignore[attr-defined]
     return typing.cast(Function, call)
 
 
@@ -144,6 +145,33 @@ def _keywords(function: Any) -> Any:
     texts = [str(text) for text in function.__annotations__.values()]
     names = [text[7:-1] for text in texts if text.startswith("Unpack[")]
     return function.__globals__.get(names[0]) if names else None
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """Return the signature of a function with its keywords, for ``help`` and editors."""
+    own, keywords = inspect.signature(function), _keywords(function)
+    defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
+    if defaults is None:  # these are no options of onnxfold
+        return own
+    *parameters, rest = own.parameters.values()
+    for name, hint in keywords.__annotations__.items():
+        default = getattr(defaults, name, _UNSET)
+        annotation = getattr(hint, "__forward_arg__", hint)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            rest.replace(name=name, kind=kind, default=default, annotation=annotation)
+        )
+    return own.replace(parameters=parameters)
+
+
+class _Unset:
+    """A default that follows from the docstring."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_UNSET = _Unset()
 
 
 def _with_keywords(function: Any) -> str | None:

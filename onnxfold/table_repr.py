@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import html
-import importlib
+import pkgutil
 from typing import Any
 
 
@@ -19,12 +18,13 @@ class Shown:
 
     def to_text(self, **how: Any) -> str:
         """Return the table as text; arguments are those of the function that makes it."""
-        module, _, name = self._text.partition(":")
-        text: str = getattr(importlib.import_module(module), name)(self, **how)
+        text: str = pkgutil.resolve_name(self._text)(self, **how)
         return text
 
     def __repr__(self) -> str:
         return self.to_text().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        """Return the lines and tables as HTML, for notebooks."""
+        page: str = pkgutil.resolve_name(self._text).html(self)
+        return page

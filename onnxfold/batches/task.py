@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 from onnxfold import isolated
 from onnxfold.batches import model_files
 from onnxfold.batches.outcome import Outcome
-from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError
+from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError, spelled, spellings
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
@@ -49,6 +49,7 @@ class Task:
         seconds: Wall time that it may take; None for any.
         limit: Bytes of memory that all models of a process may take; None for what is free.
         before: What an earlier batch did, if it has done it.
+        spellings: How the user types options, see `onnxfold.errors.option`.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Task:
     seconds: float | None = None
     limit: int | None = None
     before: Outcome | None = None
+    spellings: Mapping[str, str] = field(default_factory=spellings)
 
 
 def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
@@ -123,6 +125,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
 def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
     """Return the outcome with figures of a plan, or of the optimization if there is a target."""
     request = {"source": source, "target": target, "options": task.options}
+    request["spellings"] = dict(task.spellings)
     function = f"{__name__}:work_on"
     keep = target is None or (outcome.memory or 0) < _LARGE
     try:
@@ -138,7 +141,7 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
     """Plan or optimize a model, in a process for `onnxfold.isolated`.
 
     Args:
-        request: "source" and "options"; "target" is None for a plan.
+        request: "source", "options" and "spellings"; "target" is None for a plan.
         arrays: Nothing.
 
     Returns:
@@ -146,20 +149,21 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
     """
     source, target, options = (request[name] for name in ("source", "target", "options"))
     try:
-        from onnxfold.api import optimize_file, plan
+        with spelled(request["spellings"]):
+            from onnxfold.api import optimize_file, plan
 
-        if target is None:
-            made = plan(source, **options)
-            return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
-        report = optimize_file(source, target, **options)
-        return {
-            "nodes_before": sum(report.nodes_before.values()),
-            "nodes_after": sum(report.nodes_after.values()),
-            "bytes_before": report.bytes_before,
-            "bytes_after": report.bytes_after,
-            "peak": report.peak_rss_bytes,
-            "warnings": report.warnings,
-        }, []
+            if target is None:
+                made = plan(source, **options)
+                return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
+            report = optimize_file(source, target, **options)
+            return {
+                "nodes_before": sum(report.nodes_before.values()),
+                "nodes_after": sum(report.nodes_after.values()),
+                "bytes_before": report.bytes_before,
+                "bytes_after": report.bytes_after,
+                "peak": report.peak_rss_bytes,
+                "warnings": report.warnings,
+            }, []
     except OnnxFoldError as error:
         differs = isinstance(error, CheckFailedError)
         told = {"differs": differs, "is_final": differs or isinstance(error, ModelError)}

@@ -6,13 +6,18 @@ Measurements are interleaved, so that a disturbance of the machine affects all m
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
+import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from onnxfold import files, isolated, storage
 from onnxfold.errors import ModelError, OnnxFoldError
@@ -32,7 +37,8 @@ if TYPE_CHECKING:
 Runner = Callable[[], Any]
 
 _LONGEST = 1800  # seconds that creating a session may take
-_LEAST = 0.002  # seconds of one measurement; shorter runs are repeated within it
+_TRIALS = 3  # runs by which their number in a measurement is chosen
+_LEAST = 0.01  # seconds of one measurement; shorter runs are repeated within it
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,18 @@ def spread(measured: Iterable[float]) -> Spread:
     """Return the median and the minimum of at least one measurement."""
     measured = list(measured)
     return Spread(statistics.median(measured), min(measured))
+
+
+def quartiles(measured: Sequence[float]) -> tuple[float, float]:
+    """Return the first and the third quartile of at least one measurement."""
+    low, high = np.quantile(measured, [0.25, 0.75])
+    return float(low), float(high)
+
+
+def exceeds_spread(ratios: Sequence[float]) -> bool:
+    """Return whether the median of ratios is further from 1 than their quartiles are apart."""
+    low, high = quartiles(ratios)
+    return abs(statistics.median(ratios) - 1) > high - low
 
 
 @dataclass(frozen=True)
@@ -204,16 +222,35 @@ class Taken:
     cpu: float
 
 
-def interleaved(runs: Sequence[Runner], rounds: int) -> list[list[Taken]]:
-    """Return what a run of each takes in each round; each has run before, the first alternates."""
+def interleaved(
+    runs: Sequence[Runner], rounds: int, going: Callable[[int], bool] = lambda turn: True
+) -> list[list[Taken]]:
+    """Return what a run of each takes in each round; each has run before.
+
+    The order is random, and reversed in every other round, so that none follows itself more often.
+
+    Args:
+        runs: What to run.
+        rounds: The number of rounds.
+        going: Returns whether to begin a round, by its number.
+    """
     took: list[list[Taken]] = [[] for _ in runs]
     times = []
     for run in runs:
-        begin = time.perf_counter()
-        run()
-        times.append(max(1, int(_LEAST / max(time.perf_counter() - begin, 1e-6))))
-    for turn in range(rounds):
-        for k in range(len(runs)) if turn % 2 else reversed(range(len(runs))):
+        least = math.inf
+        for _ in range(_TRIALS):  # one may be slow by chance
+            begin = time.perf_counter()
+            run()
+            least = min(least, time.perf_counter() - begin)
+        times.append(max(1, int(_LEAST / max(least, 1e-6))))
+    order, shuffled = list(range(len(runs))), random.Random(0)
+    for turn in itertools.takewhile(going, range(rounds)):
+        order.reverse()
+        if turn % 2 == 0:
+            shuffled.shuffle(order)
+        for k in order:
+            if times[k] > 1:
+                runs[k]()  # the caches hold another model
             cpu, wall = time.process_time(), time.perf_counter()
             for _ in range(times[k]):
                 runs[k]()

@@ -23,6 +23,7 @@ from onnxfold.bench.measuring import (
     op_times,
     opening,
     optimized_ops,
+    quartiles,
     spread,
 )
 from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
@@ -32,8 +33,9 @@ from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import MissingFileError, UsageError, about
+from onnxfold.errors import MissingFileError, UsageError, about, option
 from onnxfold.onnxruntime_sessions import (
+    CPU,
     array_of,
     available_providers,
     message_of,
@@ -53,6 +55,7 @@ ALL_THREADS = 0
 _USUAL_SIZE = 16  # of a dynamic dimension that is no batch
 _MOST_OPENINGS = 5
 _MOST_PROFILED = 10  # runs
+_LEAST_ROUNDS = 5  # that quartiles say something of
 
 
 @dataclass(frozen=True)
@@ -83,9 +86,11 @@ class ModelBench:
         ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`); of a bundle,
             those of entry.
         opening: What creating a session takes.
-        runs: Seconds of a run, by the number of threads (0: all).
+        runs: Wall time of a run in seconds, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
-        speedup: By threads: how many times as fast as the first model, median of neighbouring runs.
+        speedup: By threads: how many times as fast as the first model, median of neighbouring runs;
+            by CPU time where one thread runs on the CPU provider, else by wall time.
+        quartiles: By threads: the first and third quartile of the speedups of neighbouring runs.
         max_difference: Largest absolute difference between its outputs and the first model's;
             infinity where they cannot be compared.
         profile: Where the time of a run goes, with the first number of threads.
@@ -100,6 +105,7 @@ class ModelBench:
     runs: dict[int, Spread]
     cpu: dict[int, Spread]
     speedup: dict[int, float]
+    quartiles: dict[int, tuple[float, float]]
     max_difference: float
     profile: list[OpTime]
     within: bool | None = None
@@ -131,6 +137,15 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     sizes: dict[str, int]
     rounds: int
     providers: list[str]
+
+    def is_told_apart(self, model: ModelBench, threads: int) -> bool:
+        """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
+        low, high = model.quartiles[threads]
+        return self.rounds >= _LEAST_ROUNDS and abs(model.speedup[threads] - 1) > high - low
+
+    def uses_cpu_time(self, threads: int) -> bool:
+        """Return whether speeds with a number of threads follow from CPU time, not wall time."""
+        return _uses_cpu_time(threads, self.providers)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; an infinite difference is given as a string."""
@@ -211,16 +226,20 @@ def bench_models(
             for name, want in outputs[0].items()
             for result in compare_values(want, outputs[k].get(name), tolerance)
         ]
-        pairs = {n: list(zip(took[n][0], took[n][k], strict=True)) for n in took}
-        saved = statistics.median(a.wall - b.wall for a, b in pairs[threads[0]])
+        kinds = {n: "cpu" if _uses_cpu_time(n, chosen) else "wall" for n in took}
+        seconds = {n: [[getattr(t, kinds[n]) for t in took[n][j]] for j in (0, k)] for n in took}
+        pairs = {n: list(zip(*both, strict=True)) for n, both in seconds.items()}
+        speedups = {n: [a / b for a, b in pairs[n]] for n in pairs}
+        saved = statistics.median(a - b for a, b in pairs[threads[0]])
         found.append(
             ModelBench(
                 model=each.name,
                 ops=optimized_ops(each, chosen),
                 opening=openings[k],
-                runs={n: spread(b.wall for _, b in pairs[n]) for n in pairs},
-                cpu={n: spread(b.cpu for _, b in pairs[n]) for n in pairs},
-                speedup={n: statistics.median(a.wall / b.wall for a, b in pairs[n]) for n in pairs},
+                runs={n: spread(each.wall for each in took[n][k]) for n in took},
+                cpu={n: spread(each.cpu for each in took[n][k]) for n in took},
+                speedup={n: statistics.median(speedups[n]) for n in took},
+                quartiles={n: quartiles(speedups[n]) for n in took},
                 max_difference=max((r.error for r in results), default=0.0),
                 profile=_profile(each, chosen, threads[0], fed, rounds),
                 within=all(result.within for result in results) if is_judged else None,
@@ -228,6 +247,33 @@ def bench_models(
             )
         )
     return Benchmark(found, sizes, rounds, chosen)
+
+
+def timed_runs(
+    first: PathLike, sessions: Sequence[Any], threads: int, dims: Mapping[str, int], **how: Any
+) -> tuple[list[list[float]], dict[str, int]]:
+    """Run sessions on the same random inputs, interleaved.
+
+    Args:
+        first: The path of the model of the first session.
+        sessions: Sessions of onnxruntime on its CPU provider.
+        threads: Their threads.
+        dims: Sizes of dynamic dimensions, as for `bench_models`.
+        how: Further arguments of `interleaved`.
+
+    Returns:
+        Seconds of each round by session, and the sizes of dynamic dimensions.
+    """
+    path = os.fspath(first)
+    with about(path):
+        fed, sizes = _feeds(Subject(path, path), None, dims, 0, sessions[0])
+    kind = "cpu" if _uses_cpu_time(threads, CPU) else "wall"
+    took = interleaved([_run_of(session, fed) for session in sessions], **how)
+    return [[getattr(taken, kind) for taken in each] for each in took], sizes
+
+
+def _uses_cpu_time(threads: int, providers: Sequence[str]) -> bool:
+    return threads == 1 and tuple(providers) == CPU
 
 
 def _benched(
@@ -305,7 +351,7 @@ def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
         found = run()
     except Exception as error:
         reason = f"it does not run on these inputs ({message_of(error)})"
-        more = "give inputs with --feeds, or sizes of dimensions with --dim"
+        more = f"give inputs with {option('feeds')}, or sizes of dimensions with {option('dims')}"
         raise UsageError(f"{reason}; {more}") from error
     return {name: array_of(out) if hasattr(out, "numpy") else out for name, out in found.items()}
 

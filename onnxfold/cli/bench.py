@@ -48,9 +48,11 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show
 def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **options: Any) -> int:
     """Time models and bundles side by side, in turns on the same inputs.
 
-    The table shows the nodes and fused ops that onnxruntime runs in the end, what creating a
-    session takes, seconds of a run, and where they go; of a bundle also what folding costs. One
-    MODEL with --runtime-const or --overridable is measured as it is, and split.
+    The table shows the nodes and fused ops after onnxruntime's own optimizations, what creating a
+    session takes, and the median time of a run: CPU time with one thread, else wall time. The speed
+    is shown only if it differs from the first model's by more than the spread. For a bundle, the
+    cost of folding is shown, too. One MODEL with --runtime-const or --overridable is measured as it
+    is, and split.
 
     The exit code is 1 if a tolerance is given and the outputs of a model are further from those of
     the first.

@@ -39,7 +39,9 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show
 @PROVIDERS
 @REPORT
 @click.option(
-    "--bisect", is_flag=True, help="Where outputs differ, find the first value within that does."
+    "--bisect",
+    is_flag=True,
+    help="Where outputs differ, find the first internal value that differs.",
 )
 @output_options
 def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -> int:

@@ -17,9 +17,11 @@ from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR
 from onnxfold.cli.split import split
+from onnxfold.cli.tune import tune
+from onnxfold.errors import spelled
 
 _GROUPS = {
-    "Optimize": (optimize, batch),
+    "Optimize": (optimize, batch, tune),
     "Understand": (compare, inspect, explain, bench),
     "Runtime constants": (split, adapters),
     "Lists": (list_rules, list_passes),
@@ -47,6 +49,16 @@ class OptimizeByDefault(click.Group):
         if args and self._begins_optimize(args[0]):
             args = ["optimize", *args]
         return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; messages spell its arguments as its options, until it has ended."""
+        found = super().resolve_command(ctx, args)
+        commands = [*self.commands.values(), *filter(None, [found[1]])]
+        params = (param for command in commands for param in command.params)
+        ctx.with_resource(spelled({p.name: max(p.opts, key=len) for p in params if p.name}))
+        return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Commands; where there is none, what else may be the first word: a file, an option."""

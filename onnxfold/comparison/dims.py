@@ -155,7 +155,7 @@ def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
                 if number - offset not in found.compared:
                     found.compared.append(number - offset)
             added = _added(user, position)
-            following = _carried(types.model, user, position) if added is None else user.outputs
+            following = carried(types.model, user, position) if added is None else user.outputs
             for output in following:
                 if output not in seen:
                     seen.add(output)
@@ -168,7 +168,7 @@ def _table_size(
 ) -> int | ir.SymbolicDim | None:
     """Size of the axis that input number `position` of the node indexes, where it is known."""
     if node.op_type == "OneHot" and position == 0:
-        depth = _constant(node.inputs[1])
+        depth = constant_array(node.inputs[1])
         return None if depth is None or depth.size != 1 else int(depth.reshape(-1)[0])
     if node.op_type not in _INDEXED or position != 1:
         return None
@@ -191,7 +191,7 @@ def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
     """
     if node.op_type != "Equal" and node.op_type not in _ORDERED:
         return
-    constant = _constant(node.inputs[1 - position])
+    constant = constant_array(node.inputs[1 - position])
     if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf":
         return
     number = constant.reshape(-1)[0]
@@ -205,13 +205,13 @@ def _added(node: ir.Node, position: int) -> int | None:
     """
     if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and position != 0):
         return None
-    constant = _constant(node.inputs[1 - position])
+    constant = constant_array(node.inputs[1 - position])
     if constant is None or constant.size == 0 or constant.dtype.kind not in "iu":
         return None
     return -int(constant.min()) if node.op_type == "Sub" else int(constant.max())
 
 
-def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
+def carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
     """Return the values that hold the same elements after the node."""
     function = model.functions.get(node.op_identifier())
     if function is not None:
@@ -220,6 +220,7 @@ def _carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
     return list(node.outputs) if is_carrier or node.op_type in _VARIADIC_CARRIERS else []
 
 
-def _constant(value: ir.Value | None) -> NDArray[Any] | None:
+def constant_array(value: ir.Value | None) -> NDArray[Any] | None:
+    """Return the elements of a constant, None for another value."""
     constant = ir.convenience.get_const_tensor(value) if value is not None else None
     return None if constant is None else constant.numpy()

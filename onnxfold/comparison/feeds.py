@@ -20,8 +20,9 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.comparison.categories import categories
 from onnxfold.comparison.dims import IntegerUse, concrete, integer_use
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, option
 from onnxfold.graphs import shaped, type_text
 
 Array = NDArray[Any]
@@ -46,6 +47,11 @@ class RandomFeeds:
             value.name: integer_use(types, value)
             for value in inputs
             if value.dtype is not None and value.dtype.is_integer()
+        }
+        self._words = {
+            value.name: words
+            for value in inputs
+            if value.dtype == ir.DataType.STRING and (words := categories(model, value))
         }
         self._singles = {
             value.name: use
@@ -94,14 +100,15 @@ class RandomFeeds:
                 return [item for item in items if isinstance(item, np.ndarray)]
             if not isinstance(type_, ir.TensorType):
                 reason = f"cannot generate input {value.name!r} of type {type_text(value)}"
-                raise UsageError(f"{reason}; give it with --feeds")
+                raise UsageError(f"{reason}; give it with {option('feeds')}")
             shape = concrete(value, sizes)
             if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
                 reason = f"input {value.name!r}, {shaped(type_, shape)}, is too large to generate; "
-                raise UsageError(f"{reason}give it with --feeds, or its sizes with --dim")
+                how = f"give it with {option('feeds')}, or its sizes with {option('dims')}"
+                raise UsageError(f"{reason}{how}")
             is_mask = "mask" in (value.name or "").lower()
             if type_.dtype == ir.DataType.STRING:
-                return np.asarray(rng.choice(_WORDS, shape), dtype=object)
+                return self._strings(value, rng, shape)
             if type_.dtype == ir.DataType.BOOL:
                 return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
             if not type_.dtype.is_integer():
@@ -123,6 +130,14 @@ class RandomFeeds:
             return np.asarray(rng.integers(*bounds, shape)).astype(dtype.numpy())
 
         return {value.name or "": feed(value, value.type) for value in self._inputs}
+
+    def _strings(self, value: ir.Value, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+        """Return words that the graph knows, in each column (position on the last axis) its own."""
+        words = self._words.get(value.name, {})
+        made = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
+        for column in words if made.ndim and made.shape[-1] > 1 else ():
+            made[..., column] = rng.choice(words[column], made.shape[:-1])
+        return made
 
 
 def random_floats(

@@ -26,7 +26,7 @@ from onnxfold.comparison.runners import (
 )
 from onnxfold.comparison.tolerances import HALF, HALF_NOTE, TOLERANCES, Noise, types_in
 from onnxfold.comparison.trials import Trials
-from onnxfold.errors import ModelError, UsageError, about
+from onnxfold.errors import ModelError, UsageError, about, option
 from onnxfold.graphs import shaped
 from onnxfold.onnxruntime_sessions import available_providers
 from onnxfold.signatures import Positive, checked
@@ -201,7 +201,7 @@ class _Pair:
         self.result.outputs = [result for results in found.values() for result in results]
         is_rounded = any(r.within and not r.bit_equal for r in self.result.outputs)
         if is_rounded and self.of_types and self.of_types.keys() <= HALF.keys():
-            self.result.notes.append(HALF_NOTE)
+            self.result.notes.append(f"{HALF_NOTE} ({option('exact')} forbids it)")
 
     def _tolerance(self, output: Output) -> Tolerance:
         """Return the tolerance of an output, by its type."""
@@ -266,6 +266,8 @@ def compare_values(
             for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
             for result in compare_values(x, y, tolerance, run=run, name=f"{name}[{k}]")
         ]
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():  # of ZipMap
+        a, b = (np.array([of[key] for key in a]) for of in (a, b))
     if a is None or b is None:
         reason = None if a is b else "the value of an optional is there on one side only"
         return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]

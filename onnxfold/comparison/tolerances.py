@@ -25,7 +25,7 @@ from onnxfold.ops import Trait, ops
 
 HALF_NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
-    "depend on half precision may differ by a few roundings; this was allowed (--exact forbids it)"
+    "depend on half precision may differ by a few roundings; this was allowed"
 )
 _ROUNDINGS = 16
 _T = ir.DataType

@@ -13,7 +13,7 @@ from onnxfold.analysis.failures import Failures
 from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.comparison.feeds import Feeds, RandomFeeds
 from onnxfold.comparison.runners import CannotRun
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, option
 
 _Outputs = TypeVar("_Outputs")
 
@@ -91,8 +91,8 @@ class Trials:
                 return feeds, outputs, sizes
         raise UsageError(
             f"the original fails on random inputs ({reason}), with {tries} different sizes and "
-            "integers; give inputs with --feeds, or sizes of dimensions with --dim "
-            "(optimize, batch: --check-dim)"
+            f"integers; give inputs with {option('feeds')}, or sizes of dimensions with "
+            f"{option('dims')}"
         ) from reason
 
     def _tries(self, seed: int, choice: int) -> Iterator[tuple[int, dict[str, int], int | None]]:

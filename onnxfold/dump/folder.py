@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.dump.dot import dot_of
-from onnxfold.errors import UsageError, printable
+from onnxfold.errors import UsageError, option, printable
 from onnxfold.files import os_error
 from onnxfold.graphs import all_graphs, type_text
 from onnxfold.onnx_ir_private import is_a
@@ -45,7 +45,9 @@ class Dump:
         self._count = 0
         try:
             if self._folder.exists() and any(self._folder.iterdir()):
-                raise UsageError("--dump-ir wants a new folder or an empty one", file=folder)
+                raise UsageError(
+                    f"{option('dump_ir')} must be a new folder or an empty one", file=folder
+                )
         except OSError as error:
             raise os_error(error, os.fspath(folder)) from error
         self._begin(model)

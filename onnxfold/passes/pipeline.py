@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
-from onnxfold.errors import UsageError, suggestion
+from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.evaluation import TimeLimit, time_for
 from onnxfold.graphs import count_nodes
 from onnxfold.options import Level, Options
@@ -73,7 +73,8 @@ def run_bounded(
             break
     if tried is not options:
         used = "no pass" if tried.passes == () else f"level {tried.level}"
-        result.warnings.append(f"{used} was used: the model would grow by more than max_growth")
+        limit = option("max_growth")
+        result.warnings.append(f"{used} was used: the model would grow by more than {limit}")
     return model, result
 
 

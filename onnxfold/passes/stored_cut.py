@@ -10,11 +10,12 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
+from onnxfold.errors import option
 from onnxfold.graphs import op_name
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
-from onnxfold.passes.sweep import STAYS_QUANTIZED, Sweep
+from onnxfold.passes.sweep import Sweep, stays_quantized
 from onnxfold.pool import Pool
 
 NEGLIGIBLE_GROWTH = 256
@@ -211,9 +212,9 @@ class Cut:
 
     def _why_it_folds(self, node: ir.Node, folded: int, kept: int) -> str:
         if self._options.fold_all:
-            return "everything is folded (fold_all)"
+            return f"everything is folded ({option('fold_all')})"
         if any(map(self._options.folds, node.outputs)):
-            return "asked for (fold)"
+            return f"asked for ({option('fold')})"
         if folded <= kept:
             return "takes no more bytes than its operands"
         if folded <= kept + NEGLIGIBLE_GROWTH:
@@ -224,7 +225,7 @@ class Cut:
         if all(self._cost[v] != FORBIDDEN for v in self._results(node)):
             return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
-            return STAYS_QUANTIZED
+            return stays_quantized()
         return "its result is not a tensor"
 
     def _result_bytes(self, node: ir.Node) -> int:

@@ -17,7 +17,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
 from onnxfold.editing import Names, constant_node, remove_nodes, take_over
-from onnxfold.errors import ModelError
+from onnxfold.errors import ModelError, option
 from onnxfold.graphs import (
     captured_values,
     has_references,
@@ -36,7 +36,10 @@ from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
 
-STAYS_QUANTIZED = "the weight stays quantized (fold_quantized folds it)"
+
+def stays_quantized() -> str:
+    """Return the reason of a DequantizeLinear of a weight that stays."""
+    return f"the weight stays quantized ({option('fold_quantized')} folds it)"
 
 
 class Sweep:
@@ -141,7 +144,7 @@ class Sweep:
         if has_references(node):
             return "an attribute is given by the function's caller"
         if node.op_type == "DequantizeLinear" and self._stays_quantized(node):
-            return STAYS_QUANTIZED
+            return stays_quantized()
         return self.facts.determinism.reason_not_to_fold(node, opsets)
 
     def _stays_quantized(self, node: ir.Node) -> bool:

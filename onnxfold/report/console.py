@@ -83,13 +83,42 @@ def render(*parts: str | Table) -> str:
     return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
 
 
+def html_of(*parts: str | Table) -> str:
+    """Return lines and tables as HTML."""
+    from html import escape
+
+    made = []
+    for part in parts:
+        if not isinstance(part, Table):
+            made.append(f"<pre>{escape(printable(part))}</pre>" if part else "")
+            continue
+        aligned = ["right" if title.startswith(">") else "left" for title in part.titles]
+
+        def row(tag: str, texts: Sequence[str], sides: Sequence[str] = aligned) -> str:
+            cells = zip(map(printable, texts), sides, strict=True)
+            return "".join(
+                f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>' for text, side in cells
+            )
+
+        titles = [title.removeprefix(">") for title in part.titles]
+        body = [*(row("td", texts) for texts in part.rows), *(row("th", t) for t in part.totals)]
+        lines = "".join(f"<tr>{each}</tr>" for each in body)
+        made.append(
+            f"<table><thead><tr>{row('th', titles)}</tr></thead><tbody>{lines}</tbody></table>"
+        )
+    return "\n".join(filter(None, made))
+
+
 def rendered(parts: Callable[_Arguments, Iterable[str | Table]]) -> Callable[_Arguments, str]:
-    """Make a function return the lines and tables that it yields as text, see `render`."""
+    """Make a function return the lines and tables that it yields as text, see `render`; its
+    attribute ``html`` is a function that returns them as HTML.
+    """
 
     @functools.wraps(parts)
     def text(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> str:
         return render(*parts(*args, **kwargs))
 
+    text.html = lambda *args: html_of(*parts(*args))  # type: ignore[attr-defined, call-arg]
     return text
 
 

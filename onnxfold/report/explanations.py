@@ -14,13 +14,13 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
-from onnxfold.errors import UsageError, suggestion
+from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report.console import Table, bytes_text, first_of, render, rendered
+from onnxfold.report.console import Table, bytes_text, first_of, rendered
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
 from onnxfold.table_repr import Shown
@@ -82,8 +82,12 @@ class Why(Shown, text="onnxfold.report.explanations:why_text"):
         return asdict(self)
 
 
+class Decisions(Shown, list[Decision], text="onnxfold.report.explanations:explain_text"):
+    """A list of decisions that prints as a table of those about the most bytes."""
+
+
 @checked
-def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[Decision]:
+def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> Decisions:
     """Return why each node with constant inputs would be folded or stay; nothing is written.
 
     Args:
@@ -95,7 +99,7 @@ def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> list[De
     """
     fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
-        return _folded(source, fold)[1]
+        return Decisions(_folded(source, fold)[1])
 
 
 @checked
@@ -162,7 +166,7 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     if any(name == v.name for v in model.graph.inputs):
         raise UsageError(
             f"{name!r} is an input of the graph: it may change with every run, unless "
-            "--runtime-const declares it constant"
+            f"{option('runtime_constants')} declares it constant"
         )
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant")
@@ -259,10 +263,12 @@ class _Ways:
 # -------------------------------------------------------------------- as text
 
 
-def explain_text(decisions: Sequence[Decision]) -> str:
+@rendered
+def explain_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
     """Return a table of the decisions about the most bytes, those to keep a node before others."""
     if not decisions:
-        return "no node has only constant inputs\n"
+        yield "no node has only constant inputs"
+        return
     ordered = sorted(
         decisions, key=lambda d: (d.folded, -max(d.bytes_if_folded or 0, d.bytes_if_kept or 0))
     )
@@ -277,10 +283,9 @@ def explain_text(decisions: Sequence[Decision]) -> str:
         for decision in ordered[:_MOST]
     ]
     more = len(ordered) - _MOST
-    return render(
-        Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows),
-        *([f"and {more} more: --json lists all"] if more > 0 else []),
-    )
+    yield Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows)
+    if more > 0:
+        yield f"and {more} more: --json lists all"
 
 
 @rendered

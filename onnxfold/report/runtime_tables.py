@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from onnxfold.runtime.adapter_files import Fit
     from onnxfold.runtime.bundles.bundle import Bundle
     from onnxfold.runtime.bundles.manifest import Manifest
+    from onnxfold.runtime.sessions.handle import Handle
+    from onnxfold.runtime.sessions.session import Session
+    from onnxfold.runtime.split_model import Candidates
 
 _MOST = 12  # rows of a table
 
@@ -22,33 +25,63 @@ _Timed = tuple[list[str], str, float | None, float | None]
 
 
 @rendered
-def split_text(bundle: Bundle) -> Iterator[str | Table]:
-    """Return the parts of a split model as text for a terminal or a file."""
+def bundle_text(bundle: Bundle) -> Iterator[str | Table]:
+    """Return the nodes of each part, the runtime constants and the cached bytes, a line each."""
     manifest, nodes = bundle.manifest, bundle.manifest.nodes
     yield (
-        f"{bundle.folder}: of {nodes['original']:,} nodes, entry runs {nodes['entry']:,} each time "
-        f"and runtime_fold {nodes['runtime_fold']:,} once"
+        f"{bundle.name}: of {nodes['original']:,} nodes, {nodes['entry']:,} "
+        f"{'runs' if nodes['entry'] == 1 else 'run'} every time (entry), "
+        f"{nodes['runtime_fold']:,} once per setting (runtime_fold)"
     )
     names = [info.name for info in manifest.runtime_constants]
     yield f"runtime constants: {first_of(names, _MOST) or 'none'}"
     if not manifest.cached:
         yield "nothing can be cached: entry is the whole model"
     else:
-        yield (
-            f"cached: {len(manifest.cached)} tensors, {bytes_text(manifest.cached_bytes)} "
-            "for each setting at nominal sizes"
-        )
+        tensors = count_text(len(manifest.cached), "tensor")
+        nbytes = bytes_text(manifest.cached_bytes)
+        yield f"cached: {tensors}, {nbytes} for each setting at nominal sizes"
+
+
+@rendered
+def session_text(session: Session) -> Iterator[str | Table]:
+    """Return what a session runs, and what it has folded, a line each."""
+    yield f"session on {', '.join(session.get_providers())}"
+    yield bundle_text(session.bundle).rstrip("\n")
+    folded, cache = session.fold_statistics(), session.cache_statistics()
+    runs = count_text(folded.folds, "time")
+    yield f"folded {runs} in {time_text(folded.seconds)}; its cache has {bytes_text(cache.bytes)}"
+
+
+@rendered
+def handle_text(handle: Handle) -> Iterator[str | Table]:
+    """Return the folded tensors of a handle, a line each."""
+    tensors = handle.tensors()
+    yield f"handle of {count_text(len(tensors), 'tensor')}, {bytes_text(handle.nbytes)} folded"
+    yield first_of(list(tensors), _MOST)
+
+
+@rendered
+def split_text(bundle: Bundle) -> Iterator[str | Table]:
+    """Return the parts of a split model as text for a terminal or a file."""
+    manifest = bundle.manifest
+    yield bundle_text(bundle).rstrip("\n")
+    if manifest.cached:
         yield from ("", _cached(manifest), "")
     for reason in dict.fromkeys(merge.reason for merge in manifest.merges):
         merges = [merge for merge in manifest.merges if merge.reason == reason]
         less = sum(merge.nodes for merge in merges)
         more = bytes_text(max(0, sum(merge.nbytes for merge in merges)))
         if reason is None:
-            done = f"merged with other constants: {len(merges)}, by which entry runs"
-            yield f"{done} {less:,} nodes less and {more} more are cached"
+            done = (
+                f"merged with other constants: {len(merges)}; {less:,} fewer nodes run every time"
+            )
+            yield f"{done}, {more} more are cached"
         else:
-            left = f"not merged: {len(merges)} ({reason}), by which entry would run"
-            yield f"{left} {less:,} nodes less and {more} more would be cached"
+            left = (
+                f"not merged: {len(merges)} ({reason}); {less:,} fewer nodes would run every time"
+            )
+            yield f"{left}, {more} more would be cached"
     kernels = manifest.kernels
     if kernels:
         makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
@@ -64,6 +97,29 @@ def split_text(bundle: Bundle) -> Iterator[str | Table]:
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
     yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
+
+
+@rendered
+def candidates_text(found: Candidates) -> Iterator[str | Table]:
+    """Return the runtime constants by which a model could be split, a row each."""
+    rows = [*found.found[:_MOST], *([found.pair] if found.pair else [])]
+    texts = [
+        (
+            ", ".join(each.names) + (" with -O2" if each.level == 2 else ""),
+            f"{each.nodes} of {found.nodes}",
+            "<1 %" if each.work < 0.005 else f"{100 * each.work:.0f} %",
+            bytes_text(each.nbytes),
+        )
+        for each in rows
+    ]
+    if not rows:
+        yield "no input lets nodes run once while the others change"
+    else:
+        yield Table(("constant over many runs", ">nodes once", ">of the work", ">cached"), texts)
+    if len(found.found) > _MOST:
+        yield f"and {len(found.found) - _MOST} more: --json lists all"
+    if found.others:
+        yield f"alone without effect: {first_of(found.others, _MOST)}"
 
 
 def _cached(manifest: Manifest) -> Table:
@@ -132,8 +188,11 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         if each.folding is not None:
             yield from _folding(name, each.folding)
     sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
-    yield f"{result.rounds} runs of each in turns on {', '.join(result.providers)}{sizes}"
+    yield f"{result.rounds} interleaved runs of each on {', '.join(result.providers)}{sizes}"
+    yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
     yield "session: CPU time and wall time of creating one in a new process, and memory it takes"
+    yield "speed: median of pairs of runs, by CPU time with 1 thread on CPUs, else by wall time"
+    yield "spread: quartiles of the speed; not told apart: it differs from 1x by less"
 
 
 def _figures(result: Benchmark, names: Sequence[str]) -> Table:
@@ -141,16 +200,21 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
     columns = ["model", ">nodes", ">fused", ">session CPU", ">wall", ">memory"]
     for count in threads:
         which = count_text(count, "thread") if count else "all threads"
-        columns += [f">{which}", ">least", ">CPU", ">speed"]
+        is_cpu = result.uses_cpu_time(count)
+        columns += [f">{which}{' CPU' if is_cpu else ''}", ">speed", ">spread"]
     rows = []
-    for name, each in zip(names, result.models, strict=True):
+    for k, (name, each) in enumerate(zip(names, result.models, strict=True)):
         took = each.opening
         row = [name, str(each.nodes), str(sum(each.fused.values()))]
         row += [time_text(took.cpu_seconds.median), time_text(took.wall_seconds.median)]
         row.append(bytes_text(took.peak_bytes))
         for count in threads:
-            row += [time_text(each.runs[count].median), time_text(each.runs[count].least)]
-            row += [time_text(each.cpu[count].median), f"{each.speedup[count]:.2f}x"]
+            times = each.cpu if result.uses_cpu_time(count) else each.runs
+            low, high = each.quartiles[count]
+            spread = f"{low:.2f}-{high:.2f}x" if k else ""
+            is_shown = k == 0 or result.is_told_apart(each, count)
+            speed = f"{each.speedup[count]:.2f}x" if is_shown else "not told apart"
+            row += [time_text(times[count].median), speed, spread]
         verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
         rows.append((*row, f"{each.max_difference:.2g}{verdict}"))
     return Table((*columns, ">difference"), rows)
@@ -175,14 +239,17 @@ def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
 
 def _folding(name: str, folding: FoldBench) -> Iterator[str | Table]:
     runs = folding.break_even_runs
-    even = "never" if runs is None else f"after {runs:,} runs with the same constants"
+    even = "never pays off"
+    if runs is not None:
+        even = f"pays off after {runs:,} runs with the same constants"
     makers = Counter((place.backend, place.reason) for place in folding.placements)
     by = (
-        f"{count} by {maker}{f' ({why})' if why else ''}" for (maker, why), count in makers.items()
+        f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
+        for (maker, why), count in makers.items()
     )
     yield (
-        f"{name}: folding takes {time_text(folding.seconds)} once and pays {even}; "
-        f"{bytes_text(folding.nbytes)} cached, folded {', '.join(by)}"
+        f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
+        f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
     )
     yield from kernels_table(
         (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in folding.placements

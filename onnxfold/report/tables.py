@@ -64,7 +64,7 @@ def plan_text(plan: Plan) -> Iterator[str]:
     shown = ("now", "modules", "graph", last)
     sum_ = " + ".join(f"{bytes_text(made.memory[name])} {name}" for name in shown)
     yield f"plan for {plan.source}: nothing was written"
-    yield f"  nodes        {plan.nodes}, of which {plan.folded} are constant and go at once"
+    yield f"  nodes        {plan.nodes}; {plan.folded} of them are constant and are removed first"
     yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
     yield f"  to write     {bytes_text(made.bytes_written)} of weights"
 
@@ -76,8 +76,8 @@ def _pool_line(pool: Mapping[str, int]) -> str:
         if key.endswith("_bytes")
     ]
     buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
-    shown = f"pool memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
-    return shown.replace("_", " ")
+    shown = f"memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
+    return f"pool (buffers of constants), {shown}".replace("_", " ")
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -17,12 +20,13 @@ from onnxfold.analysis.constness import (
     select_runtime_constants,
 )
 from onnxfold.analysis.facts import put_in_order
+from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
 from onnxfold.editing import Names
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, option
 from onnxfold.files import os_error
 from onnxfold.graphs import all_graphs
-from onnxfold.options import OptionArguments, Options, SplitArguments, options_of
+from onnxfold.options import Level, OptionArguments, Options, SplitArguments, options_of
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
@@ -46,13 +50,24 @@ from onnxfold.runtime.splitting.runtime_cut import (
     NominalSizes,
     RuntimeCut,
     find_cut,
+    work_of,
 )
-from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
+from onnxfold.runtime.splitting.weights import (
+    OpenedWeights,
+    merge_runtime_constants,
+    weights_as_inputs,
+)
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, PathLike
+from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+ADAPTERS = "*.lora_?.*"
+"""The names that peft gives to the weights of adapters."""
+
+_MOST_PAIRED = 12  # inputs of which all pairs are tried
 
 
 @checked
@@ -93,7 +108,8 @@ def split(
     manifest = made.manifest
     if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
         inputs = ", ".join(manifest.inputs)
-        raise UsageError(f"no runtime constant is named (--runtime-const); inputs: {inputs}")
+        name = option("runtime_constants")
+        raise UsageError(f"no runtime constant is named ({name}); inputs: {inputs}")
     try:
         with replacing(folder, manifest, fsync=fsync) as staged:
             bundle = Bundle(staged, manifest)
@@ -107,6 +123,99 @@ def split(
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """Inputs, or weights of adapters, that could be runtime constants.
+
+    Attributes:
+        names: Names or globs, as ``runtime_constants`` takes them.
+        nodes: The number of nodes that would run once.
+        work: Their share of the work of a run at nominal sizes, from 0 to 1.
+        nbytes: Bytes of the tensors that would be cached, at nominal sizes.
+        level: The level that this needs.
+    """
+
+    names: list[str]
+    nodes: int
+    work: float
+    nbytes: int
+    level: Level = 1
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Candidates(Shown, text="onnxfold.report.runtime_tables:candidates_text"):
+    """What a model could be split by, the largest share of the work first.
+
+    Attributes:
+        nodes: The number of nodes of the model, without those that are folded at compile time.
+        found: The candidates that let nodes run once: each input alone, inputs with similar names,
+            and adapters.
+        pair: The best pair of inputs, if it lets more work run once than each of them alone.
+        others: Inputs that alone let no node run once.
+    """
+
+    nodes: int
+    found: list[Candidate]
+    pair: Candidate | None
+    others: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return dataclasses.asdict(self)
+
+
+@checked
+def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
+    """Return the inputs that are worth holding constant, and write nothing.
+
+    Args:
+        source: As for `split`.
+        arguments: As for `split`, without ``runtime_constants``.
+
+    Raises:
+        UsageError: An argument cannot be used as given.
+        ModelError: The source is not valid.
+    """
+    made = _prepared(source, arguments, None)
+    inputs = _names(made.model.graph.inputs)
+    required = {name for name in inputs if name not in made.model.graph.initializers}
+
+    def of(names: list[str], made: _Prepared = made) -> Candidate | None:
+        model = made.model.clone()
+        chosen = select_runtime_constants(model, names)
+        if required and required <= {*_names(chosen)}:
+            return None  # everything would be constant
+        places = arguments.get("fold_at", "compile"), arguments.get("max_cache"), made.nominal
+        region, cut = _cut(model, chosen, *places)
+        once = [node for node in region.operands if node not in cut.stays]
+        work, total = (sum(work_of(n, region.sizes) for n in ns) for ns in (once, model.graph))
+        return Candidate(names, len(once), work / total if total else 0.0, cut.nbytes)
+
+    alone = [each for name in inputs if (each := of([name]))]
+    globs = {re.sub(r"\d+", "*", name) for name in inputs}
+    globs |= {f"{re.split('[_.]', name)[0]}*" for name in inputs}
+    shared = [glob for glob in sorted(globs) if len(fnmatch.filter(inputs, glob)) > 1]
+    similar = [each for glob in shared if (each := of([glob]))]
+    best = sorted(alone, key=lambda each: -each.work)[:_MOST_PAIRED]
+    pairs = [each for a, b in combinations(best, 2) if (each := of([*a.names, *b.names]))]
+    pair = max(pairs, key=lambda each: each.work, default=None)
+    if pair is not None and pair.work <= max(c.work for c in alone if c.names[0] in pair.names):
+        pair = None
+    model = storage.opened(source)
+    called = (*model.graph.initializers, *parameter_names(model).values())
+    if fnmatch.filter(called, ADAPTERS):
+        # they are merged with other weights, which may change last bits
+        given: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
+        adapted = _prepared(source, given, None)
+        names = adapted.opened.names
+        merge_runtime_constants(adapted.model, names, adapted.options, nominal=adapted.nominal)
+        adapters = of(names, adapted)
+        similar += [dataclasses.replace(adapters, names=[ADAPTERS], level=2)] if adapters else []
+    gaining = sorted((c for c in (*alone, *similar) if c.nodes), key=lambda each: -each.work)
+    others = [each.names[0] for each in alone if not each.nodes]
+    return Candidates(made.model.graph.num_nodes(), gaining, pair, others)
 
 
 @checked
@@ -153,31 +262,10 @@ def _split(
         missing = create(backend).missing()
         if missing is not None:
             raise UsageError(missing)
-    model = storage.opened(source)  # the source itself is left alone
-    if folder is not None:
-        check_source(model, folder)
-    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-    given = {name: value for name, value in arguments.items() if name not in own}
-    options = options_of(given, OptionArguments)
-    fold_at = arguments.get("fold_at", "compile")
-    runtime_constants = arguments.get("runtime_constants", ())
-    max_cache, nominal = arguments.get("max_cache"), arguments.get("nominal") or {}
-    opened = weights_as_inputs(model, runtime_constants)
-    check_names(nominal, model.graph.inputs)
-    nominal = {**opened.ranks, **nominal}
-    overridable = arguments.get("overridable", False)
-    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
-    nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
-    names = _names(chosen)
-    put_in_order(model)
-    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-    options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
-    if model.functions:
-        _inline(model)
-    # rules come after the cut: they may fuse what is constant with what is not
-    first = ("constant-propagation",) if fold_at == "compile" else ()
-    passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
-    run_passes(model, dataclasses.replace(options, passes=passes))
+    made = _prepared(source, arguments, folder)
+    model, opened, options, nominal = made.model, made.opened, made.options, made.nominal
+    fold_at, max_cache = arguments.get("fold_at", "compile"), arguments.get("max_cache")
+    names = _names(made.chosen)
     room = None
     if max_cache is not None:  # what is cached in any case comes first
         copy = model.clone()
@@ -190,7 +278,7 @@ def _split(
     name_unnamed_outputs(model)
     cached = [region.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
-    entry = _optimized(entry_of(model, cached), fold_at, options, max(0, bytes_before - apart))
+    entry = _optimized(entry_of(model, cached), fold_at, options, max(0, made.nbytes - apart))
     remove_unused_inputs(entry, [*names, *(info.name for info in cached)])
     read = {v.name for v in entry.graph.inputs}
     cached = [info for info in cached if info.name in read]
@@ -211,7 +299,7 @@ def _split(
         groups=[] if fold is None else groups_of(fold),
         fold_at=fold_at,
         nodes={
-            "original": nodes,
+            "original": made.nodes,
             "entry": entry.graph.num_nodes(),
             "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
         },
@@ -222,6 +310,49 @@ def _split(
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     return InMemoryBundle(manifest, entry, fold)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Prepared:
+    """A model before the cut: weights that are runtime constants are inputs, and constants are
+    folded.
+    """
+
+    model: ir.Model
+    opened: OpenedWeights
+    chosen: list[ir.Value]
+    options: Options
+    nominal: dict[str, int]
+    nodes: int
+    nbytes: int
+
+
+def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None) -> _Prepared:
+    model = storage.opened(source)  # the source itself is left alone
+    if folder is not None:
+        check_source(model, folder)
+    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
+    given = {name: value for name, value in arguments.items() if name not in own}
+    options = options_of(given, OptionArguments)
+    fold_at = arguments.get("fold_at", "compile")
+    runtime_constants = arguments.get("runtime_constants", ())
+    nominal = arguments.get("nominal") or {}
+    opened = weights_as_inputs(model, runtime_constants)
+    check_names(nominal, model.graph.inputs)
+    nominal = {**opened.ranks, **nominal}
+    overridable = arguments.get("overridable", False)
+    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
+    nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
+    put_in_order(model)
+    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+    options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
+    if model.functions:
+        _inline(model)
+    # rules come after the cut: they may fuse what is constant with what is not
+    first = ("constant-propagation",) if fold_at == "compile" else ()
+    passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
+    run_passes(model, dataclasses.replace(options, passes=passes))
+    return _Prepared(model, opened, chosen, options, nominal, nodes, bytes_before)
 
 
 def _cut(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,9 @@ def test_a_real_model_and_its_folded_one(tmp_path):
     assert after.fused.keys() == before.fused.keys() and "LayerNormalization" not in after.fused
     assert after.max_difference < 1e-6
     assert before.speedup == {1: 1.0, 2: 1.0} and set(after.runs) == {1, 2}
+    assert before.quartiles == {1: (1, 1), 2: (1, 1)} and not found.is_told_apart(after, 1)
+    assert after.quartiles[1][0] <= after.speedup[1] <= after.quartiles[1][1]
+    assert found.uses_cpu_time(1) and not found.uses_cpu_time(2)
     for each in found.models:
         assert 0 < each.runs[1].least <= each.runs[1].median
         assert 0 < each.cpu[1].least <= each.cpu[1].median
@@ -122,7 +126,7 @@ def test_mistakes(gelu, tmp_path):
     with pytest.raises(ModelError, match=r"u.onnx: onnxruntime does not take it"):
         opening([Benched(str(unknown))], CPU, 1)
     fixed = "g (float[2] x, int64[1] s) => (float[3] y) { y = Reshape(x, s) }"
-    with pytest.raises(UsageError, match=r"does not run on these inputs .* --feeds"):
+    with pytest.raises(UsageError, match=r"does not run on these inputs .* with feeds"):
         feeds = {"x": np.ones(2, np.float32), "s": np.array([3])}
         bench_models([written(tmp_path / "r.onnx", fixed)], feeds=feeds)
     with pytest.raises(UsageError, match="rounds is 0, not a finite number from 1 up"):
@@ -153,7 +157,7 @@ def test_bundles_beside_their_models(tmp_path):
         assert after.folding.nbytes == 400 * 400 * 4 and after.folding.seconds > 0
         assert after.folding.break_even_runs >= 1 and found.sizes == {"n": 1}
         assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
-        assert "folded 1 by onnxruntime" in bench_models_text(found)
+        assert "cached; 1 component on onnxruntime" in bench_models_text(found)
     with pytest.raises(UsageError, match="give the model that the bundle was made of"):
         bench_models([tmp_path / "b"])
     with pytest.raises(UsageError, match="those of one model"):
@@ -169,4 +173,26 @@ def test_turns_alternate():
     assert [len(each) for each in took] == [2, 2] and all(t.wall > 0 for t in took[0] + took[1])
     assert all(0 < each.cpu < each.wall * 1.5 for each in took[0])
     turns = [name for k, name in enumerate(order) if order[k - 1 : k] != [name]]
-    assert turns in (list("ababa"), list("abba"), list("abab"), list("ababa"))
+    assert "".join(turns) in ("ababa", "abba", "abab", "ababab")
+
+
+def test_a_speed_is_shown_only_if_it_exceeds_the_spread(tmp_path):
+    product = "g (float[n, 400] x) => (float[n, 400] y) { y = MatMul(x, w) }"
+    weight = np.ones((400, 400), np.float32)
+    one = written(tmp_path / "one.onnx", product, w=weight)
+    three = written(
+        tmp_path / "three.onnx",
+        "g (float[n, 400] x) => (float[n, 400] y) { a = MatMul(x, w) b = MatMul(a, w) y = Neg(b) }",
+        w=weight / 400,
+    )
+    found = bench_models([one, three], dims={"n": 64}, threads=[1], rounds=8)
+    slower = found.models[1]
+    assert found.is_told_apart(slower, 1) and slower.quartiles[1][1] < 1
+    assert f"{slower.speedup[1]:.2f}x" in bench_models_text(found)
+    alike = replace(slower, quartiles={1: (0.4, 1.1)})
+    text = bench_models_text(replace(found, models=[found.models[0], alike]))
+    row = next(line for line in text.splitlines() if line.startswith("three"))
+    assert (
+        "not told apart" in row and "0.40-1.10x" in row and f"{slower.speedup[1]:.2f}x" not in row
+    )
+    assert "nodes: after onnxruntime's own optimizations" in text

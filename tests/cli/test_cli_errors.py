@@ -4,10 +4,14 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from model_table import with_weights
 
+import onnxfold
+from onnxfold.errors import UsageError
 from onnxfold.options import byte_size
 
 
@@ -109,3 +113,53 @@ def test_an_ascii_terminal(tiny):
 )
 def test_sizes(text, size):
     assert byte_size(text) == size
+
+
+QUANTIZED = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[n, 64] x) => (float[n, 64] y) <float scale = {0.5}, int8 zero = {1}> {
+    q = QuantizeLinear(w, scale, zero)
+    d = DequantizeLinear(q, scale, zero)
+    y = MatMul(x, d)
+}
+"""
+NOWHERE_VALID = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] t = {5, 5}> {
+    y = Reshape(x, s)
+    z = Reshape(x, t)
+}
+"""
+
+
+@pytest.fixture
+def quantized(tmp_path):
+    model = with_weights(onnx.parser.parse_model(QUANTIZED), w=np.ones((64, 64), np.float32))
+    onnx.save(model, tmp_path / "quantized.onnx")
+    return tmp_path / "quantized.onnx"
+
+
+def test_reasons_name_what_the_reader_can_type(run, quantized, tmp_path):
+    out = tmp_path / "out.onnx"
+    assert "(--fold-quantized folds it)" in run("optimize", quantized, "-o", out).out
+    assert "(--fold-quantized folds it)" in run("explain", quantized).out
+    reasons = [stay.reason for stay in onnxfold.optimize_file(quantized, out).kept]
+    assert reasons == ["the weight stays quantized (fold_quantized folds it)"]
+    text = run("optimize", quantized, "-o", out, "--keep", "Mattmul").out
+    assert "warning: --keep 'Mattmul' matches no op type" in text
+    assert onnxfold.optimize_file(quantized, out, keep=["Mattmul"]).warnings[0].startswith("keep ")
+
+
+def test_a_failing_check_names_the_option_of_the_command(run, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(NOWHERE_VALID), path)
+    wanted = "give inputs with --feeds, or sizes of dimensions with"
+    assert f"{wanted} --check-dim" in run("optimize", path, "-o", path, "--check", 1).err
+    assert f"{wanted} --dim" in run("compare", path, path).err
+    journal = tmp_path / "journal"
+    code = run("batch", path, "-o", tmp_path / "b", "--check", 1, "--journal", journal).code
+    assert code != 0 and f"{wanted} --check-dim" in journal.read_text()
+    with pytest.raises(UsageError, match="with feeds, or sizes of dimensions with check_dims"):
+        onnxfold.optimize(path, check=1)
+    with pytest.raises(UsageError, match="with feeds, or sizes of dimensions with dims"):
+        onnxfold.compare(path, path)

@@ -52,10 +52,11 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "Unsqueeze" in result.out
     assert "stored bytes" in result.out
     assert "peak memory" in result.out
-    assert "pool memory:" not in result.out
+    assert "pool (buffers of constants)" not in result.out
     more = run("optimize", swin, "-o", tmp_path / "out.onnx", "-v").out
     assert all(
-        word in more for word in ("pool memory:", "rules applied:", "(load", "-O2 would apply: 8")
+        word in more
+        for word in ("pool (buffers of constants)", "rules applied:", "(load", "-O2 would apply: 8")
     )
 
 
@@ -71,7 +72,7 @@ def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
     kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " stays " in line]
     assert "stays" in kept and "kept by option" in kept
     assert len(folded) == 19 and all("folded" in line for line in folded)
-    assert "asked for (fold)" in result.out
+    assert "asked for (--fold)" in result.out
 
 
 def test_a_plan_is_printed_and_nothing_is_written(run, swin, tmp_path):

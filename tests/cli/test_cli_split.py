@@ -41,7 +41,7 @@ def test_split_tells_what_is_cached(run, model, tmp_path):
     result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     assert result.code == 0, result.err
     assert "keys" in result.out and "states" in result.out
-    assert "entry runs 3 each time and runtime_fold 1 once" in result.out
+    assert "3 run every time (entry), 1 once per setting (runtime_fold)" in result.out
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {
         "entry.onnx",
         "runtime_fold.onnx",
@@ -129,3 +129,47 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
     assert bundle["max_difference"] == 0
     out = run("bench", model, "--runtime-const", "states", *few)
     assert out.code == 0 and "folding takes" in out.out
+
+
+MODELS = Path(__file__).parents[2] / "models"
+
+
+def rows_of(text):
+    return {line.split("  ")[0]: line.split() for line in text.splitlines()[2:]}
+
+
+def test_without_constants_the_inputs_worth_holding_constant_are_listed(run, tmp_path):
+    decoder = MODELS / "t5-decoder.onnx"
+    result = run("split", decoder, "-o", tmp_path / "out", "--nominal", "dec_seq=1")
+    assert result.code == 2 and result.err == "" and not (tmp_path / "out").exists()
+    rows = rows_of(result.out)
+    assert {"encoder*", "encoder_hidden_states", "encoder_attention_mask"} <= rows.keys()
+    assert "encoder_hidden_states, input_ids" in rows  # the best pair
+    lines = result.out.splitlines()
+    assert lines[-2] == "nothing was written; name what stays the same over many runs:"
+    assert lines[-1] == f"onnxfold split {decoder} --runtime-const NAME -o {tmp_path / 'out'}"
+    document = json.loads(run("split", decoder, "--json", "--nominal", "dec_seq=1").out)
+    best = document["found"][0]
+    assert best["names"] == ["encoder*"] and best["work"] > 0.4 and best["nodes"] == 36
+    made = run("split", decoder, "-o", tmp_path / "out", "--runtime-const", *best["names"])
+    assert made.code == 0 and "cached: 6 tensors, 4.2 MB" in made.out and best["nbytes"] > 4e6
+
+
+def test_adapters_are_listed(run, tmp_path):
+    for name in ("dynamo", "torchscript"):
+        result = run("split", MODELS / "lora" / f"{name}.onnx")
+        assert result.code == 2
+        assert "*.lora_?.* with -O2" in rows_of(result.out)
+
+
+def test_inputs_that_let_nothing_run_once(run, tmp_path):
+    path = tmp_path / "plain.onnx"
+    text = "g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    onnx.save(model, path)
+    result = run("split", path)
+    assert result.code == 2
+    assert result.out.splitlines()[:2] == [
+        "no input lets nodes run once while the others change",
+        "alone without effect: x, z",
+    ]

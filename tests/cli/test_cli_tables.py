@@ -47,7 +47,10 @@ def test_optimize_table():
     assert any(line.split() == ["all", "ops", "16", "4", "-75", "%"] for line in lines)
     assert any("2.0 MB" in line and "1.5 MB" in line and "-25 %" in line for line in lines)
     assert "folded 12 nodes in 1.50 s (load 0.50, passes 0.75, save 0.25)" in text
-    assert "pool memory: peak 4.1 kB; buffers: created 12, materialized 3" in text
+    assert (
+        "pool (buffers of constants), memory: peak 4.1 kB; buffers: created 12, materialized 3"
+        in text
+    )
     assert "6 nodes with constant inputs stayed:" in text
     assert "  the model would grow: 5 Tile\n" in text
     assert "    such as '/layer[0]/Tile_out' (its result takes 4.2 MB)\n" in text

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import functools
+
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from call_count import calls_of
 from model_table import with_weights
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison import compare
@@ -245,7 +248,7 @@ def test_a_model_that_runs_on_nothing_is_given_up(parsed):
         g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] t = {5, 5}>
         { y = Reshape(x, s) z = Reshape(x, t) }
         """)
-    with pytest.raises(UsageError, match=r"Reshape.*different sizes.*--feeds.*--dim"):
+    with pytest.raises(UsageError, match=r"Reshape.*different sizes.*with feeds.*with dims"):
         compare(stuck, stuck)
 
 
@@ -281,3 +284,81 @@ def test_sizes_of_a_model_that_reads_constant_rows(parsed):
     with_weights(model, table=np.ones((9, 13), np.float32), places=np.arange(5000) % 9)
     with_weights(model, bias=np.ones((1, 13), np.float32))
     assert sizes_of(model)["seed 0"]["hidden"] == 13
+
+
+def ml_model(parsed, nodes, inputs, outputs):
+    """A model of ops of ai.onnx.ml, as scikit-learn's pipelines are exported."""
+    model = parsed(f"g ({inputs}) => ({outputs}) {{ unused = Constant<value_float = 0.0>() }}")
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    return model
+
+
+def test_strings_are_categories_of_the_ops_that_read_them(parsed):
+    ml = functools.partial(helper.make_node, domain="ai.onnx.ml")
+    cities, kinds = ["paris", "rome"], ["a", "b", "c"]
+    nodes = [
+        helper.make_node("Constant", [], ["one"], value_ints=[1]),
+        ml("ArrayFeatureExtractor", ["both", "one"], ["second"]),
+        ml("OneHotEncoder", ["second"], ["k"], cats_strings=kinds, zeros=0),
+        helper.make_node("Constant", [], ["zero"], value_ints=[0]),
+        helper.make_node("Gather", ["both", "zero"], ["first"], axis=1),
+        ml("OneHotEncoder", ["first"], ["c"], cats_strings=cities, zeros=0),
+        ml(
+            "LabelEncoder",
+            ["label"],
+            ["l"],
+            keys_strings=["yes", "no"],
+            values_int64s=[1, 2],
+            default_int64=-1,
+        ),
+        helper.make_node("Cast", ["number"], ["n"], to=TensorProto.FLOAT),
+    ]
+    outputs = "float[batch, 1, 3] k, float[batch, 1, 2] c, int64[batch] l, float[batch] n"
+    inputs = "string[batch, 2] both, string[batch] label, string[batch] number"
+    model = ml_model(parsed, nodes, inputs, outputs)
+    result = compare(model, model, seeds=3)
+    assert result.equal and len(result.runs) == 3
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    changed.graph.node[2].attribute[0].strings[:] = [b"b", b"a", b"c"]
+    assert not compare(model, changed, seeds=3).passed
+    changed.CopyFrom(model)
+    changed.graph.node[6].attribute[2].ints[:] = [1, 3]  # a known label is among the inputs
+    assert not compare(model, changed, seeds=3).passed
+
+
+def test_columns_are_followed_through_concat(parsed):
+    ml = functools.partial(helper.make_node, domain="ai.onnx.ml")
+    nodes = [
+        helper.make_node("Concat", ["a", "b"], ["both"], axis=1),
+        helper.make_node("Constant", [], ["one"], value_ints=[1]),
+        ml("ArrayFeatureExtractor", ["both", "one"], ["second"]),
+        ml("OneHotEncoder", ["second"], ["y"], cats_strings=["u", "v"], zeros=0),
+        helper.make_node("Equal", ["a", "w"], ["e"]),
+        helper.make_node("Cast", ["e"], ["z"], to=TensorProto.FLOAT),
+    ]
+    inputs, outputs = "string[n, 1] a, string[n, 1] b", "float[n, 1, 2] y, float[n, 1] z"
+    model = ml_model(parsed, nodes, inputs, outputs)
+    model.graph.initializer.append(helper.make_tensor("w", TensorProto.STRING, [1], [b"word"]))
+    assert compare(model, model, seeds=2).equal
+
+
+def test_probabilities_by_class_are_compared_within_a_tolerance(parsed):
+    ml = functools.partial(helper.make_node, domain="ai.onnx.ml")
+    nodes = [
+        helper.make_node("Add", ["x", "e"], ["p"]),
+        ml("ZipMap", ["p"], ["y"], classlabels_strings=["no", "yes"]),
+    ]
+    model = ml_model(parsed, nodes, "float[n, 2] x", "float y")
+    of_maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(1, []))
+    )
+    model.graph.output[0].type.CopyFrom(of_maps)
+    model.graph.initializer.append(numpy_helper.from_array(np.float32([0]), "e"))
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([1e-3]), "e"))
+    assert compare(model, model).equal
+    assert not compare(model, other).passed and compare(model, other, atol=1e-2).passed

@@ -87,7 +87,7 @@ KEYWORDS = {
         check_rtol check_atol input_fill providers gemm_fusion_backend profile ort_profile
         merge_ort_profile output_path external_data_threshold range_opt certify check_hazards
         check_gradients gradient_precision""",  # of onnxsim 0.8.1
-    "slim": """model_check input_shapes inputs outputs no_shape_infer skip_optimizations dtype
+    "slim": """model_check input_shapes inputs outputs no_shape_infer skip_optimizations
         skip_fusion_patterns size_threshold inspect dump_to_disk save_as_external_data
         model_check_inputs verbose""",  # of onnxslim 0.1.98
 }
@@ -107,6 +107,15 @@ def test_every_keyword_is_taken(name):
                 function(model, **{keyword: True})
     with pytest.raises(UsageError, match="unknown option 'simplfy'"):
         function(model, simplfy=True)
+
+
+def test_dtypes_are_not_converted_silently():
+    text = "g (float[2] x) => (float[2] y) { y = Abs(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    for dtype in ("fp16", "fp32"):
+        with pytest.raises(UsageError, match=r"dtype: .*convert_float_to_float16"):
+            onnxfold.slim(model, dtype=dtype)
+    assert onnxfold.slim(model, dtype=None).graph.node[0].op_type == "Abs"
 
 
 def test_models_of_onnx_ir_are_left_alone(tmp_path: Path):

@@ -12,6 +12,7 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from model_table import parse
 
 import onnxfold
 from onnxfold.bench.side_by_side import bench_models
@@ -222,11 +223,53 @@ def test_results_print_as_their_tables(tmp_path):
     output = onnx.load(SWIN).graph.output[0].name
     shown = {
         "folded 396 nodes in": report,
-        "which 368 are constant": onnxfold.plan(SWIN),
+        "368 of them are constant": onnxfold.plan(SWIN),
         "equal bit for bit on 1 run": onnxfold.compare(SWIN, tmp_path / "out.onnx"),
         "depends on the inputs": onnxfold.why(SWIN, output),
         "1 model: 1 done": batch,
     }
     for text, result in shown.items():
         assert text in repr(result) and len(repr(result).splitlines()) < 40
-        assert result._repr_html_().startswith("<pre>") and text in result._repr_html_()
+        assert text in result._repr_html_()
+    page = report._repr_html_()
+    assert page.startswith("<table><thead>") and page.count("<table>") == 1
+    assert '<td style="text-align: left">Transpose</td>' in page and "─" not in page
+
+
+def test_decisions_are_a_list_that_prints_as_a_table():
+    decisions = onnxfold.explain(SWIN)
+    assert isinstance(decisions, list) and decisions[0].reason
+    assert repr(decisions).splitlines()[0].split()[:3] == ["value", "op", "decision"]
+    assert "<td" in decisions._repr_html_()
+    text = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
+    assert repr(onnxfold.explain(parse(text, 17))) == "no node has only constant inputs"
+
+
+def test_sessions_bundles_and_handles_print_a_few_lines(tmp_path):
+    text = "g (float[2, 2] x, float[2, 2] r) => (float[2, 2] y) { s = MatMul(r, r) y = Add(x, s) }"
+    path = tmp_path / "model.onnx"
+    onnx.save(parse(text, 17), path)
+    bundle = onnxfold.split(path, tmp_path / "bundle", runtime_constants=["r"], fsync=False)
+    assert repr(bundle).splitlines() == [
+        f"{tmp_path / 'bundle'}: of 2 nodes, 1 runs every time (entry), "
+        "1 once per setting (runtime_fold)",
+        "runtime constants: r",
+        "cached: 1 tensor, 16 bytes for each setting at nominal sizes",
+    ]
+    cache = onnxfold.FoldCache()
+    session = onnxfold.Session(path, runtime_constants=["r"], cache=cache)
+    assert "in memory: of 2 nodes" in repr(session) and "folded 0 times" in repr(session)
+    handle = session.fold({"r": np.ones((2, 2), np.float32)})
+    assert repr(handle) == "handle of 1 tensor, 16 bytes folded\ns"
+    assert "folded 1 time in" in repr(session) and len(repr(session).splitlines()) == 5
+    assert "its cache has 16 bytes" in repr(session)
+
+
+@pytest.mark.parametrize("name", ["optimize", "optimize_file", "plan", "batch", "split", "slim"])
+def test_signatures_have_every_option(name):
+    function = getattr(onnxfold, name)
+    parameters = inspect.signature(function).parameters
+    declared = CheckedOptionArguments if name not in ("split",) else SplitArguments
+    assert declared.__annotations__.keys() <= parameters.keys()
+    assert parameters["fold_quantized"].default is False
+    assert "**" not in str(inspect.signature(function))

@@ -79,10 +79,10 @@ def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
 def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     bundle = lora(tmp_path, two, level=2, max_cache=40_000)
     assert bundle.manifest.cached_bytes == 64 * 128 * 4
-    assert [m.reason for m in bundle.manifest.merges] == [None, "more than --max-cache"]
+    assert [m.reason for m in bundle.manifest.merges] == [None, "more than max_cache"]
     assert ops(bundle.entry).count("MatMul") == 4
     shown = split_text(bundle)
-    assert "merged with other constants: 1," in shown and "1 (more than --max-cache)" in shown
+    assert "merged with other constants: 1;" in shown and "1 (more than max_cache)" in shown
     feeds = {"x": random(2, 5, 64, seed=9)}
     got = onnxfold.Session(bundle).run(None, feeds)[0]
     assert is_near(got, original(two, feeds)[0])
@@ -97,7 +97,7 @@ def test_what_is_cached_anyway_comes_first(tmp_path):
     model = parse(text, **WEIGHTS)
     bundle = lora(tmp_path, model, level=2, max_cache=60_000, also="states")
     assert bundle.manifest.cached_bytes == 64 * 64 * 4 + 64 * 128 * 4
-    assert {m.reason for m in bundle.manifest.merges} == {None, "more than --max-cache"}
+    assert {m.reason for m in bundle.manifest.merges} == {None, "more than max_cache"}
 
 
 def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):

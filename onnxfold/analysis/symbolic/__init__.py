@@ -7,7 +7,7 @@ from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact
 
 ASSUMPTIONS = (
     "Inputs are such that the model runs: what is broadcast fits, nothing is divided by 0, and no "
-    "branch is taken whose result has too few or too many axes for a later LSTM or Conv.",
+    "executed branch yields a rank that a later Conv or LSTM rejects.",
     "Dims of the inputs that have the same name have the same size.",
     "Sizes and what a model computes of them fit into the integers it computes them in.",
     "No Reshape has two axes that are empty independently of each other, both in the same run.",

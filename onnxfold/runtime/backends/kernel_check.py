@@ -276,7 +276,7 @@ def largest_error(
         if not found.within:
             found, _ = error_of(got, want, least, allowed().get(name, 0.0))
         if not found.within:
-            what = f"{found.max_abs_error:.3g} from {magnitude:.3g}"
+            what = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"
             made, expected = (shaped(array.dtype.name, array.shape) for array in (got, want))
             if made != expected:
                 what = f"an output is {made}, expected {expected}"

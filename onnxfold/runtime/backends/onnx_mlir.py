@@ -153,7 +153,8 @@ def _container() -> Tool:
     if not found:
         wanted = f"{ENGINE} is no program: {named}" if named else "no docker, podman"
         raise CompileError(
-            f"onnx-mlir is not on the PATH, and there is no container engine ({wanted})"
+            f"onnx-mlir is not on the PATH, and there is no container engine ({wanted}); install "
+            f"one and run 'docker pull {UPSTREAM_IMAGE}', or set {BINARY} to the compiler"
         )
     image = os.environ.get(IMAGE) or UPSTREAM_IMAGE
     reasons = []
@@ -168,7 +169,8 @@ def _container() -> Tool:
             return Tool(engine, image=digest, options=_options(engine))
         reasons.append(f"{name}: it does not tell the id of {image}")
     raise CompileError(
-        f"onnx-mlir is not on the PATH, and no engine has the image: {'; '.join(reasons)}"
+        f"onnx-mlir is not on the PATH, and its image is missing ({'; '.join(reasons)}); get it "
+        f"with '{found[0][0]} pull {image}'"
     )
 
 

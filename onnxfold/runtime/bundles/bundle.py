@@ -20,6 +20,7 @@ from onnxfold.runtime.bundles.manifest import (
     MANIFEST,
     Manifest,
 )
+from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 Version = tuple[int, int]
 
 
-class Bundle:
+class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     """A split model; threads may use it at the same time.
 
     A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
@@ -45,6 +46,11 @@ class Bundle:
         self.folder = folder
         self.manifest = manifest
         self._read = read
+
+    @property
+    def name(self) -> str:
+        """The folder, as text."""
+        return str(self.folder)
 
     @property
     def entry(self) -> Path:

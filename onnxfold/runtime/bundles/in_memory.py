@@ -64,6 +64,8 @@ class InMemoryBundle(Bundle):
             _refer_to_files(model)  # the files may be replaced before it is opened
         self._lock = threading.Lock()  # a model cannot be used while it is serialized
 
+    name = "in memory"
+
     @functools.cached_property
     def folder(self) -> Path:  # type: ignore[override]
         """A temporary folder for compiled kernels, which is removed with this object."""

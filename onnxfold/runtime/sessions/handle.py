@@ -27,6 +27,7 @@ from onnxfold.onnxruntime_sessions import (
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import Folded
+from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
     import onnx
@@ -83,7 +84,7 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
             super().bind_ortvalue_input(name, value)
 
 
-class Handle:
+class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
     """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
 
     Any number of threads may run it at the same time. It keeps its tensors alive after the cache

@@ -30,6 +30,7 @@ from onnxfold.runtime.sessions.fold_runs import (
 )
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
 from onnxfold.signatures import checked
+from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -50,7 +51,7 @@ class Argument:
     shape: list[int | str | None] | None
 
 
-class Session:
+class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they

@@ -25,7 +25,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import symbols_of
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, option
 from onnxfold.onnx_ir_private import uses
 from onnxfold.options import Options
 from onnxfold.rewrite.driver import Rewriter
@@ -267,7 +267,7 @@ def merge_runtime_constants(
         elif options.level < 2:
             reason = "it may change the last bits: -O2"
         elif room is not None and merge.nbytes > room:
-            reason = "more than --max-cache"
+            reason = f"more than {option('max_cache')}"
         elif room is not None:
             room -= merge.nbytes
         kept.update(changed if reason is not None else ())

@@ -95,7 +95,9 @@ def _sums(compared: Sequence[Compared]) -> Table:
             f"{wall:.1f} s",
             f"{peak:.0f} MB",
         )
-    table.caption = f"nodes, wall and the highest memory of the {len(by_all)} models made by all"
+    table.caption = (
+        f"nodes, wall and highest memory: of the {len(by_all)} models that every tool could process"
+    )
     return table
 
 

@@ -252,9 +252,10 @@ def _results(found: Mapping[str, Any]) -> Table:
         )
     before = sum(m["original"]["nodes"] for m in made_by_all)
     table.caption = (
-        f"{len(shared)} models; grown: by more than 64 KiB and 1 %; nodes: of {before:,} in the "
-        f"{len(made_by_all)} models\nmade by all; runs, sessions: CPU time of a run and of "
-        "creating\na session, original divided by result, geometric means of the models timed"
+        f"{len(shared)} models; grown: by more than 64 KiB and 1 %; nodes: total over the "
+        f"{len(made_by_all)} models\nthat every tool could process; originally {before:,}; runs, "
+        "sessions: CPU time\nof a run and of creating a session, original divided by result, "
+        "geometric\nmeans of the models timed"
     )
     return table
 

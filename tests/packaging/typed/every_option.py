@@ -30,6 +30,7 @@ from onnxfold.rewrite import (
     rule_set,
     where,
 )
+from onnxfold.tuning import Tuning
 
 path = Path("in.onnx")
 proto = onnx.load("in.onnx")
@@ -185,6 +186,10 @@ measured: Benchmark = bench_models(
     splitting={"runtime_constants": ["states"]},
 )
 
+tuned: Tuning = onnxfold.tune(
+    path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=told
+)
+
 # runtime constants
 onnxfold.split(
     path,
@@ -229,6 +234,8 @@ optimized_once = InferenceSession(
     level=2,
     target="onnxruntime",
     enable_fallback=False,
+    read_config_from_model=0,
+    disabled_optimizers=["ConstantFolding"],
 )
 first: Sequence[object] = optimized_once.run(None, fed)
 

@@ -72,7 +72,9 @@ def test_a_binary_that_does_not_run(clean_path):
 
 def test_without_anything_it_says_what_was_looked_for(clean_path):
     assert missing() == (
-        "onnx-mlir is not on the PATH, and there is no container engine (no docker, podman)"
+        "onnx-mlir is not on the PATH, and there is no container engine (no docker, podman); "
+        "install one and run 'docker pull ghcr.io/onnxmlir/onnx-mlir', or set ONNXFOLD_ONNX_MLIR "
+        "to the compiler"
     )
 
 
@@ -103,8 +105,9 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")
     reason = missing()
     assert reason == (
-        "onnx-mlir is not on the PATH, and no engine has the image: "
-        "docker: Cannot connect to the Docker daemon"
+        "onnx-mlir is not on the PATH, and its image is missing "
+        "(docker: Cannot connect to the Docker daemon); get it with "
+        "'docker pull ghcr.io/onnxmlir/onnx-mlir'"
     )
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "nerdctl")
     assert "ONNXFOLD_CONTAINER_ENGINE is no program: nerdctl" in missing()

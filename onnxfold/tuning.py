@@ -1,0 +1,161 @@
+"""Find the fastest result on this machine: optimize a model in several ways and measure each."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnxfold import files, storage
+from onnxfold.api import optimize_file
+from onnxfold.bench.measuring import Benched, exceeds_spread, quartiles
+from onnxfold.bench.side_by_side import timed_runs
+from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.onnxruntime_sessions import CPU, session_options
+from onnxfold.report.console import Table, count_text, rendered, time_text
+from onnxfold.signatures import Positive, checked
+from onnxfold.storage import PathLike
+from onnxfold.table_repr import Shown
+
+ORIGINAL = "original"
+_CANDIDATES: dict[str, dict[str, Any]] = {
+    "-O1": {"level": 1},
+    "-O1 --value-info": {"level": 1, "value_info": True},
+    "-O2": {"level": 2},
+    "-O2 --value-info": {"level": 2, "value_info": True},
+    "-O2 --target onnxruntime": {"level": 2, "target": "onnxruntime"},
+}
+"""Options by name, the most exact first."""
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 9, 1000
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning(Shown, text="onnxfold.tuning:tuning_text"):
+    """The candidates that were measured, and the one that was written.
+
+    Attributes:
+        seconds: Median seconds of a run, by candidate: "original", or options of the command line.
+        speedup: How many times as fast as the original, median of neighbouring runs.
+        quartiles: The quartiles of this.
+        failed: Why a candidate was not measured.
+        chosen: The candidate that was written.
+        sizes: Sizes of dynamic dimensions that were measured.
+        threads: Threads of onnxruntime; 0 for all.
+        rounds: Interleaved runs of each.
+    """
+
+    seconds: dict[str, float]
+    speedup: dict[str, float]
+    quartiles: dict[str, tuple[float, float]]
+    failed: dict[str, str]
+    chosen: str
+    sizes: dict[str, int]
+    threads: int
+    rounds: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+@checked
+def tune(
+    source: PathLike,
+    destination: PathLike,
+    *,
+    dims: Mapping[str, int] | None = None,
+    threads: int = 0,
+    seconds: float = 30.0,
+    check: Positive = 1,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Tuning:
+    """Write the fastest result on this machine, by measurement on onnxruntime's CPU provider.
+
+    Candidates are the model as it is, levels 1 and 2, also with ``value_info``, and the target
+    onnxruntime. All are compared with the original. Beyond level 1, which keeps every bit, a
+    candidate must be faster by more than the spread of the runs than those before it. The result
+    never measured slower than the original.
+
+    Args:
+        source: The path of the model.
+        destination: Where the result goes; may be the source.
+        dims: Sizes of dynamic dimensions, for measuring and for the check; others are 1 for a batch
+            and 16, or what the model runs with.
+        threads: Threads of onnxruntime; 0 for all, as in a default session.
+        seconds: Time for everything but the least number of runs.
+        check: Random inputs on which each candidate is compared.
+        progress: Called with a stage, the work done and the total of the stage.
+
+    Raises:
+        UsageError: An argument does not fit, or the model does not run on random inputs.
+        ModelError: The model cannot be read, or onnxruntime does not take it.
+    """
+    if threads < 0:
+        raise UsageError(f"threads is {threads}, not a number from 0 up")
+    end, told = time.monotonic() + seconds, progress or (lambda stage, done, total: None)
+    options: dict[str, Any] = {"check": check, "check_dims": dict(dims or {}), "fsync": False}
+    failed: dict[str, str] = {}
+    parent, name = os.path.split(os.path.realpath(destination))
+    sessions = {ORIGINAL: Benched(os.fspath(source)).open(session_options(threads=threads), CPU)}
+    with files.scratch_folder(name, parent=parent) as folder:
+        for k, (each, how) in enumerate(_CANDIDATES.items()):
+            told("optimize", k, len(_CANDIDATES))
+            path = os.path.join(folder, f"{k}.onnx")
+            try:
+                optimize_file(source, path, **options, **how)
+                sessions[each] = Benched(path).open(session_options(threads=threads), CPU)
+            except OnnxFoldError as error:
+                failed[each] = error.reason
+
+        def is_time_left(turn: int) -> bool:
+            left = max(0.0, end - time.monotonic())
+            told("measure", round(seconds - left), max(1, round(seconds)))
+            return turn < _LEAST_ROUNDS or left > 0
+
+        opened = list(sessions.values())
+        took, sizes = timed_runs(
+            *(source, opened, threads, dims or {}), rounds=_MOST_ROUNDS, going=is_time_left
+        )
+    times = dict(zip(sessions, took, strict=True))
+    ratios = {each: _ratios(times[ORIGINAL], times[each]) for each in times}
+    chosen = ORIGINAL
+    for each in times:
+        gains = _ratios(times[chosen], times[each])
+        is_faster = min(map(statistics.median, (gains, ratios[each]))) > 1
+        if is_faster and (each == "-O1" or exceeds_spread(gains)):
+            chosen = each
+    if chosen == ORIGINAL:
+        storage.save(storage.load(source), destination)
+    else:
+        optimize_file(source, destination, **_CANDIDATES[chosen])
+    return Tuning(
+        {each: statistics.median(times[each]) for each in times},
+        {each: statistics.median(ratios[each]) for each in times},
+        {each: quartiles(ratios[each]) for each in times},
+        *(failed, chosen, sizes, threads, len(took[0])),
+    )
+
+
+def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
+    return [a / b for a, b in zip(before, after, strict=True)]
+
+
+@rendered
+def tuning_text(tuning: Tuning) -> Iterator[str | Table]:
+    """Return a row for each candidate, and which was written, and why."""
+    rows = []
+    for name, seconds in tuning.seconds.items():
+        low, high = tuning.quartiles[name]
+        speed = f"{tuning.speedup[name]:.2f}x"
+        rows.append((name, time_text(seconds), speed, f"{low:.2f}-{high:.2f}x"))
+    yield Table(("candidate", ">time", ">speed", ">spread"), rows)
+    yield from (f"{name} was not measured: {reason}" for name, reason in tuning.failed.items())
+    sizes = "".join(f", {name} = {size}" for name, size in tuning.sizes.items())
+    which = count_text(tuning.threads, "thread") if tuning.threads else "all threads"
+    yield f"{tuning.rounds} interleaved runs of each, {which}{sizes}"
+    speed = f"{tuning.speedup[tuning.chosen]:.2f}x as fast as the original"
+    yield f"written: {tuning.chosen}, {speed}; no other is faster by more than the spread"

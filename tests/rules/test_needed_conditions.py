@@ -2,7 +2,7 @@
 
 For each condition there is a model in which that condition alone is false, and in which something
 goes wrong without it: a row of the table with `-`, or a change of one of the others.
-`pytest -m slow tests/rules/test_conditions.py` searches for all rules, in a few minutes.
+`pytest -m slow tests/rules/test_needed_conditions.py` searches for all rules, in a few minutes.
 """
 
 from fnmatch import fnmatch

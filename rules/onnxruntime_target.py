@@ -172,9 +172,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
     after = op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
-    return op.Mul(biased, c) >> after, where(
-        x.dtype == FLOAT, product.is_single_use, ~z.same_shape(result)
-    )
+    return op.Mul(biased, c) >> after, where(x.dtype == FLOAT, ~z.same_shape(result))
 
 
 # -------------------------------------------------------------------- activations

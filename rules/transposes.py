@@ -208,7 +208,7 @@ def pad_of_transposed(x, pads: Constant, value, p: Attribute):
     pad, transposed = op("Pad"), op.Transpose(x, perm=p)
     after = pad(x, constant(pads_before(p, pads.ints)), value)
     return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
-        transposed.is_single_use, result.is_read_by(*_PASSED)
+        result.is_read_by(*_PASSED)
     )
 
 

@@ -95,7 +95,9 @@ def test_work_by_numpy_counts():
 @pytest.mark.parametrize("op", ["Concat <axis = 0> (u, v)", "Mul (u, v)", "Tanh (u)"])
 def test_what_is_in_the_result_is_written_when_the_time_is_used_up(op):
     proto = parse(f"g (float[1] x) => (float[n, 250] y) {{ w = {op} y = Add (x, w) }}")
-    weights = {name: np.full((100, 250), k / 2, np.float32) for k, name in enumerate("uv")}  # 100 kB
+    weights = {
+        name: np.full((100, 250), k / 2, np.float32) for k, name in enumerate("uv")
+    }  # 100 kB
     proto = with_weights(proto, **weights)
     folded = fold(proto, {"x": np.ones(1, np.float32)}, time=TimeLimit(0.0001))
     assert folded.ops == {"Add": 1} or "are used up" in "".join(folded.reasons.values())

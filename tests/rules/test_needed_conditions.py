@@ -20,8 +20,13 @@ EXCEPTIONS = [
         "onnxruntime compares int64 wrongly on some processors",
     ),
     (
-        ("unary_of_transposed",),
-        ("(x.dtype == FLOAT) | ~result.is_made_by(",),
+        ("clip_of_relu", "relu_of_clip"),
+        ("~relu.is_position_dependent", "~result.is_position_dependent"),
+        "Relu of -0.0 in float16 depends on the processor and on the place of the element",
+    ),
+    (
+        ("unary_of_transposed", "swish_of_transposed"),
+        ("(x.dtype == FLOAT) | ~result.is_made_by(", "x.dtype == FLOAT"),
         "SSE2 leaves at most one double, the last one, which a Transpose does not move",
     ),
     (
@@ -65,7 +70,7 @@ EXCEPTIONS = [
         "only time shows that onnxruntime fuses a whole Gelu",
     ),
     (
-        ("mean_of_image", "*ary_of_transposed", "sum_before_layer_normalization"),
+        ("mean_of_image", "*_of_transposed", "sum_before_layer_normalization"),
         ("result.is_read_by(",),
         "only time shows what onnxruntime makes of the ops around",
     ),

@@ -233,14 +233,15 @@ class _Process:
             self._popen.stdin.write(json.dumps([folder, *what, stored]) + "\n")
             self._popen.stdin.flush()
         line = self._popen.stdout.readline()
-        if not line.endswith("\n"):
+        answer = json.loads(line) if line.endswith("\n") else None
+        # what is interrupted while it is imported raises other exceptions
+        if self._is_late and (answer is None or "raised" in answer):
+            raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
+        if answer is None:
             code = self._popen.wait()
-            if self._is_late:
-                raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"the process ended with {how}"
             raise Failure(message, "ended", code=code, output=self.printed())
-        answer = json.loads(line)
         if "raised" in answer:
             raise Failure(answer["message"], answer["raised"], output=self.printed())
         return answer["result"], [_mapped(*array) for array in answer["arrays"]]

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from kernel_check import compare, kernel_results
+from kernel_rows import compare, kernel_results
 
 from onnxfold.kernels import Kind, NotExact, find
 

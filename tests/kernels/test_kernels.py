@@ -10,7 +10,7 @@ import kernel_values as values
 import numpy as np
 import onnx
 import pytest
-from kernel_check import OPSET, compare, kernel_results
+from kernel_rows import OPSET, compare, kernel_results
 from kernel_values import edges
 from reference_session import knows
 

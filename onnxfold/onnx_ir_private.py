@@ -85,7 +85,7 @@ def holds_graphs(node: ir.Node) -> bool:
 
 
 def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
-    """Return an entry of the ``meta`` of a node or value; None if there is none.
+    """Return an entry of the ``meta`` of a node or value; None if the key is missing.
 
     ``meta`` itself would create a store of four objects for each owner without one.
     """

@@ -125,8 +125,9 @@ def tune(
     chosen = ORIGINAL
     for each in times:
         gains = _ratios(times[chosen], times[each])
-        is_faster = min(map(statistics.median, (gains, ratios[each]))) > 1
-        if is_faster and (each == "-O1" or exceeds_spread(gains)):
+        gain = statistics.median(gains)
+        is_faster = min(gain, statistics.median(ratios[each])) > 1
+        if is_faster and (each == "-O1" or exceeds_spread(gain, quartiles(gains))):
             chosen = each
     if chosen == ORIGINAL:
         storage.save(storage.load(source), destination)

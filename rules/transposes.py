@@ -196,17 +196,16 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
 
 
 @computed
-def pads_before(p: Sequence[int], pads: Sequence[int]) -> tuple[int, ...] | None:
-    """Return what pads are before a permutation."""
-    axes = sorted(range(len(p)), key=p.__getitem__)
-    return tuple(pads[k + axis] for k in (0, len(p)) for axis in axes)
+def pads_of_axes(axes: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
+    """Return the pads of axes, first those in front and then those behind."""
+    return tuple(pads[k + axis] for k in (0, len(axes)) for axis in axes)
 
 
 @rule(opset=11, seen_in="tf2onnx/keras_mobilenet")
 def pad_of_transposed(x, pads: Constant, value, p: Attribute):
     """A Transpose passes a Pad, whose pads are permuted instead."""
     pad, transposed = op("Pad"), op.Transpose(x, perm=p)
-    after = pad(x, constant(pads_before(p, pads.ints)), value)
+    after = pad(x, constant(pads_of_axes(inverse(p), pads.ints)), value)
     return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
         result.is_read_by(*_PASSED)
     )
@@ -248,12 +247,9 @@ def reduction_of_transposed(x, p: Attribute, ys: Values):
 
 
 @computed
-def axes_of_inverse(
-    p: Sequence[int], q: Sequence[int], axes: Sequence[int]
-) -> tuple[int, ...] | None:
-    """Return what axes are before a permutation that another one undoes."""
-    is_undone = [p[axis] for axis in q] == list(range(len(p)))
-    return tuple(sorted(p[axis] for axis in axes)) if is_undone else None
+def places_before(p: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return what axes are before a permutation."""
+    return tuple(sorted(p[axis] for axis in axes))
 
 
 @rule(inexact=True, shared=True, seen_in="tf2onnx/keras_mobilenet")
@@ -261,7 +257,7 @@ def transposes_around_reduction(x, p: Attribute, q: Attribute, ys: Values):
     """A reduction between Transposes that undo each other reduces the axes before them."""
     reduce = op.any_of(*ops(Trait.REDUCES))
     reduced = reduce(op.Transpose(x, perm=p), *ys, keepdims=1)
-    axes = axes_of_inverse(p, q, reduced.axes)
+    axes = places_before(p, reduced.axes)
     return op.Transpose(reduced, perm=q) >> reduce(x, axes=axes, keepdims=1), where(
-        reduced.is_single_use
+        q == inverse(p), reduced.is_single_use
     )

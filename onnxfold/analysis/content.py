@@ -22,7 +22,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     """Return a key that is equal for tensors with the same dtype, shape and bytes only.
 
     Returns:
-        None for a large tensor, or for a value that is none.
+        None for a large tensor, or for one without a dtype.
     """
     dtype, shape = tensor.dtype, sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:

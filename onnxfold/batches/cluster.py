@@ -57,7 +57,7 @@ def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
 
 
 def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
-    """Return the workers with enough memory for a model, or the reason why there is none."""
+    """Return the workers with enough memory for a model, or the reason why no worker has it."""
     workers = client.scheduler_info(n_workers=-1)["workers"]
     declared = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
     given = {name: n for name, n in declared.items() if n is not None}

@@ -61,10 +61,10 @@ def quartiles(measured: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def exceeds_spread(ratios: Sequence[float]) -> bool:
+def exceeds_spread(ratio: float, quartiles: tuple[float, float]) -> bool:
     """Return whether the median of ratios is further from 1 than their quartiles are apart."""
-    low, high = quartiles(ratios)
-    return abs(statistics.median(ratios) - 1) > high - low
+    low, high = quartiles
+    return abs(ratio - 1) > high - low
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from onnxfold.bench.measuring import (
     OpTime,
     Runner,
     Spread,
+    exceeds_spread,
     interleaved,
     op_times,
     opening,
@@ -140,8 +141,8 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
 
     def is_told_apart(self, model: ModelBench, threads: int) -> bool:
         """Return whether a speedup differs from 1 by more than its spread, in five or more runs."""
-        low, high = model.quartiles[threads]
-        return self.rounds >= _LEAST_ROUNDS and abs(model.speedup[threads] - 1) > high - low
+        figures = model.speedup[threads], model.quartiles[threads]
+        return self.rounds >= _LEAST_ROUNDS and exceeds_spread(*figures)
 
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""

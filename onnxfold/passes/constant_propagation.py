@@ -69,9 +69,8 @@ class ConstantPropagation(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        run = self._run or RunContext(
-            self._options
-        )  # its evaluator knows the functions of one model
+        # the evaluator of a run knows the functions of one model
+        run = self._run or RunContext(self._options)
         self.outcome = outcome = run.result.propagation
         pool = run.pool
         inlined = 0

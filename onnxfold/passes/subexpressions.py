@@ -89,7 +89,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
 
 def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
-    """Return an earlier node that computes the same; if there is none, record this node."""
+    """Return an earlier node that computes the same values; record the node if it is the first."""
     # few nodes have the same op and inputs: attributes are compared only for these
     rough = (node.op_type, *_operands(node))
     key = None

@@ -54,7 +54,7 @@ class Adapter:
     Attributes:
         tensors: The tensors by their names in the file.
         file: The file; None for an adapter of the caller.
-        config: The configuration with the scale; None if there is none.
+        config: The configuration with the scale; None if the adapter has no configuration.
     """
 
     tensors: Mapping[str, Feed]
@@ -169,7 +169,7 @@ class Fit:
     Attributes:
         tensor: Its name.
         shape: Its shape in the file.
-        constant: The name of the matching runtime constant; None if there is none.
+        constant: The name of the matching runtime constant; None if no constant matches.
         transposed: Whether the tensor is the transpose of the constant.
         factor: The factor that gives the product of the adapter its configured scale.
         problem: The reason why it does not fit; None if it fits.

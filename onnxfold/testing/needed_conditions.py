@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +27,8 @@ from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
 from onnxfold.testing.running import NeverRuns, find_difference_apart
+
+logger = logging.getLogger("onnxfold")
 
 _MOST_CHANGES = 2000
 """Changed models to look at for a rule, and as many with two changes."""
@@ -77,8 +80,8 @@ class _Probe(Term):
                     wrong.add(k)
             except NotKnown:
                 wrong.add(k)
-            except Exception:  # another condition, which is false, rules that out
-                pass
+            except Exception as error:  # another condition, which is false, rules that out
+                logger.debug("%r cannot be evaluated: %s", condition, error)
         self.found.add(frozenset(wrong))
         return False
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 
 from onnxfold import storage
 from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
+from tests.reference_session import reference_session
 
 
 class Evaluation:
@@ -103,12 +103,7 @@ class FactCheck:
                 widened.graph.output.append(
                     onnx.helper.make_tensor_value_info(name, fact.dtype.value, None)
                 )
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.log_severity_level = 4
-        self._session = ort.InferenceSession(
-            widened.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        self._session = reference_session(widened)
 
     def check(self, feeds: Mapping[str, np.ndarray]) -> int:
         """Assert that all facts hold in a run.

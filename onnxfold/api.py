@@ -379,7 +379,7 @@ def _check(
     sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
     with files.scratch_folder(name, parent=parent) as temporary, spelled(sizes):
         candidate = Path(temporary) / "model.onnx"
-        storage.save(model, candidate, fsync=False)
+        storage.save(model, candidate, fsync=False, plan=result.plan)
         try:
             original = with_sizes(source, options)
             comparison = compare(

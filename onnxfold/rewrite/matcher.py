@@ -256,7 +256,7 @@ class _Matcher:
     def _leaf(self, leaf: Expression, place: int, then: _Step) -> _Step:
         """Match a variable or a number."""
         slot = self._slots.get(leaf)
-        number = getattr(leaf, "literal", 0.0)
+        number = leaf.literal if isinstance(leaf, (Literal, Filled)) else 0.0
         accepts = _ACCEPTS.get(type(leaf))
         then = self._checked(leaf, then)
 

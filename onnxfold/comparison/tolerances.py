@@ -18,7 +18,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.comparison.feeds import Feed, Feeds
 from onnxfold.comparison.metrics import Array, is_float
 from onnxfold.comparison.runners import CannotLoad, CannotRun, Opener, Outputs, Runner, Subject
-from onnxfold.editing import Names, insert_constant, new_node
+from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
 from onnxfold.graphs import all_graphs, nodes_within
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
@@ -67,7 +67,7 @@ class Noise(contextlib.ExitStack):
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
-        except CannotLoad:  # before opset 12: then only what is read changes
+        except CannotLoad:  # before opset 9: then only what is read changes
             return self._reopen(self._source)
 
     def allowed(self, feeds: Feeds, outputs: Outputs) -> Mapping[str, Array]:
@@ -127,7 +127,7 @@ def _add_noise(model: ir.Model, types: Collection[ir.DataType]) -> None:
 
 
 def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:
-    """Let the users of a node's result read other numbers: Dropout, which is random, selects them.
+    """Replace a node's result by other numbers: each moves up or down, as a random one says.
 
     Args:
         value: The result.
@@ -135,26 +135,31 @@ def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None
         seed: That of the random numbers.
         names: The names in use.
     """
-    users, producer, nodes = tuple(uses(value)), value.producer(), list[ir.Node]()
-    if not users or producer is None:
+    producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
+    if producer is None or not (uses(value) or is_output):
         return
 
-    def add(op: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: int) -> ir.Value:
-        nodes.append(new_node(names, "noise", op, inputs, attributes, outputs=outputs))
-        return nodes[-1].outputs[-1]
+    def add(op: str, *inputs: ir.Value, **attributes: float) -> ir.Value:
+        nodes.append(new_node(names, "noise", op, inputs, attributes))
+        return nodes[-1].outputs[0]
 
     def constant(number: float) -> ir.Value:
         return insert_constant(producer, names, np.array(number, wide.numpy()))
 
-    wide, spacing = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT, _SPACING[kind]
-    yes = insert_constant(producer, names, np.array(True))
+    wide = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
     number = add("Cast", value, to=wide)
-    is_up = add("Dropout", number, None, yes, outputs=2, seed=seed)
-    up, down = (add("Mul", number, constant(factor)) for factor in (1 + spacing, 1 - spacing))
-    changed = add("Where", is_up, up, down)
+    sign = add("Sign", add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed)))
+    factor = add("Add", add("Mul", sign, constant(_SPACING[kind])), constant(1))
+    changed = add("Mul", number, factor)
+    if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds that sum
+        changed = add("Add", changed, add("Mul", sign, constant(_SPACING[wide] / 2)))
     if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
-        changed = add("Where", add("Equal", add("Abs", number), constant(1)), number, changed)
+        is_other = add("Cast", add("Sub", add("Abs", number), constant(1)), to=_T.BOOL)
+        changed = add("Where", is_other, changed, number)
     rounded = add("Cast", changed, to=kind)
     producer.append(nodes)
-    for use in users:
-        use.node.replace_input_with(use.idx, rounded)
+    replace(value, rounded)
+    nodes[0].replace_input_with(0, value)
+    if is_output:
+        inherit(value, rounded, declared=True)
+        rounded.name, value.name = value.name, names.fresh("noise")

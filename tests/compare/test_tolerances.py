@@ -121,3 +121,20 @@ def test_a_mask_stays_exact(parsed):
     other.CopyFrom(model)
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32(1.001), "one"))
     assert not onnxfold.compare(model, other, feeds=feeds, inexact=True).passed
+
+
+@pytest.mark.parametrize("opset", [9, 11, 18])
+def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
+    """As PP-OCR's detectors end: onnxruntime adds 0.5 last."""
+    feeds = {"x": np.linspace(8.5, 11, 4000, dtype=np.float32)}
+
+    def model(text: str, factor: float) -> onnx.ModelProto:
+        numbers = f"float far = {{11.25}}, float f = {{{factor}}}, float g = {{{11.25 * factor}}}"
+        head = f"g (float[n] x) => (float[n] y) <{numbers}> {{"
+        return parse(f"{head} {text} y = Sigmoid(z) }}", opset)
+
+    first, other = "p = Mul(x, f) z = Sub(p, g)", "d = Sub(x, far) z = Mul(d, f)"
+    compared = partial(onnxfold.compare, model(first, 7), feeds=feeds, inexact=True)
+    right, wrong = compared(model(other, 7)), compared(model(other, 7.01))
+    assert right.passed and not right.outputs[0].bit_equal
+    assert not wrong.passed

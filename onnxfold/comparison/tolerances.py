@@ -151,8 +151,8 @@ def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None
     sign = add("Sign", add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed)))
     factor = add("Add", add("Mul", sign, constant(_SPACING[kind])), constant(1))
     changed = add("Mul", number, factor)
-    if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds that sum
-        changed = add("Add", changed, add("Mul", sign, constant(_SPACING[wide] / 2)))
+    if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds the sum
+        changed = add("Add", changed, add("Mul", sign, constant(_SPACING[wide])))
     if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
         is_other = add("Cast", add("Sub", add("Abs", number), constant(1)), to=_T.BOOL)
         changed = add("Where", is_other, changed, number)

@@ -52,7 +52,7 @@ def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
     0 keeps the dimension of ``x`` at that index (with ``allowzero=1`` it means 0), and one -1 is
     inferred. A copy is made only if strides cannot express the result.
     """
-    return _reshaped(x, _target_shape(x.shape, integers(shape, "shape"), bool(allowzero)))
+    return _reshaped(x, _target_shape(x.shape, integers(shape, "shape"), allowzero == 1))
 
 
 def _target_shape(old: Sequence[int], new: Sequence[int], keep_zero: bool) -> list[int]:

@@ -54,7 +54,10 @@ def test_divisions_of_negative_numbers(op):
     model.check(*inputs([(n, 4) for n in range(8)]))
 
 
-@pytest.mark.parametrize(("opset", "attribute"), [(13, ""), (18, ""), (18, "<allowzero=1>")])
+ALLOW_ZERO = [(13, ""), (18, ""), (18, "<allowzero=1>"), (18, "<allowzero=2>")]
+
+
+@pytest.mark.parametrize(("opset", "attribute"), ALLOW_ZERO)
 @pytest.mark.parametrize("target", ["b, rest", "b, t, rest", "b, t, rest, two", "rest, t, two"])
 def test_what_is_left_beside_an_empty_axis(opset, attribute, target):
     """onnxruntime gives a -1 beside a 0 a meaning if allowzero is set."""

@@ -100,6 +100,14 @@ def test_the_indices_of_a_pool_have_its_shape():
         assert check.check({"x": floats(*shape)}) > 12
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("ceil_mode", [0, 1, 2, -1])
+def test_only_1_rounds_up(op, ceil_mode):
+    options = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": ceil_mode}
+    check = FactCheck(model_of(op, options, ["B", 3, "H", 8]))
+    assert check.check({"x": floats(2, 3, 6, 8)}) > 12
+
+
 @pytest.mark.parametrize("options", [{"strides": [0, 1]}, {"strides": [1]}, {"dilations": [1] * 3}])
 def test_a_window_that_is_none_is_not_looked_at(options):
     model = model_of("Conv", {"kernel_shape": [3, 3]}, ["B", 3, 8, 8])

@@ -81,7 +81,7 @@ def window(application: Application) -> Sequence[Fact]:
     dilations = attributes.get("dilations") or [1] * rank
     if not len(kernel) == len(strides) == len(dilations) == rank or min(strides, default=1) < 1:
         return [UNKNOWN]  # invalid: some versions of onnx divide by the stride
-    rounds_up = bool(is_pool and attributes.get("ceil_mode", 0))
+    rounds_up = is_pool and attributes.get("ceil_mode") == 1
     spatial: list[Number] = []
     for size, extent, dilation, stride, pads in zip(
         sizes[2:], kernel, dilations, strides, _padding(application, rank), strict=True

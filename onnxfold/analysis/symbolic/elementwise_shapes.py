@@ -222,7 +222,7 @@ def reduce(application: Application) -> Sequence[Fact]:
     axes = application.integers("axes", 1)
     if [axis_of(a, 1) for a in axes or (0,)] != [0]:
         raise Undecided
-    if not axes and application.attributes.get("noop_with_empty_axes", 0):
+    if not axes and application.attributes.get("noop_with_empty_axes") == 1:
         raise Undecided
     numbers = [max(abs(item), 1) for item in items if isinstance(item, int)]
     greatest = {"ReduceSum": sum(numbers), "ReduceProd": math.prod(numbers)}

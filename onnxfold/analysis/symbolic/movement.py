@@ -107,7 +107,7 @@ def flatten(application: Application) -> Sequence[Fact]:
 def reshape(application: Application) -> Sequence[Fact]:
     """Return the sizes of the operand, where 0 copies a size and -1 is inferred."""
     target = application.numbers(1)
-    allow_zero = bool(application.attributes.get("allowzero", 0))
+    allow_zero = application.attributes.get("allowzero") == 1
     sizes = application.fact(0).shape
     if sizes is None:
         algebra = application.algebra

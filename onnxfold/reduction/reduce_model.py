@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import pickle
 import re
-import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from onnxfold import files, isolated, storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison.dims import distinct_sizes, symbols_of
 from onnxfold.comparison.feeds import Feeds, RandomFeeds, given_feeds
-from onnxfold.comparison.runners import CannotLoad, CannotRun, Subject, open_runner
+from onnxfold.comparison.runners import CannotRun, Subject, open_runner
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
@@ -113,22 +112,23 @@ def reduce(
         del model.graph.value_info[:]
         model.graph.value_info.extend(typed.graph.value_info)
         own = {name: value for name, value in options.items() if name not in _APPLIED}
-        attempts = _Attempts(os.path.join(folder, "model.onnx"), list(command), timeout, own)
-        tried = _feeds_of(subject, fold, attempts, model)
-        failing = ((*each, found) for each in tried if (found := attempts.failure(model, each[0])))
-        first = next(failing, None)
-        if first is None:
+        runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
+        for feeds in _feeds_of(subject, fold, runs):
+            outputs, failure = runs.all(model, feeds)
+            if failure is not None:
+                break
+        else:
             what = "the command ends with exit code 0" if command else "it runs and optimizes"
             raise UsageError(f"the model shows no failure: {what}")
-        feeds, runs, failure = first
-        if failure.key.startswith("UsageError "):
-            raise UsageError(failure.text)
+        key, reason = failure
+        if key.startswith("UsageError "):
+            raise UsageError(reason)
+        storage.save(storage.from_proto(model), destination)
 
         def fails(candidate: onnx.ModelProto, fed: list[Feeds]) -> bool:
-            if runs and not attempts.values(candidate, fed[0]):
-                return False  # it fails in another way: it is not valid
-            found = attempts.failure(candidate, fed[0])
-            if found is None or found.key != failure.key:
+            made, found = runs.all(candidate, fed[0])
+            is_valid = bool(made or not outputs or not command)
+            if not is_valid or found is None or found.key != key:
                 return False
             storage.save(storage.from_proto(candidate), destination, fsync=False)
             if progress is not None:
@@ -137,30 +137,28 @@ def reduce(
             return True
 
         def values(part: onnx.ModelProto, feed: Feeds, names: list[str]) -> Feeds:
-            return attempts.values(part, feed)
+            return runs.node_by_node(part, feed)[0]
 
         small, (fed,) = shrink(model, [feeds], fails, values, float("inf"))
-        if not (runs and fails(with_types(small, attempts.values(small, fed)), [fed])):
-            storage.save(storage.from_proto(small), destination)
+        if outputs:
+            fails(with_types(small, values(small, fed, [])), [fed])
         path = None
         if fed and not command:
-            again = attempts.failure(small, None)
-            if again is None or again.key != failure.key:
+            again = runs.all(small, None)[1]
+            if again is None or again.key != key:
                 path = f"{os.fspath(destination)}.npz"
                 texts = {n: a.astype(str) if a.dtype == object else a for n, a in fed.items()}
                 np.savez(path, **texts)
-    return Reduction(
-        failure.text, _size(model), _size(onnx.load(destination)), attempts.count, path
-    )
+    return Reduction(reason, _size(model), _size(onnx.load(destination)), runs.count, path)
 
 
 @dataclass
-class _Attempts:
-    """Runs candidates in another process.
+class _Runs:
+    """Runs models in another process.
 
     Attributes:
-        path: The file of the candidate.
-        command: The command to run on it; empty to optimize and compare it.
+        path: Where a model is written.
+        command: The command to run on it; empty to optimize it.
         timeout: Seconds that a run may take.
         options: Those of the optimization.
         count: Runs so far.
@@ -172,121 +170,105 @@ class _Attempts:
     options: dict[str, Any]
     count: int = 0
 
-    def failure(self, model: onnx.ModelProto, feeds: Feeds | None) -> _Failure | None:
-        """Return what fails on a model with these inputs, or random ones; None if nothing does."""
+    def all(self, model: onnx.ModelProto, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
+        """Return the outputs of a model, node by node, and what fails with these inputs, or random
+        ones.
+        """
         self.count += 1
-        subject = "the command" if self.command else "the process"
+        outputs, found = self.node_by_node(model, feeds, optimizes=not self.command)
+        if not self.command:
+            return outputs, found
+        words = [word.replace("{}", self.path) for word in self.command]
+        words += [self.path] if words == self.command else []
+        try:
+            code = isolated.run_command(words, seconds=self.timeout).returncode
+        except isolated.Failure as failure:
+            return outputs, self._ended("the command", failure)
+        ended = isolated.Failure("", "ended", code=code)
+        return outputs, self._ended("the command", ended) if code else None
+
+    def node_by_node(
+        self, model: onnx.ModelProto, feeds: Feeds | None, optimizes: bool = False
+    ) -> tuple[Feeds, _Failure | None]:
+        """Return the outputs of a model, and what fails; see `attempt`."""
+        given = self.path, feeds, self.options, optimizes, spellings()
         try:
             storage.save(storage.from_proto(model), self.path, fsync=False)
-            if self.command:
-                words = [word.replace("{}", self.path) for word in self.command]
-                words += [self.path] if words == self.command else []
-                code = isolated.run_command(words, seconds=self.timeout).returncode
-            else:
-                kind, text = self._run("attempt", feeds)
-                key = "" if kind == "CheckFailedError" else re.sub(r"'[^']*'|\d+", "", text)
-                return _Failure(f"{kind} {key}", text) if kind else None
-        except OnnxFoldError:  # it cannot be written
-            return None
+            arrays = [np.frombuffer(pickle.dumps(given), np.uint8)]
+            isolated.run(f"{__name__}:start", keep=True)  # its time does not count
+            function, seconds = f"{__name__}:attempt", self.timeout
+            _, made = isolated.run(function, None, arrays, seconds=seconds, keep=True, grace=_GRACE)
+        except OnnxFoldError as error:
+            return {}, _Failure("not written", str(error))
         except isolated.Failure as failure:
-            if failure.kind == "late":
-                text = f"{subject} takes longer than {self.timeout:g} s"
-                return _Failure(failure.kind, text)
-            if failure.kind != "ended":
-                raise UsageError(f"{subject} cannot be run: {failure}") from failure
-            code = failure.code
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        return _Failure(how, f"{subject} ends with {how}") if code else None
+            return {}, self._ended("the process", failure)
+        outputs, kind, text = pickle.loads(made[0].tobytes())
+        key = "" if kind == "CheckFailedError" else re.sub(r"'[^']*'|\d+", "", text)
+        return outputs, _Failure(f"{kind} {key}", text) if kind else None
 
-    def values(self, model: onnx.ModelProto, feeds: Feeds) -> Feeds:
-        """Return the outputs of a model, run node by node; none if it does not run."""
-        with contextlib.suppress(OnnxFoldError, isolated.Failure):
-            return self.outputs(model, feeds)[1] or {}
-        return {}
-
-    def outputs(self, model: onnx.ModelProto, feeds: Feeds) -> tuple[str, Feeds]:
-        """Return why a model does not run node by node, or "", and its outputs.
-
-        Raises:
-            Failure: It crashes, or takes longer.
-        """
-        storage.save(storage.from_proto(model), self.path, fsync=False)
-        made: tuple[str, Feeds] = self._run("run_nodes", feeds)
-        return made
-
-    def _run(self, function: str, feeds: Feeds | None) -> Any:
-        request = pickle.dumps((self.path, feeds, self.options, spellings()))
-        arrays = [np.frombuffer(request, np.uint8)]
-        function, seconds = f"{__name__}:{function}", self.timeout
-        _, made = isolated.run(function, None, arrays, seconds=seconds, keep=True, grace=_GRACE)
-        return pickle.loads(made[0].tobytes())
+    def _ended(self, subject: str, failure: isolated.Failure) -> _Failure:
+        code = failure.code
+        how = f"ends with signal {-code}" if code < 0 else f"ends with exit code {code}"
+        if failure.kind == "late":
+            how = f"takes longer than {self.timeout:g} s"
+        elif failure.kind != "ended":
+            raise UsageError(f"{subject} cannot be run: {failure}") from failure
+        return _Failure(how, f"{subject} {how}")
 
 
-def _feeds_of(
-    subject: Subject, fold: Options, attempts: _Attempts, model: onnx.ModelProto
-) -> Iterator[tuple[Feeds, bool]]:
-    """Yield inputs, given or random ones, and whether the model runs on them node by node."""
+def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
+    """Yield inputs: those given, or random ones, on which the model runs if there are any."""
     if fold.feeds is not None:
-        given = given_feeds(fold.feeds, subject.inputs, subject.overridable)
-        yield from ((feeds, bool(attempts.values(model, feeds))) for feeds in given.values())
+        yield from given_feeds(fold.feeds, subject.inputs, subject.overridable).values()
         return
+    model = onnx.load(subject.source)
 
-    def run(feeds: Feeds) -> bool:
-        try:
-            reason, _ = attempts.outputs(model, feeds)
-        except isolated.Failure:  # other inputs would not help
-            return False
-        if reason:
-            raise CannotRun(reason)
-        return True
+    def run(feeds: Feeds) -> None:
+        _, found = runs.node_by_node(model, feeds)
+        if found is not None and found.key.startswith("CannotRun "):
+            raise CannotRun(found.text)  # others would fail with other inputs, too
 
     trials = Trials(subject.model, subject.inputs, fold.check_dims)
     for seed in range(max(1, fold.seeds)):
         try:
-            feeds, runs, _ = trials.find(seed, run)
+            yield trials.find(seed, run)[0]
         except UsageError:
             sizes = distinct_sizes(symbols_of(subject.inputs), seed) | dict(fold.check_dims)
-            feeds, runs = RandomFeeds(subject.model, subject.inputs).make(seed, sizes), False
-        yield feeds, runs
+            yield RandomFeeds(subject.model, subject.inputs).make(seed, sizes)
+
+
+def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Import what a run imports later."""
+    for module in ("onnxruntime", "onnxfold.passes.simplify"):
+        importlib.import_module(module)
+    return None, []
 
 
 def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Run a model in a default session, optimize it, and compare the result with it.
+    """Run a model node by node, and then in a default session; optimize it, and compare.
 
     Args:
         request: Nothing.
-        arrays: The pickled path, inputs (None for random ones), options and spellings of options.
+        arrays: The pickled path, inputs (None for random ones), options, whether to do more than to
+            run it node by node, and the spellings of options.
 
     Returns:
-        The pickled class and message of the error; both are empty if there is none.
+        The pickled outputs, and the class and message of the error, or "".
     """
-    path, feeds, options, words = pickle.loads(arrays[0].tobytes())
-    target, error = os.path.join(tempfile.gettempdir(), "optimized.onnx"), ("", "")
+    path, feeds, options, optimizes, words = pickle.loads(arrays[0].tobytes())
+    target, libraries = f"{tempfile.gettempdir()}/optimized.onnx", options.get("custom_ops", ())
+    outputs, kind, text = {}, "", ""
     try:
-        if feeds is not None:
-            libraries = options.get("custom_ops", ())
-            open_runner(path, None, libraries, fallback=False, node_by_node=False)[1](feeds)
         with spelled(words):
-            optimize_file(path, target, check=1, feeds=feeds, fsync=False, **options)
-    except Exception as raised:  # any may be the failure to reduce
-        text = str(raised).replace(f"{path}: ", "").removesuffix("; nothing was written")
-        error = type(raised).__name__, text
-    return None, [np.frombuffer(pickle.dumps(error), np.uint8)]
-
-
-def run_nodes(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
-    """Run a model node by node; arguments as for `attempt`.
-
-    Returns:
-        The pickled reason why it does not run, or "", and its outputs.
-    """
-    path, feeds, options, _ = pickle.loads(arrays[0].tobytes())
-    made: tuple[str, Feeds]
-    try:
-        runner = open_runner(path, None, options.get("custom_ops", ()), fallback=False)[1]
-        made = "", runner(feeds)
-    except (CannotLoad, CannotRun, UsageError) as error:
-        made = str(error), {}
+            if feeds is not None:
+                outputs = open_runner(path, None, libraries, fallback=False)[1](feeds)
+            if feeds is not None and optimizes:
+                open_runner(path, None, libraries, fallback=False, node_by_node=False)[1](feeds)
+            if optimizes:
+                optimize_file(path, target, check=1, feeds=feeds, fsync=False, **options)
+    except Exception as error:  # any may be the failure to reduce
+        kind, text = type(error).__name__, str(error).replace(f"{path}: ", "")
+    made = outputs, kind, text.removesuffix("; nothing was written")
     return None, [np.frombuffer(pickle.dumps(made), np.uint8)]
 
 

@@ -6,7 +6,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from onnxfold import files, storage
@@ -56,10 +56,6 @@ class Tuning(Shown, text="onnxfold.tuning:tuning_text"):
     sizes: dict[str, int]
     threads: int
     rounds: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 @checked

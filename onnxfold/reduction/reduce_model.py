@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,10 +55,6 @@ class Reduction(Shown, text="onnxfold.reduction.reduce_model:reduction_text"):
     runs: int
     feeds: str | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 class _Failure(NamedTuple):
     """What fails: ``key`` is the same for the same failure of other models, ``text`` is not."""
@@ -85,8 +82,8 @@ def reduce(
 
     Args:
         source: The path of the model.
-        destination: Where the smaller model goes. If it fails with certain inputs only, they go
-            to a file of this name with ``.npz`` appended.
+        destination: Where the smaller model goes, whenever there is a smaller one. If it fails with
+            certain inputs only, they go to a file of this name with ``.npz`` appended.
         command: A program and its arguments, which fails by its exit code; ``{}`` is replaced by
             the path of the candidate, which is the last argument if there is no ``{}``.
         timeout: Seconds of wall time after which a run counts as one that does not end.
@@ -99,6 +96,7 @@ def reduce(
         ModelError: The model cannot be read.
     """
     fold = options_of(options)
+    fold.rule_sets()  # their errors are no failures
     if os.path.realpath(source) == os.path.realpath(destination):
         raise UsageError("the smaller model would replace the model", file=source)
     parent, name = os.path.split(os.path.realpath(destination))
@@ -108,9 +106,10 @@ def reduce(
         about(subject.name),
     ):
         model = onnx.load(subject.source)
-        typed = storage.to_proto(optimize(storage.load(subject.source), passes=["value-info"]))
-        del model.graph.value_info[:]
-        model.graph.value_info.extend(typed.graph.value_info)
+        with contextlib.suppress(Exception):  # which may be the failure to reduce
+            typed = storage.to_proto(optimize(storage.load(subject.source), passes=["value-info"]))
+            del model.graph.value_info[:]
+            model.graph.value_info.extend(typed.graph.value_info)
         own = {name: value for name, value in options.items() if name not in _APPLIED}
         runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
         for feeds in _feeds_of(subject, fold, runs):
@@ -147,8 +146,9 @@ def reduce(
             again = runs.all(small, None)[1]
             if again is None or again.key != key:
                 path = f"{os.fspath(destination)}.npz"
-                texts = {n: a.astype(str) if a.dtype == object else a for n, a in fed.items()}
-                np.savez(path, **texts)
+                arrays: Any = {n: a for n, a in fed.items() if isinstance(a, np.ndarray)}
+                texts = {n: a.astype(str) for n, a in arrays.items() if a.dtype.hasobject}
+                np.savez(path, **arrays | texts)
     return Reduction(reason, _size(model), _size(onnx.load(destination)), runs.count, path)
 
 

@@ -157,3 +157,15 @@ def test_mistakes(tmp_path, capsys, monkeypatch, words, message):
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not Path("small.onnx").exists()
+
+
+def test_an_error_of_a_condition(tmp_path):
+    source, small = long_model(tmp_path / "in.onnx", SOFTPLUS, 40), tmp_path / "small.onnx"
+    rules = tmp_path / "failing_rules.py"
+    rules.write_text(
+        "from onnxfold.rewrite import computed, op, rule, where\n\n\n@computed\ndef fails(x):\n"
+        '    """Fails."""\n    raise IndexError("no axis 7")\n\n\n@rule\ndef failing(x):\n'
+        '    """Fails."""\n    return op.Softplus(x) >> op.Relu(x), where(fails(x))\n'
+    )
+    done = onnxfold.reduce(source, small, rules=[str(rules)])
+    assert "no axis 7" in done.failure and done.after["nodes"] == 1

@@ -43,7 +43,7 @@ class Reduction(Shown, text="onnxfold.reduction.reduce_model:reduction_text"):
 
     Attributes:
         failure: What fails, in the original and in the smaller model.
-        before: Numbers of nodes and inputs, and bytes of the file, of the original.
+        before: Numbers of nodes, inputs and bytes of weights of the original.
         after: Those of the smaller model.
         runs: Candidates that were tried.
         feeds: The path of the inputs (.npz) with which it fails; None if it fails on random ones.
@@ -107,9 +107,10 @@ def reduce(
     ):
         model = onnx.load(subject.source)
         with contextlib.suppress(Exception):  # which may be the failure to reduce
-            typed = storage.to_proto(optimize(storage.load(subject.source), passes=["value-info"]))
+            typed = optimize(storage.load(subject.source), passes=["value-info"])
+            described = storage.to_proto(typed, lambda *tensor: True).graph.value_info
             del model.graph.value_info[:]
-            model.graph.value_info.extend(typed.graph.value_info)
+            model.graph.value_info.extend(described)
         own = {name: value for name, value in options.items() if name not in _APPLIED}
         runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
         for feeds in _feeds_of(subject, fold, runs):

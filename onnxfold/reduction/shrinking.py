@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper, inliner, numpy_helper
 
 Feeds = list[dict[str, Any]]
 """The inputs of each run, by name."""
@@ -26,7 +26,8 @@ def shrink(
 ) -> Candidate:
     """Return the smallest model found that still fails, with its feeds.
 
-    Parts of the main graph are removed first, each half as long as those before it. What the rest
+    Functions are inlined and branches replace their If first, so that their nodes can be removed.
+    Then parts of the main graph are removed, each half as long as those before it. What the rest
     reads of a part becomes an input, or a weight if it depends on no input, with the value that it
     has in a run. The remaining nodes, outputs, subgraphs and weights are tried one by one.
 
@@ -46,6 +47,11 @@ def shrink(
         _drop_unread(*candidate)
         return fails(*candidate)
 
+    if model.functions:
+        inlined = inliner.inline_local_functions(model), [dict(feed) for feed in feeds]
+        model, feeds = inlined if is_smaller(inlined) else (model, feeds)
+    while found := next(filter(is_smaller, _with_branches(model, feeds)), None):
+        model, feeds = found
     size = len(model.graph.node)
     while size > 1:
         size = -(-size // 2)
@@ -58,6 +64,19 @@ def shrink(
     while found := next(filter(is_smaller, _smaller(model, feeds, values, types)), None):
         model, feeds = found
     return model, feeds
+
+
+def _with_branches(model: onnx.ModelProto, feeds: Feeds) -> Iterator[Candidate]:
+    """Yield models with the nodes of a branch instead of an If of the main graph."""
+    for k, node in enumerate(model.graph.node):
+        for branch in node.attribute if node.op_type == "If" else ():
+            changed = _copy(model)
+            ends = zip(branch.g.output, node.output, strict=False)
+            copies = [helper.make_node("Identity", [o.name], [name]) for o, name in ends if name]
+            del changed.graph.node[k:]
+            changed.graph.node.extend([*branch.g.node, *copies, *model.graph.node[k + 1 :]])
+            changed.graph.initializer.extend(branch.g.initializer)
+            yield changed, [dict(feed) for feed in feeds]
 
 
 def _smaller(

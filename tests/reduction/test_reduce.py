@@ -123,6 +123,22 @@ def test_inputs_that_a_failure_needs_are_written(tmp_path):
         onnxfold.optimize(str(small), feeds=done.feeds, **options)
 
 
+def test_branches_and_functions(tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+    g (float[n,8] x, bool c) => (float[n,8] r) {
+        r = If (c) <then_branch = t () => (float[n,8] a) { a = local.many (x) },
+                    else_branch = e () => (float[n,8] b) { b = Neg (x) }> }
+    <domain: "local", opset_import: ["": 17]> many (x) => (y) {
+        a = Abs (x) s = Softplus (a) e = Exp (s) b = Tanh (e) y = Neg (b) }"""
+    source, small = tmp_path / "in.onnx", tmp_path / "small.onnx"
+    onnx.save(parser.parse_model(text), source)
+    feeds = {"x": np.ones((2, 8), np.float32), "c": np.array(True)}
+    onnxfold.reduce(source, small, feeds=feeds, rules=[rule_file(tmp_path, WRONG)])
+    model = onnx.load(small)
+    assert [node.op_type for node in model.graph.node] == ["Softplus", "Exp"]
+    assert not model.functions
+
+
 def test_command_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     long_model(tmp_path / "in.onnx", "y = Erf (x)", 12)

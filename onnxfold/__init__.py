@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from onnxfold.comparison import compare
     from onnxfold.drop_in import simplify, slim
     from onnxfold.inference_session import InferenceSession
+    from onnxfold.reduction import reduce
     from onnxfold.report.explanations import explain, why
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
@@ -52,6 +53,7 @@ __all__ = [
     "optimize",
     "optimize_file",
     "plan",
+    "reduce",
     "save",
     "simplify",
     "slim",
@@ -72,6 +74,7 @@ _HOME = {
     "optimize": "onnxfold.api",
     "optimize_file": "onnxfold.api",
     "plan": "onnxfold.api",
+    "reduce": "onnxfold.reduction",
     "save": "onnxfold.storage",
     "simplify": "onnxfold.drop_in",
     "slim": "onnxfold.drop_in",

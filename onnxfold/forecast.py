@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -65,10 +64,6 @@ class Plan(Shown, text="onnxfold.report.tables:plan_text"):
     folded: int
     prediction: Prediction
     decisions: list[Decision]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary."""
-        return asdict(self)
 
 
 def predict(

@@ -71,6 +71,7 @@ def run(
     cpu_seconds: float = 0,
     memory: int | None = None,
     keep: bool = False,
+    grace: float = _GRACE,
 ) -> tuple[Any, list[Array]]:
     """Run a function in another process.
 
@@ -83,6 +84,7 @@ def run(
         memory: Limit of private memory in bytes (on Linux); None for no limit.
         keep: Whether to keep the process for the next call of this thread, unless the call fails.
             It ends with the thread.
+        grace: Seconds from the request to end the process until it is killed.
 
     Returns:
         The answer and the arrays of the function. The arrays are memory-mapped and read-only.
@@ -91,7 +93,7 @@ def run(
         Failure: The function raises an exception or exceeds its time, or its process ends.
     """
     process = (keep and _thread.kept) or _Process()
-    _thread.kept = None
+    _thread.kept, process.grace = None, grace
     result = process.call([function, request, cpu_seconds, memory], arrays, seconds)
     if keep:
         _thread.kept = process
@@ -191,7 +193,7 @@ class _Process:
             )
         except OSError as error:
             raise Failure(_message(error), type(error).__name__) from error
-        self._is_late = False
+        self._is_late, self.grace = False, _GRACE
         self._group = _thread.group
         self._group.processes.add(self)
         if self._group.has_ended:
@@ -261,7 +263,7 @@ class _Process:
         try:
             self.ask_to_end()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(_GRACE)
+                self._popen.wait(self.grace)
         finally:  # a signal may interrupt the wait
             _kill(self._popen.pid)
             self._popen.kill()

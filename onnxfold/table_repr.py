@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pkgutil
 from typing import Any
 
 
 class Shown:
-    """A result whose ``repr`` is its table, in notebooks as well."""
+    """A dataclass whose ``repr`` is its table, in notebooks as well."""
 
     _text = ""
 
@@ -20,6 +21,10 @@ class Shown:
         """Return the table as text; arguments are those of the function that makes it."""
         text: str = pkgutil.resolve_name(self._text)(self, **how)
         return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def __repr__(self) -> str:
         return self.to_text().rstrip("\n")

@@ -6,7 +6,8 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from onnxfold import files, storage
@@ -39,8 +40,9 @@ class Tuning(Shown, text="onnxfold.tuning:tuning_text"):
 
     Attributes:
         seconds: Median seconds of a run, by candidate: "original", or options of the command line.
-        speedup: How many times as fast as the original, median of neighbouring runs.
-        quartiles: The quartiles of this.
+        speedup: How many times as fast as the original: median of nine groups of neighbouring runs,
+            of each the median.
+        quartiles: The quartiles of the groups.
         failed: Why a candidate was not measured.
         chosen: The candidate that was written.
         sizes: Sizes of dynamic dimensions that were measured.
@@ -56,10 +58,6 @@ class Tuning(Shown, text="onnxfold.tuning:tuning_text"):
     sizes: dict[str, int]
     threads: int
     rounds: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 @checked
@@ -142,7 +140,10 @@ def tune(
 
 
 def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
-    return [a / b for a, b in zip(before, after, strict=True)]
+    """Return the speedup in each group of rounds: more rounds make it more certain."""
+    speedups = [a / b for a, b in zip(before, after, strict=True)]
+    bounds = [len(speedups) * k // _LEAST_ROUNDS for k in range(_LEAST_ROUNDS + 1)]
+    return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]
 
 
 @rendered

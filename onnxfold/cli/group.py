@@ -16,13 +16,14 @@ from onnxfold.cli.inspect import inspect
 from onnxfold.cli.lists import list_passes, list_rules
 from onnxfold.cli.optimize import optimize
 from onnxfold.cli.output import EXIT_ERROR
+from onnxfold.cli.reduce import reduce
 from onnxfold.cli.split import split
 from onnxfold.cli.tune import tune
 from onnxfold.errors import spelled
 
 _GROUPS = {
     "Optimize": (optimize, batch, tune),
-    "Understand": (compare, inspect, explain, bench),
+    "Understand": (compare, inspect, explain, bench, reduce),
     "Runtime constants": (split, adapters),
     "Lists": (list_rules, list_passes),
 }

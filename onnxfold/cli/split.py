@@ -93,8 +93,9 @@ def _list_candidates(
     own = {**options}
     backend, strict = own.pop("backend"), own.pop("strict_backend")
     check_name(backend, own["backend_options"], strict)
-    show(candidates(source, **own), as_json)
-    if not as_json:
+    found = candidates(source, **own)
+    show(found, as_json)
+    if not as_json and (found.found or found.pair):
         rest = f"--runtime-const NAME -o {output or 'DIR'}"
         write("nothing was written; name what stays the same over many runs:\n")
         write(f"onnxfold split {source} {rest}\n")

@@ -96,12 +96,12 @@ def open_runner(
     providers: Sequence[Any] | None = None,
     custom_ops: Sequence[str | os.PathLike[str]] = (),
     fallback: bool = True,
+    node_by_node: bool = True,
 ) -> tuple[Opener, Runner, str | None]:
     """Open a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
 
-    On onnxruntime it runs node by node: optimizations and prepacking are off. Prepacking sums a
-    product with a constant operand in another order: with it, folding something into a constant
-    would change last bits.
+    Node by node, optimizations and prepacking are off. Prepacking sums a product with a constant
+    operand in another order: with it, folding something into a constant would change last bits.
 
     Returns:
         How to open another model the same way; the runner; and why onnxruntime did not take
@@ -113,7 +113,7 @@ def open_runner(
     """
 
     def on_onnxruntime(model: str | bytes) -> Runner:
-        options = session_options(node_by_node=True)
+        options = session_options(node_by_node=node_by_node)
         register_custom_ops(options, custom_ops)
         try:
             session = open_session(model, options, providers or CPU)

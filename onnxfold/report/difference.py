@@ -6,14 +6,14 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.report.console import Table, bytes_text, ops_table, rendered
 from onnxfold.report.inventory import Inventory, TensorEntry, inventory_of, stored_tensors
+from onnxfold.table_repr import Shown
 
 _CHUNK = 1 << 20
 _MOST_SHOWN = 20  # tensors
@@ -61,8 +61,8 @@ class TensorChange:
         return (f"{self.name}{new}", self.kind, *types)
 
 
-@dataclass(frozen=True)
-class Difference:
+@dataclass(frozen=True, repr=False)
+class Difference(Shown, text="onnxfold.report.difference:Difference.text"):
     """The differences of two models.
 
     Attributes:
@@ -91,12 +91,8 @@ class Difference:
     same_bytes: int
     tensors: list[TensorChange]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return asdict(self)
-
     @rendered
-    def to_text(self) -> Iterator[str | Table]:
+    def text(self) -> Iterator[str | Table]:
         """Return the same as text for a terminal or a file."""
         yield f"from {self.before} to {self.after}"
         yield ""

@@ -6,8 +6,8 @@ import logging
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -76,10 +76,6 @@ class Why(Shown, text="onnxfold.report.explanations:why_text"):
     blockers: dict[str, str]
     decision: Decision | None
     op_after: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return asdict(self)
 
 
 class Decisions(Shown, list[Decision], text="onnxfold.report.explanations:explain_text"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import onnx_ir as ir
 
@@ -14,6 +13,7 @@ from onnxfold import storage
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs, count_nodes, shaped, type_text
 from onnxfold.report.console import Table, amount_text, bytes_text, rendered
+from onnxfold.table_repr import Shown
 
 _MOST_SHOWN = 10  # tensors
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
@@ -47,8 +47,8 @@ class TensorEntry:
         return shaped(self.dtype, self.shape)
 
 
-@dataclass(frozen=True)
-class Inventory:
+@dataclass(frozen=True, repr=False)
+class Inventory(Shown, text="onnxfold.report.inventory:Inventory.text"):
     """The contents of a model.
 
     Attributes:
@@ -83,12 +83,8 @@ class Inventory:
     largest: list[TensorEntry]
     unread: str | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return asdict(self)
-
     @rendered
-    def to_text(self) -> Iterator[str | Table]:
+    def text(self) -> Iterator[str | Table]:
         """Return the same as text for a terminal or a file."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
         producer = f", written by {self.producer}" if self.producer else ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -18,6 +17,7 @@ from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
 from onnxfold.runtime.splitting.runtime_cut import NOMINAL, NominalSizes, work_of
+from onnxfold.table_repr import Shown
 
 _MOST_ROWS = 40  # unless a depth is given
 _SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
@@ -55,8 +55,8 @@ class ModuleEntry:
     work: float
 
 
-@dataclass(frozen=True)
-class ModuleTree:
+@dataclass(frozen=True, repr=False)
+class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.text"):
     """The modules of a model.
 
     Attributes:
@@ -69,12 +69,8 @@ class ModuleTree:
     modules: list[ModuleEntry]
     sizes: dict[str, int]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return asdict(self)
-
     @rendered
-    def to_text(self, depth: int | None = None) -> Iterator[str | Table]:
+    def text(self, depth: int | None = None) -> Iterator[str | Table]:
         """Return the same as text for a terminal or a file."""
         if depth is None:
             depths = sorted(module.depth for module in self.modules)

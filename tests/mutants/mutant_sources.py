@@ -13,7 +13,7 @@ from onnx import helper
 
 from onnxfold import storage
 from onnxfold.comparison.feeds import RandomFeeds
-from tests.random_graphs.builder import free_names
+from onnxfold.reduction.shrinking import free_names
 from tests.reference_session import Reference
 
 ROOT = Path(__file__).parents[2]

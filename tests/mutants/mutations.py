@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.random_graphs.builder import free_names
+from onnxfold.reduction.shrinking import free_names
 
 from .mutant_sources import Feeds, span
 

@@ -31,7 +31,7 @@ LAYERS = (
     ("report",),
     ("testing",),
     ("api",),
-    ("batches", "drop_in", "inference_session", "tuning"),
+    ("batches", "drop_in", "inference_session", "reduction", "tuning"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

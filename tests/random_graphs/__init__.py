@@ -8,5 +8,5 @@ and stays if onnxruntime takes it (:mod:`.builder`). Ops, dtypes and attributes 
 schemas; files in ``families`` say what schemas do not: shapes and values that fit (:mod:`.call`),
 and rows of the rules' tables and of ``ops.txt`` are parts of graphs, with other sizes.
 Every graph is optimized in several ways and run with several sizes of its dims (:mod:`.check`), in
-a child process (`tests.case_driver`), and what fails is made small (:mod:`.shrink`).
+a child process (`tests.case_driver`), and what fails is made small (`onnxfold.reduction`).
 """

@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto as T
 from onnx import defs, helper
 
+from onnxfold.reduction.shrinking import free_names
 from tests.reference_session import Reference
 
 from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
@@ -538,24 +539,6 @@ def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoP
         return helper.make_tensor_value_info(name, elem, shape)
     inner = helper.make_tensor_type_proto(elem, None)
     return helper.make_value_info(name, helper.make_sequence_type_proto(inner))
-
-
-def free_names(node: onnx.NodeProto) -> list[str]:
-    """Names that the subgraphs of a node read from outside."""
-    found: dict[str, None] = {}
-    for attribute in node.attribute:
-        graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-        for graph in graphs:
-            own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            own |= {o for n in graph.node for o in n.output}
-            for inner in graph.node:
-                for name in [*inner.input, *free_names(inner)]:
-                    if name and name not in own:
-                        found[name] = None
-            for output in graph.output:
-                if output.name not in own:
-                    found[output.name] = None
-    return list(found)
 
 
 def _broadcasts(left: list[Dim], right: list[Dim]) -> bool:

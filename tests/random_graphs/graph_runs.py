@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import onnx
 
+from onnxfold.reduction.shrinking import shrink
 from tests.case_driver import Died, Failure, Found, Worker, drive
 
 from .graph_check import ops_of
-from .shrink import shrink, text_of
 
 _TASKS = f"{__package__}.tasks"
 
@@ -69,4 +70,12 @@ def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tu
         return f"{place} (not again)", ""
     small, fed = shrink(model, feeds, fails, values, seconds)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
-    return f"{place} [{kinds}]", text_of(small, fed)
+    return f"{place} [{kinds}]", _text_of(small, fed)
+
+
+def _text_of(model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> str:
+    """The model as text, and what it is fed."""
+    shown = onnx.printer.to_text(model)
+    lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
+    fed = [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in feeds[0].items()]
+    return "\n".join([*lines, *fed])

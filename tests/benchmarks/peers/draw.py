@@ -25,6 +25,10 @@ _VERDICTS = {
     "failed": "#b03a3a",
 }
 _FLOOR = "copy"
+_DARK = (
+    "@media (prefers-color-scheme: dark) "
+    '{text {fill: #fff} [style*="#000000"] {stroke: #fff !important}}'
+)
 _X_LABELS = {"nodes": "nodes", "bytes": "size of the model, GB"}
 
 
@@ -67,7 +71,7 @@ def _draw_all(by_series: dict[str, list[dict[str, Any]]], path: Path) -> None:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=3, fontsize=8, frameon=False
         )
-    figure.savefig(path, metadata={"Date": None})
+    _save(figure, path)
 
 
 def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], path: Path) -> None:
@@ -90,7 +94,14 @@ def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], p
     _draw_series(lower, kept, "peak memory, MB", lambda m: max(m["peak_mb"]))
     lower.set_title("transformers: peak memory, MB")
     lower.legend(fontsize=8, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a figure without a background, with light text where the reader's theme is dark."""
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("</style>", f"{_DARK}</style>", 1), encoding="utf-8")
 
 
 def _size(charts: int) -> tuple[float, float]:

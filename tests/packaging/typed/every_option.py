@@ -14,6 +14,7 @@ from onnxfold.batches import Batch
 from onnxfold.bench.side_by_side import Benchmark, bench_models
 from onnxfold.comparison import Comparison
 from onnxfold.passes import all_passes, create
+from onnxfold.reduction import Reduction
 from onnxfold.report.summary import Report
 from onnxfold.rewrite import (
     Attribute,
@@ -188,6 +189,9 @@ measured: Benchmark = bench_models(
 
 tuned: Tuning = onnxfold.tune(
     path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=told
+)
+reduced: Reduction = onnxfold.reduce(
+    path, "out.onnx", command=["python", "fails.py", "{}"], timeout=5.0, progress=told, level=2
 )
 
 # runtime constants

@@ -37,7 +37,7 @@ const MARKERS = { width: 0, fill: (u, k) => u.series[k].stroke(u, k) };
 
 // points: seconds, live bytes, bytes of all results until then.
 function memoryChart(points) {
-  const [most, all] = [1, 2].map((k) => Math.max(1, ...points.map((point) => point[k])));
+  const [most, all] = [1, 2].map((k) => Math.max(0, ...points.map((point) => point[k])));
   let logarithmic = all > 12 * most;  // otherwise the lower line would be that of the axis
   const columns = [0, 1, 2].map((k) => points.map((point) => point[k]));
   const powers = () => [0, ...[...Array(12).keys()].map((k) => 10 ** (k + 3)).filter((power) => power <= Math.max(all, 1000))];
@@ -52,12 +52,12 @@ function memoryChart(points) {
         : { range: (u, low, high) => [0, Math.max(1, high * 1.05)] },
     },
     axes: [
-      axis((u, ticks) => ticks.map((tick) => `${Number(tick.toPrecision(6))} s`)),
+      axis((u, ticks) => ticks.map((tick) => (u.scales.x.max < 1 ? `${Number((1000 * tick).toPrecision(6))} ms` : `${Number(tick.toPrecision(6))} s`)), { space: 90 }),
       axis((u, ticks) => ticks.map((tick) => (tick === null ? "" : bytes(tick))), { size: 72, ...(logarithmic ? { splits: powers, filter: (u, ticks) => ticks } : {}) }),
     ],
     series: [
       { label: "time", value: (u, value) => (value === null || value === undefined ? `${columns[0].at(-1).toFixed(2)} s in all` : `${value.toFixed(3)} s`) },
-      { label: "live in the pool", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at most ${bytes(most)}`) },
+      { label: "constants in memory", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at most ${bytes(most)}`) },
       { label: "storing every intermediate", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v, bytes(all)) },
     ],
     cursor: { drag: { x: true, y: false } },

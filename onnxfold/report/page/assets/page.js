@@ -47,7 +47,7 @@ function tiles() {
   if (data.kind === "optimize") {
     made.push(tile("Folded", plural(run.folded, "node"), `in ${seconds(run.seconds)}`));
     const peak = run.pool.peak_bytes;
-    made.push(tile("Pool at most", bytes(peak), run.peak_rss_bytes ? `process ${bytes(run.peak_rss_bytes)}` : ""));
+    made.push(tile("Memory of constants", `at most ${bytes(peak)}`, run.peak_rss_bytes ? `process ${bytes(run.peak_rss_bytes)}` : ""));
   }
   if (data.kind !== "split") made.push(run.check ? tile("Accuracy", ...verdict(run.check)) : tile("Accuracy", "not checked", "--check N compares"));
   if (data.split) {
@@ -77,7 +77,7 @@ function memory({ points }) {
   const live = Math.max(0, ...points.map((point) => point[1]));
   const all = points.length ? points[points.length - 1][2] : 0;
   const about = `Memory of the constants over the run: ${bytes(live)} at most. Storing every intermediate result would have taken ${bytes(all)}. Memory-mapped weights are not counted.`;
-  return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "Nothing was computed."));
+  return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "No constant took memory of its own."));
 }
 
 function tensors({ before, after }) {
@@ -190,12 +190,13 @@ function splitParts(made) {
 
 function theRun(run) {
   const rows = Object.entries(run.stages).map(([stage, taken]) => [stage, seconds(taken)]);
-  const pool = Object.entries(run.pool).map(([name, value]) => [name.replace("_bytes", " memory").replaceAll("_", " "), name.endsWith("_bytes") ? bytes(value) : number(value)]);
+  const { live, live_bytes: left, peak_bytes: peak, spilled_bytes: spilled, materialized } = run.pool;
+  const constants = [["written to the result", number(materialized)], ["at most in memory", bytes(peak)], ["at the end", `${number(live)}, ${bytes(left)}`], ["moved to a scratch file", bytes(spilled)]];
   const lists = [["Warnings", run.warnings], ["Assumed of the inputs", run.assumptions],
     ["-O2 would also apply", Object.entries(run.withheld).map(([name, count]) => `${number(count)} ${name}`)],
     ["Other options would remove", Object.entries(run.beyond).map(([name, count]) => `${name}: ${plural(count, "node")}`)]];
   return section("run", "The run", null, el("div", { class: "columns" },
-    table([["stage"], ["time", "right"]], rows), table([["pool"], ["", "right"]], pool)),
+    table([["stage"], ["time", "right"]], rows), table([["constants"], ["", "right"]], constants)),
     ...lists.filter(([, texts]) => texts.length).map(([title, texts]) => el("div", {}, el("h3", {}, title), el("ul", {}, ...texts.map((text) => el("li", {}, text))))));
 }
 

@@ -1,0 +1,51 @@
+"""`onnxfold reduce`: a smaller model that shows the same failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import PATH, SectionedCommand, check_options, output_options, section
+from onnxfold.cli.folding import folding_options
+from onnxfold.cli.output import show
+
+
+@click.command(
+    cls=SectionedCommand,
+    epilog="Example: onnxfold reduce model.onnx -o small.onnx -- python fails.py {}",
+)
+@click.argument("source", metavar="MODEL", type=PATH)
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@section(
+    "Failure",
+    click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write."),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=60.0,
+        show_default=True,
+        metavar="S",
+        help="Seconds after which a run counts as one that does not end.",
+    ),
+)
+@folding_options
+@check_options
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@output_options
+def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write a smaller model that shows the same failure as MODEL, for a report of it.
+
+    Without COMMAND, MODEL runs in a default session of onnxruntime, is optimized with the options
+    given, and the result is compared with it. What fails is an error, a difference beyond the
+    tolerance, a crash or a timeout. COMMAND fails by its exit code or timeout; {} is replaced by
+    the path of a model. Nodes, inputs and weights are removed as long as the failure stays the
+    same. The exit code is 2 if MODEL shows none.
+    """
+    import onnxfold
+    from onnxfold.report.console import LateProgress
+
+    with LateProgress(enabled=not quiet) as progress:
+        done = onnxfold.reduce(source, output, progress=progress, **options)
+    if as_json or not quiet:
+        show(done, as_json)

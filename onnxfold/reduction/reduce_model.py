@@ -1,0 +1,292 @@
+"""Find out how a model fails, and write a smaller model that fails in the same way."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from onnxfold import files, isolated, storage
+from onnxfold.api import optimize, optimize_file, with_sizes
+from onnxfold.comparison.dims import distinct_sizes, symbols_of
+from onnxfold.comparison.feeds import Feeds, RandomFeeds, given_feeds
+from onnxfold.comparison.runners import CannotRun, Subject, open_runner
+from onnxfold.comparison.trials import Trials
+from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
+from onnxfold.options import CheckedOptionArguments, Options, options_of
+from onnxfold.reduction.shrinking import shrink, with_types
+from onnxfold.report.console import Table, rendered
+from onnxfold.signatures import checked
+from onnxfold.storage import PathLike
+from onnxfold.table_repr import Shown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+_GRACE = 0.2  # seconds to end a process: what it writes is of no use
+# Options that name what a smaller model may no longer have; the model has the sizes already.
+_APPLIED = ("dims", "input_shapes", "keep_dims", "feeds", "check", "check_dims")
+
+
+@dataclass(frozen=True, repr=False)
+class Reduction(Shown, text="onnxfold.reduction.reduce_model:reduction_text"):
+    """A smaller model that shows a failure.
+
+    Attributes:
+        failure: What fails, in the original and in the smaller model.
+        before: Numbers of nodes, inputs and bytes of weights of the original.
+        after: Those of the smaller model.
+        runs: Candidates that were tried.
+        feeds: The path of the inputs (.npz) with which it fails; None if it fails on random ones.
+    """
+
+    failure: str
+    before: dict[str, int]
+    after: dict[str, int]
+    runs: int
+    feeds: str | None
+
+
+class _Failure(NamedTuple):
+    """What fails: ``key`` is the same for the same failure of other models, ``text`` is not."""
+
+    key: str
+    text: str
+
+
+@checked
+def reduce(
+    source: PathLike,
+    destination: PathLike,
+    *,
+    command: Sequence[str] = (),
+    timeout: float = 60.0,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Unpack[CheckedOptionArguments],
+) -> Reduction:
+    """Write a smaller model that shows the same failure, for a report of it.
+
+    Without a command, the failure is what running the model in a default session of onnxruntime,
+    optimizing it, and comparing the result with it give: an error, a difference beyond the
+    tolerance, a crash, or a timeout. Each candidate runs in another process. The model is held in
+    memory.
+
+    Args:
+        source: The path of the model.
+        destination: Where the smaller model goes, whenever there is a smaller one. If it fails with
+            certain inputs only, they go to a file of this name with ``.npz`` appended.
+        command: A program and its arguments, which fails by its exit code; ``{}`` is replaced by
+            the path of the candidate, which is the last argument if there is no ``{}``.
+        timeout: Seconds of wall time after which a run counts as one that does not end.
+        progress: Called with a stage, the nodes removed and the nodes of the original.
+        options: Those of the optimization and its check, see
+            `onnxfold.options.CheckedOptionArguments`; ``rules`` as paths.
+
+    Raises:
+        UsageError: The model does not fail, or an argument does not fit.
+        ModelError: The model cannot be read.
+    """
+    fold = options_of(options)
+    fold.rule_sets()  # their errors are no failures
+    if os.path.realpath(source) == os.path.realpath(destination):
+        raise UsageError("the smaller model would replace the model", file=source)
+    parent, name = os.path.split(os.path.realpath(destination))
+    with (
+        files.scratch_folder(name, parent=parent) as folder,
+        Subject(with_sizes(source, fold), os.fspath(source)) as subject,
+        about(subject.name),
+    ):
+        model = onnx.load(subject.source)
+        with contextlib.suppress(Exception):  # which may be the failure to reduce
+            typed = optimize(storage.load(subject.source), passes=["value-info"])
+            described = storage.to_proto(typed, lambda *tensor: True).graph.value_info
+            del model.graph.value_info[:]
+            model.graph.value_info.extend(described)
+        own = {name: value for name, value in options.items() if name not in _APPLIED}
+        runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
+        for feeds in _feeds_of(subject, fold, runs):
+            outputs, failure = runs.all(model, feeds)
+            if failure is not None:
+                break
+        else:
+            what = "the command ends with exit code 0" if command else "it runs and optimizes"
+            raise UsageError(f"the model shows no failure: {what}")
+        key, reason = failure
+        if key.startswith("UsageError "):
+            raise UsageError(reason)
+        storage.save(storage.from_proto(model), destination)
+
+        def fails(candidate: onnx.ModelProto, fed: list[Feeds]) -> bool:
+            made, found = runs.all(candidate, fed[0])
+            is_valid = bool(made or not outputs or not command)
+            if not is_valid or found is None or found.key != key:
+                return False
+            storage.save(storage.from_proto(candidate), destination, fsync=False)
+            if progress is not None:
+                removed = len(model.graph.node) - len(candidate.graph.node)
+                progress("reduce", removed, len(model.graph.node))
+            return True
+
+        def values(part: onnx.ModelProto, feed: Feeds, names: list[str]) -> Feeds:
+            return runs.node_by_node(part, feed)[0]
+
+        small, (fed,) = shrink(model, [feeds], fails, values, float("inf"))
+        if outputs:
+            fails(with_types(small, values(small, fed, [])), [fed])
+        path = None
+        if fed and not command:
+            again = runs.all(small, None)[1]
+            if again is None or again.key != key:
+                path = f"{os.fspath(destination)}.npz"
+                arrays: Any = {n: a for n, a in fed.items() if isinstance(a, np.ndarray)}
+                texts = {n: a.astype(str) for n, a in arrays.items() if a.dtype.hasobject}
+                np.savez(path, **arrays | texts)
+    return Reduction(reason, _size(model), _size(onnx.load(destination)), runs.count, path)
+
+
+@dataclass
+class _Runs:
+    """Runs models in another process.
+
+    Attributes:
+        path: Where a model is written.
+        command: The command to run on it; empty to optimize it.
+        timeout: Seconds that a run may take.
+        options: Those of the optimization.
+        count: Runs so far.
+    """
+
+    path: str
+    command: list[str]
+    timeout: float
+    options: dict[str, Any]
+    count: int = 0
+
+    def all(self, model: onnx.ModelProto, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
+        """Return the outputs of a model, node by node, and what fails with these inputs, or random
+        ones.
+        """
+        self.count += 1
+        outputs, found = self.node_by_node(model, feeds, optimizes=not self.command)
+        if not self.command:
+            return outputs, found
+        words = [word.replace("{}", self.path) for word in self.command]
+        words += [self.path] if words == self.command else []
+        try:
+            code = isolated.run_command(words, seconds=self.timeout).returncode
+        except isolated.Failure as failure:
+            return outputs, self._ended("the command", failure)
+        ended = isolated.Failure("", "ended", code=code)
+        return outputs, self._ended("the command", ended) if code else None
+
+    def node_by_node(
+        self, model: onnx.ModelProto, feeds: Feeds | None, optimizes: bool = False
+    ) -> tuple[Feeds, _Failure | None]:
+        """Return the outputs of a model, and what fails; see `attempt`."""
+        given = self.path, feeds, self.options, optimizes, spellings()
+        try:
+            storage.save(storage.from_proto(model), self.path, fsync=False)
+            arrays = [np.frombuffer(pickle.dumps(given), np.uint8)]
+            isolated.run(f"{__name__}:start", keep=True)  # its time does not count
+            function, seconds = f"{__name__}:attempt", self.timeout
+            _, made = isolated.run(function, None, arrays, seconds=seconds, keep=True, grace=_GRACE)
+        except OnnxFoldError as error:
+            return {}, _Failure("not written", str(error))
+        except isolated.Failure as failure:
+            return {}, self._ended("the process", failure)
+        outputs, kind, text = pickle.loads(made[0].tobytes())
+        key = "" if kind == "CheckFailedError" else re.sub(r"'[^']*'|\d+", "", text)
+        return outputs, _Failure(f"{kind} {key}", text) if kind else None
+
+    def _ended(self, subject: str, failure: isolated.Failure) -> _Failure:
+        code = failure.code
+        how = f"ends with signal {-code}" if code < 0 else f"ends with exit code {code}"
+        if failure.kind == "late":
+            how = f"takes longer than {self.timeout:g} s"
+        elif failure.kind != "ended":
+            raise UsageError(f"{subject} cannot be run: {failure}") from failure
+        return _Failure(how, f"{subject} {how}")
+
+
+def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
+    """Yield inputs: those given, or random ones, on which the model runs if there are any."""
+    if fold.feeds is not None:
+        yield from given_feeds(fold.feeds, subject.inputs, subject.overridable).values()
+        return
+    model = onnx.load(subject.source)
+
+    def run(feeds: Feeds) -> None:
+        _, found = runs.node_by_node(model, feeds)
+        if found is not None and found.key.startswith("CannotRun "):
+            raise CannotRun(found.text)  # others would fail with other inputs, too
+
+    trials = Trials(subject.model, subject.inputs, fold.check_dims)
+    for seed in range(max(1, fold.seeds)):
+        try:
+            yield trials.find(seed, run)[0]
+        except UsageError:
+            sizes = distinct_sizes(symbols_of(subject.inputs), seed) | dict(fold.check_dims)
+            yield RandomFeeds(subject.model, subject.inputs).make(seed, sizes)
+
+
+def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Import what a run imports later."""
+    for module in ("onnxruntime", "onnxfold.passes.simplify"):
+        importlib.import_module(module)
+    return None, []
+
+
+def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
+    """Run a model node by node, and then in a default session; optimize it, and compare.
+
+    Args:
+        request: Nothing.
+        arrays: The pickled path, inputs (None for random ones), options, whether to do more than to
+            run it node by node, and the spellings of options.
+
+    Returns:
+        The pickled outputs, and the class and message of the error, or "".
+    """
+    path, feeds, options, optimizes, words = pickle.loads(arrays[0].tobytes())
+    target, libraries = f"{tempfile.gettempdir()}/optimized.onnx", options.get("custom_ops", ())
+    outputs, kind, text = {}, "", ""
+    try:
+        with spelled(words):
+            if feeds is not None:
+                outputs = open_runner(path, None, libraries, fallback=False)[1](feeds)
+            if feeds is not None and optimizes:
+                open_runner(path, None, libraries, fallback=False, node_by_node=False)[1](feeds)
+            if optimizes:
+                optimize_file(path, target, check=1, feeds=feeds, fsync=False, **options)
+    except Exception as error:  # any may be the failure to reduce
+        kind, text = type(error).__name__, str(error).replace(f"{path}: ", "")
+    made = outputs, kind, text.removesuffix("; nothing was written")
+    return None, [np.frombuffer(pickle.dumps(made), np.uint8)]
+
+
+def _size(model: onnx.ModelProto) -> dict[str, int]:
+    weights = sum(tensor.ByteSize() for tensor in model.graph.initializer)
+    return {
+        "nodes": len(model.graph.node),
+        "inputs": len(model.graph.input),
+        "bytes of weights": weights,
+    }
+
+
+@rendered
+def reduction_text(reduction: Reduction) -> Iterator[str | Table]:
+    """Return what fails, and the sizes of both models."""
+    yield f"failure: {reduction.failure}"
+    before, after = reduction.before, reduction.after
+    yield Table(("", ">before", ">after"), [(n, f"{before[n]:,}", f"{after[n]:,}") for n in before])
+    if reduction.feeds is not None:
+        yield f"it fails with the inputs in {reduction.feeds} ({option('feeds')})"

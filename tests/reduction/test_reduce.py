@@ -1,0 +1,187 @@
+"""Failures that are planted in long models: the smaller model has little else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper, parser
+
+import onnxfold
+from onnxfold.cli import main
+from onnxfold.errors import UsageError
+
+WRONG = "op.Exp(op.Softplus(x)) >> op.Exp(x)"
+NEAR = "op.Exp(op.Softplus(x)) >> op.Add(op.Exp(x), constant(1.001))"
+ONLY_LARGE = "op.Min(op.Exp(x), 9) >> op.Exp(x)"
+CRASH = """m = Constant <value_int = 2> () s = ReduceMax <keepdims = 0> (x) z = Cast <to = 9> (s)
+    "", r = Loop (m, "", z) <body = b (int64 i, bool k, bool a) => (bool k2, bool a2, float o)
+        { k2 = Identity (k) a2 = Identity (a) o = Constant <value_float = 1.5> () }>
+    t = ReduceSum <keepdims = 0> (r) y = Add (x, t)"""
+ENDLESS = """go = Constant <value = bool {1}> ()
+    y = Loop ("", go, x) <body = b (int64 i, bool k, float[n,8] a) => (bool k2, float[n,8] a2)
+        { k2 = Identity (k) a2 = Neg (a) }>"""
+SOFTPLUS = "s = Softplus (x) y = Exp (s)"
+FAILS = ["sh", "-c", 'grep -q Erf "$0" && exit 7; exit 0']
+SLEEPS = ["sh", "-c", '! grep -q Erf "$0" || sleep 60', "{}"]
+
+
+def long_model(path: Path, text: str, count: int) -> Path:
+    """A chain with other branches, and in it nodes that make y of x, which its end reads."""
+    planted = parser.parse_graph(f"g (float[n,8] x) => (float[n,8] y) {{ {text} }}")
+    rng, nodes, weights, last = np.random.default_rng(0), [], [], "in"
+    for k in range(count):
+        if k == count // 3 * 2:
+            for name in (*(o for node in planted.node for o in node.output), "x"):
+                for node in planted.node:
+                    new = {"x": last, "y": f"v{k}"}.get(name, name)
+                    node.input[:] = [new if n == name else n for n in node.input]
+                    node.output[:] = [new if n == name else n for n in node.output]
+            nodes += planted.node
+        elif k % 5 == 4:
+            weight = rng.standard_normal((8, 8)).astype(np.float32) / 4
+            weights.append(numpy_helper.from_array(weight, f"w{k}"))
+            nodes.append(helper.make_node("MatMul", [last, f"w{k}"], [f"v{k}"]))
+        elif k % 5 == 3 and k > 20:
+            nodes.append(helper.make_node("Add", [last, f"v{k - 10}"], [f"v{k}"]))
+        else:
+            op = ("Relu", "Abs", "Tanh", "Sigmoid")[k % 4]
+            nodes.append(helper.make_node(op, [last], [f"v{k}"]))
+        last = f"v{k}"
+    nodes.append(helper.make_node("Add", [last, f"v{count // 3 * 2}"], ["out"]))
+    ends = (helper.make_tensor_value_info(n, 1, ["n", 8]) for n in ("in", "out"))
+    graph = helper.make_graph(nodes, "g", *([end] for end in ends), weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, path)
+    return path
+
+
+def rule_file(folder: Path, text: str) -> str:
+    path = folder / "wrong_rules.py"
+    path.write_text(
+        "from onnxfold.rewrite import constant, op, rule\n\n\n@rule\n"
+        f'def wrong(x):\n    """Wrong."""\n    return {text}\n'
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "options", "failure", "ops"),
+    [
+        (SOFTPLUS, 520, {"rules": WRONG}, "the optimized model is different", {"Softplus", "Exp"}),
+        (
+            *(SOFTPLUS, 520, {"rules": NEAR, "rtol": 1e-5}),
+            *("the optimized model is different", {"Softplus", "Exp"}),
+        ),
+        (CRASH, 6, {}, "the process ends with signal 11", {"Loop"}),
+        pytest.param(
+            *(CRASH, 520, {}, "the process ends with signal 11", {"Loop"}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(ENDLESS, 520, {"timeout": 2.0}, "the process takes longer than 2 s", {"Loop"}),
+            marks=pytest.mark.slow,
+        ),
+        ("y = Erf (x)", 520, {"command": FAILS}, "the command ends with exit code 7", {"Erf"}),
+        (
+            *("y = Erf (x)", 6, {"command": SLEEPS, "timeout": 0.5}),
+            *("the command takes longer than 0.5 s", {"Erf"}),
+        ),
+    ],
+)
+def test_planted_failures(tmp_path, text, count, options, failure, ops):
+    if "rules" in options:
+        options = {**options, "rules": [rule_file(tmp_path, options["rules"])]}
+    source, small = long_model(tmp_path / "in.onnx", text, count), tmp_path / "small.onnx"
+    told = []
+    done = onnxfold.reduce(source, small, progress=lambda *at: told.append(at), **options)
+    model = onnx.load(small)
+    assert done.failure.startswith(failure)
+    assert done.before["nodes"] >= count and done.after["nodes"] == len(model.graph.node) <= 10
+    assert ops <= {node.op_type for node in model.graph.node}
+    assert not any(weight.dims for weight in model.graph.initializer)
+    assert done.runs < 100 and told[-1][0] == "reduce"
+    assert done.feeds is None
+    assert sorted(path.name for path in tmp_path.glob("*.onnx*")) == ["in.onnx", "small.onnx"]
+    again = onnxfold.reduce(small, tmp_path / "again.onnx", **options)
+    assert again.failure.split(",")[0] == done.failure.split(",")[0]
+
+
+def test_inputs_that_a_failure_needs_are_written(tmp_path):
+    text = "nine = Constant <value = float {9}> () e = Exp (x) y = Min (e, nine)"
+    source, small = long_model(tmp_path / "in.onnx", text, 2), tmp_path / "small.onnx"
+    options = {"rules": [rule_file(tmp_path, ONLY_LARGE)], "level": 2}
+    with pytest.raises(UsageError, match="the model shows no failure"):
+        onnxfold.reduce(source, small, **options)
+    feeds = {"in": np.full((2, 8), 5, np.float32)}
+    done = onnxfold.reduce(source, small, feeds=feeds, **options)
+    assert done.after["nodes"] <= 3 and done.feeds == f"{small}.npz"
+    with pytest.raises(onnxfold.CheckFailedError):
+        onnxfold.optimize(str(small), feeds=done.feeds, **options)
+
+
+def test_branches_and_functions(tmp_path):
+    text = """<ir_version: 8, opset_import: ["": 17, "local": 1]>
+    g (float[n,8] x, bool c) => (float[n,8] r) {
+        r = If (c) <then_branch = t () => (float[n,8] a) { a = local.many (x) },
+                    else_branch = e () => (float[n,8] b) { b = Neg (x) }> }
+    <domain: "local", opset_import: ["": 17]> many (x) => (y) {
+        a = Abs (x) s = Softplus (a) e = Exp (s) b = Tanh (e) y = Neg (b) }"""
+    source, small = tmp_path / "in.onnx", tmp_path / "small.onnx"
+    onnx.save(parser.parse_model(text), source)
+    feeds = {"x": np.ones((2, 8), np.float32), "c": np.array(True)}
+    onnxfold.reduce(source, small, feeds=feeds, rules=[rule_file(tmp_path, WRONG)])
+    model = onnx.load(small)
+    assert [node.op_type for node in model.graph.node] == ["Softplus", "Exp"]
+    assert not model.functions
+
+
+def test_command_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    long_model(tmp_path / "in.onnx", "y = Erf (x)", 12)
+    command = ["--", *FAILS]
+    assert main(["reduce", "in.onnx", "-o", "small.onnx", *command]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("failure: the command ends with exit code 7\n")
+    assert text.splitlines()[3].split() == ["nodes", "13", "1"]
+    assert main(["reduce", "in.onnx", "-o", "small.onnx", "--json", *command]) == 0
+    assert json.loads(capsys.readouterr().out)["after"]["nodes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-o", "small.onnx"], "in.onnx: the model shows no failure: it runs and optimizes"),
+        (["-o", "small.onnx", "--", "true"], "no failure: the command ends with exit code 0"),
+        (["-o", "small.onnx", "--", "./none"], "the command cannot be run: ./none: No such file"),
+        (
+            ["-o", "small.onnx", "--disable", "none"],
+            "'none' is neither a rule nor a rule set",
+        ),
+        (["-o", "in.onnx"], "in.onnx: the smaller model would replace the model"),
+        (["-o", "small.onnx", "--check-dim", "m=3"], "no input has a dimension 'm'"),
+        ([], "Missing option '-o' / '--output'"),
+    ],
+)
+def test_mistakes(tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    long_model(tmp_path / "in.onnx", SOFTPLUS, 4)
+    assert main(["reduce", "in.onnx", *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not Path("small.onnx").exists()
+
+
+def test_an_error_of_a_condition(tmp_path):
+    source, small = long_model(tmp_path / "in.onnx", SOFTPLUS, 40), tmp_path / "small.onnx"
+    rules = tmp_path / "failing_rules.py"
+    rules.write_text(
+        "from onnxfold.rewrite import computed, op, rule, where\n\n\n@computed\ndef fails(x):\n"
+        '    """Fails."""\n    raise IndexError("no axis 7")\n\n\n@rule\ndef failing(x):\n'
+        '    """Fails."""\n    return op.Softplus(x) >> op.Relu(x), where(fails(x))\n'
+    )
+    done = onnxfold.reduce(source, small, rules=[str(rules)])
+    assert "no axis 7" in done.failure and done.after["nodes"] == 1

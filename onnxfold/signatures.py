@@ -76,10 +76,10 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     if kind is Annotated:
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
-        found = [next(problems(name, value, each), "") for each in inner]
+        fitting = [h for h in inner if _is_a(value, typing.get_origin(h) or h, typing.get_args(h))]
+        found = [next(problems(name, value, each), "") for each in fitting]
         if all(found):
-            inside = (text for text in found if not text.startswith(f"{name} must"))
-            yield next(inside, _wrong_type(name, value, hint))
+            yield found[0] if found else _wrong_type(name, value, hint)
     elif not _is_a(value, kind, inner):
         yield _wrong_type(name, value, hint)
     elif kind in _NUMBERS and not least <= value < math.inf:
@@ -115,6 +115,8 @@ def _is_a(value: object, kind: Any, inner: Collection[Any]) -> bool:
     """Return whether a value is of a type, except for what is in it."""
     if kind is Any:
         return True
+    if kind is Annotated:
+        return _is_a(value, next(iter(inner)), ())
     if kind is typing.Literal:
         return (value, type(value)) in [(each, type(each)) for each in inner]
     if isinstance(kind, TypeVar):

@@ -190,7 +190,6 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
     scaled = op.Mul(x, c)
     new_weight = op.Mul(wide(w), op.Reshape(wide(c), constant([1])))
     return conv(scaled, w, *rest) >> conv(x, op.Cast(new_weight, to=w.dtype), *rest), where(
-        c.has_one_element,
         c.rank <= x.rank,
         scaled.is_single_use,
         affordable(w.size, w, c),
@@ -229,7 +228,6 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     new_bias = any_of(op.Add(wide(b), moved), moved)
     return before >> conv(x, w, op.Cast(new_bias, to=w.dtype)), where(
         before.is_unpadded,
-        c.has_one_element,
         x.same_shape(shifted),
         shifted.is_single_use,
         affordable(w.sizes[0], c, b.or_else(None)),
@@ -256,7 +254,6 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
     after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
-        c.has_one_element,
         heads.same_shape(result),
         product.is_single_use,
         affordable(w.size + b.size, w, b, c),

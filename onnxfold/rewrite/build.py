@@ -234,9 +234,11 @@ class Builder:
         node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
         node.outputs[0].name = self._stem
         computed = self._hold(self._known.result_of(node, operands, opsets))
+        if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
+            raise Refused(f"{op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
         are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
-        if op_type in ("Add", "Sub") and computed is not None and are_stored:
+        if op_type in ("Add", "Sub") and are_stored:
             _check_sum(*operands, computed)
         return computed
 

@@ -45,6 +45,9 @@ FLAGS = (
     "--iree-dispatch-creation-data-tiling",
 )
 
+_ALIGNMENT = 64  # of operands on their own memory
+_LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
+
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
 """Ops that IREE miscompiles for some values. It rejects ops that it cannot lower."""
 
@@ -122,7 +125,8 @@ class Iree:
             module = runtime.VmModule.copy_buffer(config.vm_instance, file.read_bytes())
             context = runtime.SystemContext(vm_modules=[module], config=config)
             function = context.modules[module.name][kernel.function]
-            held = [_to_device(np.asarray(weights[name])) for name in kernel.weights]
+            own = [np.asarray(weights[name]) for name in kernel.weights]
+            held = [*map(_to_device, own)]
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
@@ -136,6 +140,9 @@ class Iree:
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
                 results = [_to_host(result) for result in made]
+            for k, result in enumerate(results):  # a Reshape alone returns the operand's memory
+                if any(np.may_share_memory(result, array) for array in (*given, *own)):
+                    results[k] = result.copy()
             return {  # IREE does not distinguish signed and unsigned integers
                 name: result.view(dtype)
                 for name, result, dtype in zip(kernel.outputs, results, dtypes, strict=True)
@@ -157,19 +164,26 @@ def _config() -> Any:
 def _to_host(result: Any) -> Array:
     """Return the elements of a device's array, keeping it alive, which IREE's own view does not."""
     view = np.asarray(result.to_host())
-    if not view.size:
-        return view
-    memory: Any = (ctypes.c_ubyte * view.nbytes).from_address(view.ctypes.data)
-    memory.owner = (result, view)
-    kept: Array = np.frombuffer(memory, np.uint8).view(view.dtype)
-    return kept.reshape(view.shape)
+    return _over(view, (result, view)) if view.size else view
 
 
 def _to_device(array: Array) -> Any:
-    """Return a copy of an array for the device."""
+    """Return an array for the device, on the same memory if that is aligned; otherwise a copy."""
     from iree import runtime
 
-    return runtime.asdevicearray(_config().device, array)
+    is_aligned = array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
+    if array.nbytes < _LITTLE or not is_aligned or array.dtype.kind not in "iuf":
+        return runtime.asdevicearray(_config().device, array)
+    # NumPy does not export read-only arrays
+    return _config().device.from_dlpack_capsule(_over(array, array).__dlpack__())
+
+
+def _over(array: Array, owner: Any) -> Array:
+    """Return a writable array on the memory of a contiguous one, which keeps the owner alive."""
+    memory: Any = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    memory.owner = owner
+    made: Array = np.frombuffer(memory, np.uint8).view(array.dtype)
+    return made.reshape(array.shape)
 
 
 @functools.cache

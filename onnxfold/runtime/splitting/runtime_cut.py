@@ -36,10 +36,10 @@ NOMINAL = 64
 NODE = 4096
 """Work of calling an op, which takes a few microseconds, in bytes."""
 
-_BYTES_PER_FLOP = 0.125
+BYTES_PER_FLOP = 0.125
 
 _EXPANDING, _SELECTING, _FREE = map(ops, (Trait.REPEATS, Trait.SELECTS, Trait.FREE))
-_PRODUCTS = (*ops(Trait.MULTIPLIES), *ops(Trait.CONVOLVES))
+PRODUCTS = (*ops(Trait.MULTIPLIES), *ops(Trait.CONVOLVES))
 _HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
 
 _STEPS = 40_000
@@ -98,9 +98,9 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
     nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
     if is_expanding(node, sizes) or node.op_type in _FREE:
         return NODE
-    if node.op_type in _PRODUCTS:
+    if node.op_type in PRODUCTS:
         _, flops = operations_of(node, sizes.shape) or (0, 0)
-        return NODE + nbytes + _BYTES_PER_FLOP * flops
+        return NODE + nbytes + BYTES_PER_FLOP * flops
     if node.op_type in _UNKNOWN:
         return NODE + 64 * nbytes
     return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _read(node, sizes))

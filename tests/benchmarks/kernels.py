@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.table import Table
 
 from onnxfold.onnxruntime_sessions import size_in_bytes
-from onnxfold.runtime.backends import estimate
 from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
@@ -66,7 +65,9 @@ def kernels(folder: Path, rounds: int, *, full: bool) -> None:
         column.justify = "right"
     for fold in folds(full=full):
         table.add_row(*_row(fold, folder, rounds, compilers))
-    table.caption = "times in ms; *: work that is fused; onnxruntime divided by the time in brackets"
+    table.caption = (
+        "times in ms; *: work that is fused; onnxruntime divided by the time in brackets"
+    )
     console.print(table)
     for name, used, found in _constants(rounds):
         console.print(f"{name}: {used:.3g} is used, {found:.3g} measured", highlight=False)
@@ -281,7 +282,7 @@ def folds(*, full: bool) -> list[Fold]:
 
 def llama(width: int, inner: int, layers: int) -> Fold:
     """Return LoRA on all projections of layers as Llama's, without what is between them."""
-    shapes = {name: (width, width) for name in "qkvo"} | {"gate": (width, inner)}
+    shapes = dict.fromkeys("qkvo", (width, width)) | {"gate": (width, inner)}
     shapes |= {"up": (width, inner), "down": (inner, width)}
     inputs, lines, outputs = [], [], []
     constants: dict[str, np.ndarray] = {}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnxfold import isolated, storage
 from onnxfold.comparison.dims import usual_sizes
@@ -28,7 +29,8 @@ from onnxfold.runtime.backends.estimate import reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.process import Progress, work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel
+from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
 from onnxfold.runtime.splitting.runtime_cut import NOMINAL
 
 logger = logging.getLogger("onnxfold")
@@ -96,6 +98,26 @@ def compile_kernels(
     ]
 
 
+def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Compile the kernels of `auto` with the lowest priority; called in another process.
+
+    Args:
+        request: The manifest as a dictionary, the folder of the bundle, the time limit of one
+            compilation in seconds, and nominal sizes.
+        arrays: The bytes of runtime_fold, see `InMemoryBundle.serialized`.
+
+    Returns:
+        The kernels as dictionaries, and nothing.
+    """
+    document, folder, seconds, nominal = request
+    os.nice(19)
+    fold = deserialized(arrays[0].tobytes())
+    bundle = InMemoryBundle(Manifest.from_dict(document), fold, fold)
+    bundle.folder = Path(folder)
+    kernels = compile_kernels(bundle, "auto", seconds=seconds, nominal=nominal)
+    return [dataclasses.asdict(kernel) for kernel in kernels], []
+
+
 def dump_stages(
     bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:
@@ -105,16 +127,15 @@ def dump_stages(
         UsageError: The folder cannot be written.
     """
     manifest = bundle.manifest
-    compiles = backend not in NOT_COMPILING and manifest.components
+    components = [] if backend in NOT_COMPILING else manifest.components
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (ENTRY_FILE, FOLD_FILE) if manifest.groups else (ENTRY_FILE,):
             name = file.removesuffix(".onnx")
             text = dot_of(bundle.load(file), name)
             (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
-        fold = bundle.load(FOLD_FILE) if compiles else None
-        for index, names in enumerate(manifest.components if fold else ()):
-            part = Component(fold, names)
+        for index, names in enumerate(components):
+            part = Component(bundle.load(FOLD_FILE), names)
             own = folder / f"component_{index}"
             own.mkdir(exist_ok=True)
             (own / "0-prepared.onnx").write_bytes(part.content)

@@ -33,6 +33,7 @@ from onnxfold.runtime.bundles.manifest import Kernel
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_TILING = "--iree-dispatch-creation-data-tiling"
 FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -42,10 +43,11 @@ FLAGS = (
     "--iree-input-demote-f64-to-f32=false",
     # O2 without data tiling makes products slower than no optimization
     "--iree-opt-level=O2",
-    "--iree-dispatch-creation-data-tiling",
+    _TILING,
 )
 
 _ALIGNMENT = 64  # of operands on their own memory
+_LOW = 64  # elements
 _LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
@@ -248,6 +250,15 @@ def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None
     return None, []
 
 
+def _has_low_rank(graph: Any) -> bool:
+    """Return whether all products sum over few elements, as those of adapters, whose rank may be
+    dynamic: they are fused with what follows unless they are tiled.
+    """
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
+    factors = [shapes.get(n.input[0]) for n in graph.node if n.op_type in ("Gemm", "MatMul")]
+    return bool(factors) and all(dims and dims[-1].dim_value <= _LOW for dims in factors)
+
+
 # Pipelines after IREE's own input stage; "builtin.module(...)" around them would have no effect.
 _STAGES = {
     "1-imported": "",
@@ -262,6 +273,8 @@ def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
+    if _has_low_rank(model.graph):
+        flags = [flag for flag in flags if flag != _TILING]
     try:
         session.set_flags(*flags)
     except ValueError as error:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-_ENOUGH = 0.1  # seconds of timing, after one run of the kernel and of onnxruntime
+_ENOUGH = 0.4  # seconds of timing, after one run of the kernel and of onnxruntime
 _LITTLE = 1 << 20  # bytes that are always free: reading the limits would outlast a small kernel
 
 

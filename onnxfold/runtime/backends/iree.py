@@ -51,7 +51,9 @@ _LOW = 64  # elements
 _LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
-"""Ops that IREE miscompiles for some values. It rejects ops that it cannot lower."""
+"""Ops that IREE miscompiles for some values, Range of constants excepted. It rejects ops that it
+cannot lower.
+"""
 
 
 class Iree:
@@ -71,7 +73,13 @@ class Iree:
 
     def supported(self, model: Any) -> list[str]:
         """Return the reasons why the model cannot be compiled; empty if it can."""
-        denied = dict.fromkeys(node.op_type for node in model.graph if node.op_type in DENIED)
+        fixed = {*model.graph.initializers.values()} - {*model.graph.inputs}
+        denied = dict.fromkeys(
+            node.op_type
+            for node in model.graph
+            if node.op_type in DENIED
+            and not (node.op_type == "Range" and fixed.issuperset(node.inputs))
+        )
         reasons = [f"IREE does not run {op}" for op in denied]
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 

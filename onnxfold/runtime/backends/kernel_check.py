@@ -31,7 +31,8 @@ _ODD = 17  # size of a symbolic dimension in most draws, and one more for each f
 _SHORT = 3  # instead where inputs would be large, and in some draws
 _TIMES_LARGER = 16  # in the second draw, of a size that the caller does not name
 _MANY = 1 << 21  # elements
-_MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
+_MOST_BYTES = 1 << 28  # of all values of the second draw
+_MOST_DRAWN = 1 << 30  # of those of all draws; the first two are made in any case
 _FEW = 1 << 12  # numbers: so few are drawn several times, as one NaN may or may not matter
 _MOST_TIMES = 5
 _LARGE = "large sizes"
@@ -159,7 +160,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
             made.append(Draw(name, arrays))
             if len(kinds) > 1 or sum(array.size for array in arrays) > _FEW:
                 break
-        if len(made) > 1 and (len(made) + 1) * sum(a.nbytes for a in arrays) > _MOST_BYTES:
+        if len(made) > 1 and (len(made) + 1) * nbytes_at(needs.memory, sizes) > _MOST_DRAWN:
             break
     return made
 

@@ -19,6 +19,7 @@ from onnxfold.analysis.constness import (
     ConstnessAnalysis,
     select_runtime_constants,
 )
+from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
@@ -45,13 +46,7 @@ from onnxfold.runtime.splitting.parts import (
     remove_unused_inputs,
     separate_outputs,
 )
-from onnxfold.runtime.splitting.runtime_cut import (
-    ConstantRegion,
-    NominalSizes,
-    RuntimeCut,
-    find_cut,
-    work_of,
-)
+from onnxfold.runtime.splitting.runtime_cut import ConstantRegion, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.weights import (
     OpenedWeights,
     merge_runtime_constants,

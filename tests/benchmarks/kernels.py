@@ -3,7 +3,7 @@
 Each row is the runtime_fold of a generated model. The limit is a copy by NumPy, into new memory, of
 half of the bytes that the fold reads and writes: it also reads and writes as many. Minima of rounds
 in which the ways take turns, as other processes disturb them. Then the constants are measured by
-which `auto` estimates what a kernel saves (``onnxfold/runtime/backends/estimate.py``).
+which `auto` estimates what a kernel saves (``onnxfold/analysis/costs.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from onnxfold.analysis import costs
 from onnxfold.onnxruntime_sessions import size_in_bytes
 from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -28,6 +29,10 @@ from onnxfold.runtime.sessions.session import Session
 
 _RANK, _TOKENS = 16, 4096
 _COMPILERS = ("iree", "onnx-mlir")
+_SIDE = 2048
+_SQUARE = (
+    f"g (float x, float[{_SIDE}, {_SIDE}] w) => (float[m, n] y) {{{{ k = {{}} y = Mul(x, k) }}}}"
+)
 
 
 @dataclass
@@ -69,7 +74,7 @@ def kernels(folder: Path, rounds: int, *, full: bool) -> None:
         "times in ms; *: work that is fused; onnxruntime divided by the time in brackets"
     )
     console.print(table)
-    for name, used, found in _constants(rounds):
+    for name, used, found in _constants(rounds, compilers):
         console.print(f"{name}: {used:.3g} is used, {found:.3g} measured", highlight=False)
 
 
@@ -123,9 +128,30 @@ def _timed(run: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def _constants(rounds: int) -> list[tuple[str, float, float]]:
+def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, float]]:
     """Return the constants of the estimate: name, value in use, and value measured."""
-    return []
+
+    def seconds(op: str, backend: str = "onnxruntime") -> float:
+        fold = Fold(op, _SQUARE.format(op), {"w": _random(_SIDE, _SIDE)})
+        arguments = {"runtime_constants": ["w"], "cache": FoldCache(max_bytes=0)}
+        session = Session(fold.model(), backend=backend, **arguments)
+        return min(seconds_of(session, fold.constants) for _ in range(10 * rounds))
+
+    nbytes = 4 * _SIDE**2
+    byte = seconds("ReduceMax<keepdims = 1>(w)") / nbytes
+    copied, heavy = seconds("Neg(w)"), seconds("Tanh(w)")
+    found = [
+        ("bytes for a byte that is written", costs.WRITTEN, copied / byte / nbytes - 1),
+        ("for a byte of a heavy operation", costs.HEAVY, (heavy - copied) / byte / nbytes),
+    ]
+    for backend, used in zip(
+        ("onnxruntime", *compilers),
+        (costs.BYTES_PER_FLOP, costs.KERNEL_BYTES_PER_FLOP),
+        strict=False,
+    ):
+        flop = seconds("MatMul(w, w)", backend) / 2 / _SIDE**3
+        found.append((f"for an operation of a product, {backend}", used, flop / byte))
+    return found
 
 
 # ---------------------------------------------------------------- the folds
@@ -136,10 +162,12 @@ def folds(*, full: bool) -> list[Fold]:
     low_rank = {"a": _random(2048, _RANK), "b": _random(_RANK, 2048)}
     merged = "s = Constant<value = float {0.5}> () d = MatMul(a, b) e = Mul(d, s) m = Add(w, e)"
     adapter = f"float[2048, {_RANK}] a, float[{_RANK}, 2048] b"
-    found = [
+    return [
         Fold(
             "LoRA, a layer",
-            f"g (float[n, 2048] x, {adapter}) => (float[n, 2048] y) {{ {merged} y = MatMul(x, m) }}",
+            f"""g (float[n, 2048] x, {adapter}) => (float[n, 2048] y) {{
+                {merged}
+                y = MatMul(x, m) }}""",
             low_rank,
             {"w": _random(2048, 2048)},
         ),
@@ -222,11 +250,14 @@ def folds(*, full: bool) -> list[Fold]:
             f"masks of {_TOKENS:,} tokens",
             f"""g (float[1, {_TOKENS}, {_TOKENS}] x, int64[1, {_TOKENS}] mask)
             => (float[1, {_TOKENS}, {_TOKENS}] y) {{
-                zero = Constant<value = int64 {{0}}> () one = Constant<value = int64 {{1}}> ()
-                least = Constant<value = float {{-3.4e38}}> () none = Constant<value = float {{0.0}}> ()
+                zero = Constant<value = int64 {{0}}> ()
+                one = Constant<value = int64 {{1}}> ()
+                least = Constant<value = float {{-3.4e38}}> ()
+                none = Constant<value = float {{0.0}}> ()
                 shape = Shape<start = 1, end = 2>(mask) count = Squeeze(shape)
                 order = Range(zero, count, one)
-                first = Constant<value = int64[1] {{0}}> () second = Constant<value = int64[1] {{1}}> ()
+                first = Constant<value = int64[1] {{0}}> ()
+                second = Constant<value = int64[1] {{1}}> ()
                 rows = Unsqueeze(order, second) columns = Unsqueeze(order, first)
                 causal = LessOrEqual(columns, rows)
                 there = Cast<to = 9>(mask) wide = Unsqueeze(there, second)
@@ -277,7 +308,6 @@ def folds(*, full: bool) -> list[Fold]:
             {"w": _random(2048, 2048)},
         ),
     ]
-    return found
 
 
 def llama(width: int, inner: int, layers: int) -> Fold:

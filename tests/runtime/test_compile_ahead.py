@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -66,6 +67,12 @@ def makers(session: Session) -> dict[str, str]:
     return {place.outputs[0]: place.backend for place in session.placements()}
 
 
+def cached() -> dict[Path, int]:
+    """The kernels in the user's cache folder, and what changes if one is written again."""
+    folder = kernel_cache.cache_folder()
+    return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
+
+
 def processes() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
@@ -117,7 +124,7 @@ def test_kernels_take_over_at_a_later_fold_and_are_kept():
     for seed in range(3):
         run(session, seed)
     assert handle.tensors()["folded"].numpy().tobytes() == before.tobytes()
-    kept = {path: path.stat().st_ino for path in kernel_cache.cache_folder().glob("*/*.vmfb")}
+    kept = cached()
     assert kept
     again = opened()
     again.wait_for_kernels()

@@ -205,7 +205,7 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
 
 
 def first_installed() -> str | None:
-    """Return the name of the first built-in backend whose compiler is installed, if there is one."""
+    """Return the name of the first built-in backend with a compiler here; None without any."""
     return next((name for name in _OURS if create(name).missing() is None), None)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxfold import isolated, storage
+from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump.dot import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
@@ -24,14 +25,12 @@ from onnxfold.runtime.backends.base import (
     first_installed,
     weights_of,
 )
-from onnxfold.runtime.backends.component import Component
-from onnxfold.runtime.backends.estimate import reasons_not_to_compile
+from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.process import Progress, work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
-from onnxfold.runtime.splitting.runtime_cut import NOMINAL
 
 logger = logging.getLogger("onnxfold")
 

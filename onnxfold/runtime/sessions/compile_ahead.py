@@ -87,7 +87,7 @@ class CompileAhead:
 
     def _compiled(self) -> list[Kernel]:
         from onnxfold.runtime.backends.base import first_installed
-        from onnxfold.runtime.backends.estimate import reasons_not_to_compile
+        from onnxfold.runtime.backends.component import reasons_not_to_compile
 
         manifest = self._bundle.manifest
         if first_installed() is None:

@@ -36,10 +36,7 @@ _HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
 KERNEL_BYTES_PER_FLOP = 2 * BYTES_PER_FLOP
 """The same in a kernel."""
 
-WRITTEN = 2.0
-"""Bytes for each byte that is written: new memory is also cleared."""
-
-HEAVY = 6.0
+HEAVY = 4.0
 """Bytes for each byte of an operand of Exp, Tanh and the like, fused or not."""
 
 _REREAD = (*ops(Trait.REDUCES), "Transpose", "Softmax", "LogSoftmax", "LayerNormalization")
@@ -138,10 +135,10 @@ def work_fused(
     """
     if any(node.op_type in _UNKNOWN for node in nodes):
         return math.inf, math.inf
-    single, fused = 0.0, _bytes(read, sizes) + WRITTEN * _bytes(outputs, sizes)
+    single, fused = 0.0, float(_bytes(read, sizes) + _bytes(outputs, sizes))
     for node in (node for node in nodes if node.op_type not in _FREE):
         before, after = _read(node, sizes), _bytes(node.outputs, sizes)
-        single += before + WRITTEN * after
+        single += before + after
         fused += before if node.op_type in _REREAD else 0
         if node.op_type in _PRODUCTS:
             _, flops = operations_of(node, sizes.shape) or (0, 0)

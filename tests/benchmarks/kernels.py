@@ -29,10 +29,7 @@ from onnxfold.runtime.sessions.session import Session
 
 _RANK, _TOKENS = 16, 4096
 _COMPILERS = ("iree", "onnx-mlir")
-_SIDE = 2048
-_SQUARE = (
-    f"g (float x, float[{_SIDE}, {_SIDE}] w) => (float[m, n] y) {{{{ k = {{}} y = Mul(x, k) }}}}"
-)
+_SQUARE = "g (float x, float[{0}, {0}] w) => (float[m, n] y) {{ k = {1} y = Mul(x, k) }}"
 
 
 @dataclass
@@ -131,26 +128,21 @@ def _timed(run: Callable[[], object]) -> float:
 def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, float]]:
     """Return the constants of the estimate: name, value in use, and value measured."""
 
-    def seconds(op: str, backend: str = "onnxruntime") -> float:
-        fold = Fold(op, _SQUARE.format(op), {"w": _random(_SIDE, _SIDE)})
+    def seconds(op: str, side: int, backend: str = "onnxruntime") -> float:
+        fold = Fold(op, _SQUARE.format(side, op), {"w": _random(side, side)})
         arguments = {"runtime_constants": ["w"], "cache": FoldCache(max_bytes=0)}
         session = Session(fold.model(), backend=backend, **arguments)
-        return min(seconds_of(session, fold.constants) for _ in range(10 * rounds))
+        return min(seconds_of(session, fold.constants) for _ in range(20 * rounds))
 
-    nbytes = 4 * _SIDE**2
-    byte = seconds("ReduceMax<keepdims = 1>(w)") / nbytes
-    copied, heavy = seconds("Neg(w)"), seconds("Tanh(w)")
-    found = [
-        ("bytes for a byte that is written", costs.WRITTEN, copied / byte / nbytes - 1),
-        ("for a byte of a heavy operation", costs.HEAVY, (heavy - copied) / byte / nbytes),
-    ]
-    for backend, used in zip(
-        ("onnxruntime", *compilers),
-        (costs.BYTES_PER_FLOP, costs.KERNEL_BYTES_PER_FLOP),
-        strict=False,
-    ):
-        flop = seconds("MatMul(w, w)", backend) / 2 / _SIDE**3
-        found.append((f"for an operation of a product, {backend}", used, flop / byte))
+    nbytes, side = 4 * 2048**2, 512
+    byte = seconds("Neg(w)", 2048) / 2 / nbytes
+    heavy = seconds("Tanh(w)", 2048) / byte / nbytes - 2
+    found = [("bytes for a byte of a heavy operation", costs.HEAVY, heavy)]
+    used = costs.BYTES_PER_FLOP
+    for backend in ("onnxruntime", *compilers):
+        flop = seconds("MatMul(w, w)", side, backend) / 2 / side**3
+        found.append((f"bytes for an operation of a product, {backend}", used, flop / byte))
+        used = costs.KERNEL_BYTES_PER_FLOP
     return found
 
 

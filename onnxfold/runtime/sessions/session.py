@@ -245,7 +245,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
-            from onnxfold.runtime.adapter_files import runtime_constants_of
+            from onnxfold.runtime.adapter_matching import runtime_constants_of
 
             constants = runtime_constants_of(constants, manifest)
         for name in constants:

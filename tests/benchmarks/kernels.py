@@ -87,7 +87,7 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> list[st
     end = time.perf_counter() + rounds
     while time.perf_counter() < end:
         for way, session in sessions.items():
-            for _ in range(3):  # threads of the way before may still be busy waiting
+            for _ in range(3):
                 times[way] = min(times[way], seconds_of(session, fold.constants))
     copy = min(_timed(np.ones(made // 2, np.uint8).copy) for _ in range(10 * rounds))
     makers = {p.backend for p in sessions["auto"].placements()}

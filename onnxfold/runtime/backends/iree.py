@@ -163,11 +163,11 @@ class Iree:
 
 @functools.cache
 def _config() -> Any:
-    """Return the device that all modules share, with as many threads as the machine has cores."""
+    """Return the device that all modules share. It has no threads of its own."""
     from iree import runtime
 
     runtime._binding.disable_leak_checker()
-    device = runtime.get_driver("local-task").create_default_device()
+    device = runtime.get_driver("local-sync").create_default_device()
     return runtime.Config(device=device)
 
 

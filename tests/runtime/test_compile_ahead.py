@@ -226,3 +226,24 @@ def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
     session.wait_for_kernels()
     assert makers(session)["folded"] == "iree"
     run(session, 5)
+
+
+@needs_iree
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_folds():
+    width = 2200
+    model = parse(
+        f"""g (float[n, {width}] x, float[1, {width}] s) => (float[n, {width}] y) {{
+            product = Mul(w, s)
+            sum = Add(product, s)
+            y = MatMul(x, sum)
+        }}""",
+        w=random(width, width),
+    )
+    session = Session(model, runtime_constants=["s"], backend="iree", cache=FoldCache(max_bytes=0))
+    assert {*makers(session).values()} == {"iree"}
+    handles = [session.fold({"s": random(1, width, seed=k)}) for k in range(3)]
+    before, count = psutil.Process().memory_info().rss, 12
+    for k in range(count):
+        handles = [*handles[1:], session.fold({"s": random(1, width, seed=k)})]
+    assert psutil.Process().memory_info().rss - before < count / 2 * handles[0].nbytes

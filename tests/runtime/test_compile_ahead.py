@@ -235,8 +235,8 @@ def test_memory_does_not_grow_with_the_number_of_folds():
     model = parse(
         f"""g (float[n, {width}] x, float[1, {width}] s) => (float[n, {width}] y) {{
             product = Mul(w, s)
-            sum = Add(product, s)
-            y = MatMul(x, sum)
+            twice = Mul(product, s)
+            y = MatMul(x, twice)
         }}""",
         w=random(width, width),
     )

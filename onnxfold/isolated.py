@@ -138,25 +138,33 @@ def run_command(
 @contextlib.contextmanager
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Provide threads that run functions in other processes, which end with the context."""
-    group = _Group()
-    executor = ThreadPoolExecutor(threads, "onnxfold", lambda: setattr(_thread, "group", group))
+    group = Group()
+    executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
     try:
         yield executor
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        group.has_ended = True
-        for end in (_Process.ask_to_end, _Process.close):
-            for process in [*group.processes]:
-                end(process)
+        group.end()
         executor.shutdown()
 
 
-class _Group:
+class Group:
     """The processes of a group of threads."""
 
     def __init__(self) -> None:
         self.processes: set[_Process] = set()
         self.has_ended = False
+
+    def enter(self) -> None:
+        """Include the processes that the current thread starts from now on."""
+        _thread.group = self
+
+    def end(self) -> None:
+        """End the processes, and start no more."""
+        self.has_ended = True
+        for end in (_Process.ask_to_end, _Process.close):
+            for process in [*self.processes]:
+                end(process)
 
 
 class _Thread(threading.local):
@@ -164,7 +172,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.kept: _Process | None = None
-        self.group = _Group()
+        self.group = Group()
 
 
 _thread = _Thread()

@@ -104,6 +104,8 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
     """
     options = copy_of(given)
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    # after a fold, threads that wait for work in a loop would disturb entry and kernels
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     for name, value in _WRITING.items():
         setattr(options, name, value)
     if options.log_severity_level < 0:

@@ -22,7 +22,8 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
 
     Exit code 0: all tensors fit; 1: some do not; 2: bad input.
     """
-    from onnxfold.runtime.adapter_files import fits, read_adapter
+    from onnxfold.adapter_files import read_adapter
+    from onnxfold.runtime.adapter_matching import fits
     from onnxfold.runtime.bundles.bundle import open_bundle
 
     manifest = open_bundle(bundle).manifest

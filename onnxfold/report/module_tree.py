@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.costs import NOMINAL, NominalSizes, work_of
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.comparison.dims import check_names, symbols_of
@@ -16,7 +17,6 @@ from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
-from onnxfold.runtime.splitting.runtime_cut import NOMINAL, NominalSizes, work_of
 from onnxfold.table_repr import Shown
 
 _MOST_ROWS = 40  # unless a depth is given

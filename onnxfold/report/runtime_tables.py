@@ -11,7 +11,7 @@ from onnxfold.report.console import Table, bytes_text, count_text, first_of, ren
 
 if TYPE_CHECKING:
     from onnxfold.bench.side_by_side import Benchmark, FoldBench, ModelBench
-    from onnxfold.runtime.adapter_files import Fit
+    from onnxfold.runtime.adapter_matching import Fit
     from onnxfold.runtime.bundles.bundle import Bundle
     from onnxfold.runtime.bundles.manifest import Manifest
     from onnxfold.runtime.sessions.handle import Handle

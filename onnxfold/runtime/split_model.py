@@ -19,6 +19,7 @@ from onnxfold.analysis.constness import (
     ConstnessAnalysis,
     select_runtime_constants,
 )
+from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
@@ -45,13 +46,7 @@ from onnxfold.runtime.splitting.parts import (
     remove_unused_inputs,
     separate_outputs,
 )
-from onnxfold.runtime.splitting.runtime_cut import (
-    ConstantRegion,
-    NominalSizes,
-    RuntimeCut,
-    find_cut,
-    work_of,
-)
+from onnxfold.runtime.splitting.runtime_cut import ConstantRegion, RuntimeCut, find_cut
 from onnxfold.runtime.splitting.weights import (
     OpenedWeights,
     merge_runtime_constants,
@@ -91,7 +86,8 @@ def split(
             it is left alone.
         out_dir: The folder to write; made if it is not there.
         backend: "iree" and "onnx-mlir" compile runtime_fold, and time it against onnxruntime;
-            "auto" and "onnxruntime" compile nothing.
+            "auto" compiles the components of which a kernel is likely to be faster, if a compiler
+            is installed; "onnxruntime" compiles nothing.
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
@@ -238,7 +234,7 @@ def _compile(
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
     options, seconds = arguments.get("backend_options", ()), arguments.get("compile_seconds", 120.0)
-    if backend not in NOT_COMPILING and made.manifest.components:
+    if backend != "onnxruntime" and made.manifest.components:
         nominal = arguments.get("nominal") or {}
         made.manifest.kernels = compile_kernels(
             made, backend, options, seconds=seconds, nominal=nominal, progress=progress

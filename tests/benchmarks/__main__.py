@@ -1,8 +1,9 @@
 """``python -m tests.benchmarks NAME``: the figures of ``docs/pages/benchmarks.md``.
 
 ``peers`` compares what onnxfold and other tools make of many models (``peers``), ``census`` lists
-the rules, kernels and engines that models use (``census.py``), and ``sessions`` runs with and
-without runtime constants (``sessions.py``).
+the rules, kernels and engines that models use (``census.py``), ``sessions`` runs with and without
+runtime constants (``sessions.py``), and ``kernels`` folds with and without compiled kernels
+(``kernels.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.census import census
+from tests.benchmarks.kernels import kernels
 from tests.benchmarks.peers import peers
 from tests.benchmarks.peers.judge import Limits
 from tests.benchmarks.peers.production import production
@@ -25,11 +27,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=["peers", "census", "sessions"])
+    parser.add_argument("name", choices=["peers", "census", "sessions", "kernels"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", action="append", default=[], help="for peers and census")
     parser.add_argument("--output", type=Path, help="where tables and figures go")
     parser.add_argument("--jobs", type=int, default=1, help="for census: models at the same time")
+    parser.add_argument("--full", action="store_true", help="for kernels: a model of 1 GB")
     others = parser.add_argument_group("peers")
     others.add_argument("--environment", type=Path, help="of the tools; made if it is not there")
     others.add_argument("--nodes", type=int, nargs="*", default=[], help="also generated chains")
@@ -49,6 +52,8 @@ def main() -> None:
         common = (Path(folder), given.rounds, given.model)
         if given.name == "sessions":
             sessions(given.rounds)
+        elif given.name == "kernels":
+            kernels(Path(folder), given.rounds, full=given.full)
         elif given.name == "census":
             census(given.model, given.output, given.jobs)
         elif given.production:

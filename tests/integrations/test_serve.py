@@ -25,7 +25,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxfold
-from onnxfold.runtime.adapter_files import read_adapter
+from onnxfold.adapter_files import read_adapter
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

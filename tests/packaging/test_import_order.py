@@ -14,7 +14,7 @@ LAYERS = (
     ("onnx_ir_private",),
     ("errors", "lazy_imports", "graphs", "memory", "ops", "parallel", "table_repr"),
     ("files", "urls", "onnxruntime_sessions", "signatures"),
-    ("isolated", "user_caches"),
+    ("adapter_files", "isolated", "user_caches"),
     ("evaluation",),
     ("storage",),
     ("pool",),
@@ -40,7 +40,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 INSIDE = {
     "runtime": (
         *("bundles", "splitting", "backends", "split_model"),
-        *("adapter_files", "sessions"),
+        *("adapter_matching", "sessions"),
     ),
     "rewrite": (
         *("conditions", "matched", "patterns", "rule", "matcher", "build"),

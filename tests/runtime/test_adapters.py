@@ -97,7 +97,7 @@ def test_a_bundle_on_the_disk_takes_adapters_too(tmp_path):
 
 
 def test_a_dictionary_may_have_pytorchs_names(lora):
-    from onnxfold.runtime.adapter_files import read_adapter
+    from onnxfold.adapter_files import read_adapter
 
     ids, _ = expected(ADAPTERS[0])
     tensors = dict(read_adapter(ADAPTERS[0]).tensors)
@@ -107,7 +107,7 @@ def test_a_dictionary_may_have_pytorchs_names(lora):
 
 
 def test_what_an_adapter_does_not_have_is_as_in_the_file(lora, tmp_path):
-    from onnxfold.runtime.adapter_files import read_adapter
+    from onnxfold.adapter_files import read_adapter
 
     ids, want = expected(ADAPTERS[0])
     tensors = read_adapter(ADAPTERS[0]).tensors

@@ -239,7 +239,7 @@ def test_how_often_inputs_are_drawn_and_at_what_sizes():
     special = [d.arrays[0] for d in drawn(NEG.format("2, 2")) if d.name == "NaN and infinities"]
     assert len(special) > 3 and np.isnan(special).any() and np.isinf(special).any()
     names = [draw.name for draw in drawn(NEG.format("5000, 5000"))]
-    assert names == ["numbers around 0", "NaN and infinities"]
+    assert names[:2] == ["numbers around 0", "NaN and infinities"] and len(names) == 5
     names = [draw.name for draw in drawn(SUM)]  # its results would be larger
     assert "large sizes" not in names and len(names) > 10
     for nominal, rows in (({}, 64), ({"n": 5}, 5)):

@@ -40,7 +40,7 @@ _OURS = {
 """Classes by name."""
 
 NOT_COMPILING = ("auto", "onnxruntime")
-"""Names of backends without a compiler."""
+"""Names that select no particular compiler."""
 
 NAMES = ("auto", *_OURS, "onnxruntime")
 
@@ -202,6 +202,11 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
     if options and not takes:
         raise UsageError(f"the backend {name!r} takes no options")
     return made
+
+
+def first_installed() -> str | None:
+    """Return the name of the first built-in backend with a compiler here; None without any."""
+    return next((name for name in _OURS if create(name).missing() is None), None)
 
 
 def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:

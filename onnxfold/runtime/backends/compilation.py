@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnxfold import isolated, storage
+from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump.dot import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
@@ -20,14 +22,15 @@ from onnxfold.runtime.backends.base import (
     Backend,
     CompileError,
     create,
+    first_installed,
     weights_of,
 )
-from onnxfold.runtime.backends.component import Component
+from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
 from onnxfold.runtime.backends.process import Progress, work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel
-from onnxfold.runtime.splitting.runtime_cut import NOMINAL
+from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
 
 logger = logging.getLogger("onnxfold")
 
@@ -47,19 +50,26 @@ def compile_kernels(
 
     Args:
         bundle: The split model; kernels are written below its folder.
-        backend: The name of a backend with a compiler.
+        backend: The name of a backend with a compiler; "auto" for the first that is installed, and
+            components of which a kernel is likely to be faster. Without any, the result is empty.
         options: Options of its compiler.
         seconds: Time limit of one compilation.
         nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
         progress: Called in this thread with "compile" or "time", completed and total kernels.
     """
-    compiler = create(backend, options)
+    components, nominal = bundle.manifest.components, {**bundle.manifest.ranks, **nominal}
+    name = first_installed() if backend == "auto" else backend
+    if name is None:
+        return []
+    compiler = create(name, options)
     missing = compiler.missing()
     if missing is not None:
-        return [Kernel("onnxruntime", n, reason=missing) for n in bundle.manifest.components]
+        return [Kernel("onnxruntime", names, reason=missing) for names in components]
+    fold = bundle.load(FOLD_FILE)
+    left = reasons_not_to_compile(fold, components, nominal) if backend == "auto" else {}
+    parts = [Component(fold, names) for names in components if names[0] not in left]
     reasons = {
-        part: "; ".join(compiler.supported(part.model)) or part.demands.reason
-        for part in _components(bundle)
+        part: "; ".join(compiler.supported(part.model)) or part.demands.reason for part in parts
     }
     distinct = {part.graph_hash: part for part, reason in reasons.items() if not reason}
     work = _Work(bundle.folder, compiler, seconds, nominal)
@@ -75,12 +85,36 @@ def compile_kernels(
     for part, future in zip(distinct.values(), compiled, strict=True):
         made[part.graph_hash] = work.checked(future.result(), part)
         report("time", len(made), len(distinct))
-    return [
-        Kernel("onnxruntime", part.outputs, reason=reason)
-        if reason
-        else _renamed(made[part.graph_hash], part)
+    kernels = {
+        part.outputs[0]: _renamed(made[part.graph_hash], part)
         for part, reason in reasons.items()
+        if not reason
+    }
+    left |= {part.outputs[0]: reason for part, reason in reasons.items() if reason}
+    return [
+        kernels.get(names[0]) or Kernel("onnxruntime", names, reason=left[names[0]])
+        for names in components
     ]
+
+
+def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Compile the kernels of `auto` with the lowest priority; called in another process.
+
+    Args:
+        request: The manifest as a dictionary, the folder of the bundle, the time limit of one
+            compilation in seconds, and nominal sizes.
+        arrays: The bytes of runtime_fold, see `InMemoryBundle.serialized`.
+
+    Returns:
+        The kernels as dictionaries, and nothing.
+    """
+    document, folder, seconds, nominal = request
+    os.nice(19)
+    fold = deserialized(arrays[0].tobytes())
+    bundle = InMemoryBundle(Manifest.from_dict(document), fold, fold)
+    bundle.folder = Path(folder)
+    kernels = compile_kernels(bundle, "auto", seconds=seconds, nominal=nominal)
+    return [dataclasses.asdict(kernel) for kernel in kernels], []
 
 
 def dump_stages(
@@ -92,14 +126,15 @@ def dump_stages(
         UsageError: The folder cannot be written.
     """
     manifest = bundle.manifest
-    compiles = backend not in NOT_COMPILING and manifest.components
+    components = [] if backend in NOT_COMPILING else manifest.components
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (ENTRY_FILE, FOLD_FILE) if manifest.groups else (ENTRY_FILE,):
             name = file.removesuffix(".onnx")
             text = dot_of(bundle.load(file), name)
             (folder / f"{name}.dot").write_bytes(text.encode(errors="backslashreplace"))
-        for index, part in enumerate(_components(bundle) if compiles else ()):
+        for index, names in enumerate(components):
+            part = Component(bundle.load(FOLD_FILE), names)
             own = folder / f"component_{index}"
             own.mkdir(exist_ok=True)
             (own / "0-prepared.onnx").write_bytes(part.content)
@@ -109,11 +144,6 @@ def dump_stages(
                 logger.warning("there are no more stages of %s: %s", part.outputs[0], error)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
-
-
-def _components(bundle: Bundle) -> list[Component]:
-    fold = bundle.load(FOLD_FILE)
-    return [Component(fold, names) for names in bundle.manifest.components]
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:

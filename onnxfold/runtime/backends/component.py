@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from onnxfold import storage
+from onnxfold.analysis.costs import NominalSizes, work_fused
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 from onnxfold.analysis.symbolic.atoms import terms_of
@@ -33,7 +35,7 @@ from onnxfold.kernels.inference import schema_of
 from onnxfold.ops import Trait, ops
 from onnxfold.runtime.backends.base import FUNCTION
 from onnxfold.runtime.bundles.manifest import TensorInfo
-from onnxfold.runtime.splitting.parts import operands_of, part_of
+from onnxfold.runtime.splitting.parts import behind, operands_of, part_of
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
 # their count, and what can be a shape or an index by its bytes. Others are inputs of it: weights,
@@ -83,6 +85,35 @@ class Component:
     @functools.cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute
         return demands(self.original)
+
+
+_MOST_SHARE = 0.7  # of the work of onnxruntime, in a kernel that `auto` compiles
+_LEAST_SAVED = 4 << 20  # bytes that it saves: about half a millisecond
+
+
+def reasons_not_to_compile(
+    fold: ir.Model, components: Sequence[Sequence[str]], nominal: Mapping[str, int]
+) -> dict[str, str]:
+    """Return the reasons why kernels are unlikely to pay, by the first output of the component.
+
+    A kernel is timed before it is used, so a wrong estimate costs a compilation, or a saving.
+
+    Args:
+        fold: All of runtime_fold.
+        components: Names of the outputs of each component.
+        nominal: Sizes of symbolic dimensions by name.
+    """
+    sizes = NominalSizes(fold, fold.graph.inputs, nominal)
+    made = {v.name: v for v in fold.graph.outputs}
+    reasons = {}
+    for names in components:
+        outputs = [made[name] for name in names]
+        single, fused = work_fused(*behind(outputs), outputs, sizes)
+        if not fused <= _MOST_SHARE * single < math.inf:
+            reasons[names[0]] = "a kernel would hardly be faster: there is too little to fuse"
+        elif single - fused < _LEAST_SAVED:
+            reasons[names[0]] = "it is too small for a kernel to pay"
+    return reasons
 
 
 def canonical(model: ir.Model) -> bytes:

@@ -33,6 +33,7 @@ from onnxfold.runtime.bundles.manifest import Kernel
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_TILING = "--iree-dispatch-creation-data-tiling"
 FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -42,11 +43,17 @@ FLAGS = (
     "--iree-input-demote-f64-to-f32=false",
     # O2 without data tiling makes products slower than no optimization
     "--iree-opt-level=O2",
-    "--iree-dispatch-creation-data-tiling",
+    _TILING,
 )
 
+_ALIGNMENT = 64  # of operands on their own memory
+_LOW = 64  # elements
+_LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
+
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
-"""Ops that IREE miscompiles for some values. It rejects ops that it cannot lower."""
+"""Ops that IREE miscompiles for some values, Range of constants excepted. It rejects ops that it
+cannot lower.
+"""
 
 
 class Iree:
@@ -66,7 +73,13 @@ class Iree:
 
     def supported(self, model: Any) -> list[str]:
         """Return the reasons why the model cannot be compiled; empty if it can."""
-        denied = dict.fromkeys(node.op_type for node in model.graph if node.op_type in DENIED)
+        fixed = {*model.graph.initializers.values()} - {*model.graph.inputs}
+        denied = dict.fromkeys(
+            node.op_type
+            for node in model.graph
+            if node.op_type in DENIED
+            and not (node.op_type == "Range" and fixed.issuperset(node.inputs))
+        )
         reasons = [f"IREE does not run {op}" for op in denied]
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 
@@ -122,7 +135,8 @@ class Iree:
             module = runtime.VmModule.copy_buffer(config.vm_instance, file.read_bytes())
             context = runtime.SystemContext(vm_modules=[module], config=config)
             function = context.modules[module.name][kernel.function]
-            held = [_to_device(np.asarray(weights[name])) for name in kernel.weights]
+            own = [np.asarray(weights[name]) for name in kernel.weights]
+            held = [*map(_to_device, own)]
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
@@ -136,6 +150,9 @@ class Iree:
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
                 results = [_to_host(result) for result in made]
+            for k, result in enumerate(results):  # a Reshape alone returns the operand's memory
+                if any(np.may_share_memory(result, array) for array in (*given, *own)):
+                    results[k] = result.copy()
             return {  # IREE does not distinguish signed and unsigned integers
                 name: result.view(dtype)
                 for name, result, dtype in zip(kernel.outputs, results, dtypes, strict=True)
@@ -146,30 +163,37 @@ class Iree:
 
 @functools.cache
 def _config() -> Any:
-    """Return the device that all modules share, with as many threads as the machine has cores."""
+    """Return the device that all modules share. It has no threads of its own."""
     from iree import runtime
 
     runtime._binding.disable_leak_checker()
-    device = runtime.get_driver("local-task").create_default_device()
+    device = runtime.get_driver("local-sync").create_default_device()
     return runtime.Config(device=device)
 
 
 def _to_host(result: Any) -> Array:
     """Return the elements of a device's array, keeping it alive, which IREE's own view does not."""
     view = np.asarray(result.to_host())
-    if not view.size:
-        return view
-    memory: Any = (ctypes.c_ubyte * view.nbytes).from_address(view.ctypes.data)
-    memory.owner = (result, view)
-    kept: Array = np.frombuffer(memory, np.uint8).view(view.dtype)
-    return kept.reshape(view.shape)
+    return _over(view, (result, view)) if view.size else view
 
 
 def _to_device(array: Array) -> Any:
-    """Return a copy of an array for the device."""
+    """Return an array for the device, on the same memory if that is aligned; otherwise a copy."""
     from iree import runtime
 
-    return runtime.asdevicearray(_config().device, array)
+    is_aligned = array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
+    if array.nbytes < _LITTLE or not is_aligned or array.dtype.kind not in "iuf":
+        return runtime.asdevicearray(_config().device, array)
+    # NumPy does not export read-only arrays
+    return _config().device.from_dlpack_capsule(_over(array, array).__dlpack__())
+
+
+def _over(array: Array, owner: Any) -> Array:
+    """Return a writable array on the memory of a contiguous one, which keeps the owner alive."""
+    memory: Any = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
+    memory.owner = owner
+    made: Array = np.frombuffer(memory, np.uint8).view(array.dtype)
+    return made.reshape(array.shape)
 
 
 @functools.cache
@@ -234,6 +258,15 @@ def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None
     return None, []
 
 
+def _has_low_rank(graph: Any) -> bool:
+    """Return whether all products sum over few elements, as those of adapters, whose rank may be
+    dynamic: they are fused with what follows unless they are tiled.
+    """
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in (*graph.input, *graph.value_info)}
+    factors = [shapes.get(n.input[0]) for n in graph.node if n.op_type in ("Gemm", "MatMul")]
+    return bool(factors) and all(dims and dims[-1].dim_value <= _LOW for dims in factors)
+
+
 # Pipelines after IREE's own input stage; "builtin.module(...)" around them would have no effect.
 _STAGES = {
     "1-imported": "",
@@ -248,6 +281,8 @@ def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
+    if _has_low_rank(model.graph):
+        flags = [flag for flag in flags if flag != _TILING]
     try:
         session.set_flags(*flags)
     except ValueError as error:

@@ -14,8 +14,10 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import integer_range, random_floats
+from onnxfold.comparison.kinds import KINDS, NAN, USUAL, Kind
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
@@ -25,18 +27,16 @@ from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.backends.process import run_function
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
-from onnxfold.runtime.splitting.runtime_cut import NOMINAL
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
 _SHORT = 3  # instead where inputs would be large, and in some draws
 _TIMES_LARGER = 16  # in the second draw, of a size that the caller does not name
 _MANY = 1 << 21  # elements
-_MOST_BYTES = 1 << 28  # of all draws; the first two are made in any case
+_MOST_BYTES = 1 << 28  # of all values of the second draw
+_MOST_DRAWN = 1 << 30  # of those of all draws; the first two are made in any case
 _FEW = 1 << 12  # numbers: so few are drawn several times, as one NaN may or may not matter
 _MOST_TIMES = 5
 _LARGE = "large sizes"
-
-_Make = Callable[[np.random.Generator, Sequence[int]], Any]
 
 
 class Draw(NamedTuple):
@@ -49,70 +49,6 @@ class Draw(NamedTuple):
 
     name: str
     arrays: list[Any]
-
-
-class _Kind(NamedTuple):
-    """What the elements of an input are.
-
-    Attributes:
-        name: For messages.
-        floats: Makes floating point numbers.
-        integers: The least and the greatest integer; None for the extremes of their type.
-    """
-
-    name: str
-    floats: _Make
-    integers: tuple[int, int] | None
-
-
-def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """At least one NaN or infinity, and at most one in eight numbers or three."""
-    numbers = np.asarray(rng.standard_normal(shape))
-    flat = numbers.reshape(-1)
-    most = min(flat.size, max(3, flat.size // 8))
-    places = rng.permutation(flat.size)[: rng.integers(most) + 1 if most else 0]
-    flat[places] = np.resize(np.roll([np.nan, np.inf, -np.inf], rng.integers(3)), len(places))
-    return numbers
-
-
-def _one_nan(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    numbers = np.asarray(rng.standard_normal(shape))
-    numbers.reshape(-1)[rng.integers(numbers.size)] = np.nan
-    return numbers
-
-
-_USUAL = _Kind("numbers around 0", lambda r, s: r.standard_normal(s), (0, 7))
-_NAN = (
-    _Kind("NaN and infinities", _special, None),
-    _Kind(
-        "many NaN and infinities",
-        lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
-        (0, 1),
-    ),
-    _Kind("only NaN", lambda r, s: np.full(s, np.nan), (0, 7)),
-    _Kind("NaN in most places", lambda r, s: r.choice([*[np.nan] * 8, 1.0, 2.0], s), (0, 7)),
-    _Kind("a NaN", _one_nan, (0, 7)),
-)
-_KINDS = (
-    _USUAL,
-    *_NAN,
-    _Kind(
-        "numbers from 100 to 1000 of both signs",
-        lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
-        (-1000, 1000),
-    ),
-    # for casts: beyond types of integers, and no product of three is an infinity yet
-    _Kind("numbers up to 1e12", lambda r, s: r.normal(0, 10 ** r.uniform(3, 12, s)), (0, 1 << 20)),
-    # the mean of the squares less the square of the mean has no digit left of the variance
-    _Kind("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
-    _Kind("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3)),
-    _Kind("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, (0, 1 << 30)),
-    _Kind("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, (0, 1)),
-    _Kind("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), (0, 100)),
-    _Kind("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), (-20, -5)),
-    _Kind("equal numbers and halves", lambda r, s: r.integers(-5, 6, s) / 2, (-1, 1)),
-    _Kind("zeros of both signs", lambda r, s: r.choice([0.0, -0.0], s), (0, 0)),
-)
 
 
 def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
@@ -135,23 +71,23 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
     is_many = sum(math.prod(shape_of(info, sizes)) for info in takes) > _MANY
     odd = {name: _SHORT if is_many else _ODD + k for k, name in enumerate(usual)}
     short = dict.fromkeys(usual, _SHORT)
-    wanted = [(_USUAL.name, [_USUAL], usual)]
+    wanted = [(USUAL.name, [USUAL], usual)]
     if large != usual and nbytes_at(needs.memory, large) <= _MOST_BYTES:
-        wanted.append((_LARGE, [_USUAL], large))
-    wanted += [(kind.name, [kind], odd) for kind in _KINDS[1:]]
+        wanted.append((_LARGE, [USUAL], large))
+    wanted += [(kind.name, [kind], odd) for kind in KINDS[1:]]
     if usual:
-        wanted.append(("sizes of 1", [_USUAL], dict.fromkeys(usual, 1)))
-        wanted.append((f"sizes of {min(odd.values())}", [_USUAL], odd))
+        wanted.append(("sizes of 1", [USUAL], dict.fromkeys(usual, 1)))
+        wanted.append((f"sizes of {min(odd.values())}", [USUAL], odd))
         # what does not fill a register of the processor is computed by other code
-        wanted += [(f"{kind.name}, in threes", [kind], short) for kind in _NAN]
+        wanted += [(f"{kind.name}, in threes", [kind], short) for kind in NAN]
     if len(inputs) > 1:
-        for k in range(1, len(_KINDS)):  # each input another kind
-            kinds = [_KINDS[(k * j + j // 2) % len(_KINDS)] for j in range(1, 2 * len(inputs), 2)]
+        for k in range(1, len(KINDS)):  # each input another kind
+            kinds = [KINDS[(k * j + j // 2) % len(KINDS)] for j in range(1, 2 * len(inputs), 2)]
             wanted.append(("; ".join(dict.fromkeys(kind.name for kind in kinds)), kinds, odd))
     rng = np.random.default_rng(0)
     made: list[Draw] = []
     for name, kinds, sizes in wanted:
-        for _ in range(_MOST_TIMES * (1 + 3 * (kinds == [_NAN[-1]]))):
+        for _ in range(_MOST_TIMES * (1 + 3 * (kinds == [NAN[-1]]))):
             arrays = [
                 _array(rng, value, info, kinds[k % len(kinds)], sizes)
                 for k, (value, info) in enumerate(zip(inputs, takes, strict=True))
@@ -159,7 +95,7 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
             made.append(Draw(name, arrays))
             if len(kinds) > 1 or sum(array.size for array in arrays) > _FEW:
                 break
-        if len(made) > 1 and (len(made) + 1) * sum(a.nbytes for a in arrays) > _MOST_BYTES:
+        if len(made) > 1 and (len(made) + 1) * nbytes_at(needs.memory, sizes) > _MOST_DRAWN:
             break
     return made
 
@@ -173,7 +109,7 @@ def _array(
     rng: np.random.Generator,
     value: ir.Value,
     info: TensorInfo,
-    kind: _Kind,
+    kind: Kind,
     sizes: Mapping[str, int],
 ) -> Any:
     shape, dtype = shape_of(info, sizes), value.dtype

@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-_ENOUGH = 0.1  # seconds of timing, after one run of the kernel and of onnxruntime
+_ENOUGH = 0.3  # seconds without a shorter time, after which timing ends
+_MOST_SECONDS = 3.0  # of timing
 _LITTLE = 1 << 20  # bytes that are always free: reading the limits would outlast a small kernel
 
 
@@ -176,12 +177,14 @@ def _times(
     run_kernel()
     run_session()
     best = [math.inf, math.inf]
-    end = time.perf_counter() + _ENOUGH
-    while time.perf_counter() < end or math.inf in best:
+    start = last = now = time.perf_counter()
+    while now < min(last + _ENOUGH, start + _MOST_SECONDS):
         for k, once in enumerate((run_kernel, run_kernel, run_session, run_session)):
             begin = time.perf_counter()
             once()
-            best[k // 2] = min(best[k // 2], time.perf_counter() - begin)
+            now = time.perf_counter()
+            if now - begin < best[k // 2]:
+                best[k // 2], last = now - begin, now
     return best
 
 

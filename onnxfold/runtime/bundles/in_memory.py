@@ -93,12 +93,31 @@ class InMemoryBundle(Bundle):
         with self._lock:
             return self.parts[part].clone()
 
+    @contextlib.contextmanager
+    def serialized(self, part: str) -> Iterator[bytes]:
+        """Provide a part for `deserialized` in another process; weights stay in their files."""
+        with contextlib.ExitStack() as stack:
+            with self._lock:
+                plan = plan_model(self.parts[part], sharer(_ROOT, ""))
+                path = stack.enter_context(_scratch_file(plan.data)) if plan.data else ""
+                content = _content(plan.model(path.lstrip(_ROOT)))
+            yield content
+
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
         """Open an onnxruntime session on a part."""
         with self._lock:
             return open_model(self.parts[part], options, providers)
+
+
+def deserialized(content: bytes) -> ir.Model:
+    """Return the model that `InMemoryBundle.serialized` provides."""
+    import onnx
+
+    model = ir.from_proto(onnx.load_model_from_string(content))
+    ir.external_data.set_base_dir(model.graph, _ROOT)
+    return model
 
 
 def open_model(

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from onnxfold.onnxruntime_sessions import (
     size_in_bytes,
 )
 from onnxfold.runtime.backends.base import Misfit
-from onnxfold.runtime.backends.loading import load_kernels
+from onnxfold.runtime.backends.loading import Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
@@ -41,6 +41,8 @@ from onnxfold.runtime.sessions.cache import FoldCache, Folded
 if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
+
+    _Opened = tuple[onnxruntime.InferenceSession, list[str]]
 
 logger = logging.getLogger("onnxfold")
 
@@ -163,6 +165,20 @@ class FoldStatistics:
     seconds: float = 0.0
 
 
+class _Kernels(NamedTuple):
+    """The loaded kernels, and the reasons for outputs without one.
+
+    Attributes:
+        loaded: The kernels by their outputs.
+        reasons: The reasons by output.
+        keys: The keys of the groups in a cache, without their constants.
+    """
+
+    loaded: dict[tuple[str, ...], Loaded]
+    reasons: dict[str, str]
+    keys: list[tuple[Any, ...]]
+
+
 class SessionFolding:
     """Computes the folded tensors of one session.
 
@@ -191,16 +207,25 @@ class SessionFolding:
         self._cache = cache
         self._strict = strict
         self._lock = threading.Lock()
-        has_kernels = bool(bundle.manifest.kernels)
-        self._kernels, self._reasons = load_kernels(bundle, backend) if has_kernels else ({}, {})
-        self._keys: list[tuple[Any, ...]] = []  # keys of the groups, without their constants
-        for group in bundle.manifest.groups:
-            made = filter(None, map(self._kernels.get, map(tuple, group.components)))
-            makers = ((kernel.backend, *kernel.outputs, *kernel.hashes) for kernel in made)
-            own = len(self._keys), tuple(makers), repr(providers), key_of(options)
-            self._keys.append((bundle.fold_hash, *own))
+        self._backend = backend
         # by the names of their outputs
-        self._sessions: dict[tuple[str, ...], tuple[onnxruntime.InferenceSession, list[str]]] = {}
+        self._sessions: dict[tuple[str, ...], _Opened] = {}
+        self.load_kernels()
+
+    def load_kernels(self) -> None:
+        """Use the kernels of the bundle from the next fold on."""
+        bundle, keys = self._bundle, []
+        loaded = load_kernels(bundle, self._backend) if bundle.manifest.kernels else ({}, {})
+        for k, group in enumerate(bundle.manifest.groups):
+            made = filter(None, map(loaded[0].get, map(tuple, group.components)))
+            makers = ((kernel.backend, *kernel.outputs, *kernel.hashes) for kernel in made)
+            own = tuple(makers), repr(self._providers), key_of(self._options)
+            keys.append((bundle.fold_hash, k, *own))
+        replaced = {name for names in loaded[0] for name in names}
+        with self._lock:
+            self._kernels = _Kernels(*loaded, keys)
+            for outputs in [names for names in self._sessions if not replaced.isdisjoint(names)]:
+                del self._sessions[outputs]
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
         """Return the folded tensors, from the cache or newly computed.
@@ -209,27 +234,27 @@ class SessionFolding:
             constants: The values of all constants without default values.
         """
         values = {name: given.feed for name, given in constants.items()}
-        folded = []
-        for group, key in zip(self._bundle.manifest.groups, self._keys, strict=True):
+        folded, kernels = [], self._kernels
+        for group, key in zip(self._bundle.manifest.groups, kernels.keys, strict=True):
             given = [name for name in group.constants if name in constants]
             known = tuple((name, constants[name].digest) for name in given)
-            run = functools.partial(self._run, group, values)
+            run = functools.partial(self._run, group, values, kernels)
             folded.append(self._cache.get((*key, known), run))
         return folded
 
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
         made = {kernel.outputs[0]: kernel for kernel in self._bundle.manifest.kernels}
-        found = []
+        found, kernels = [], self._kernels
         for names in self._bundle.manifest.components:
-            known, kernel = made.get(names[0]), self._kernels.get(tuple(names))
+            known, kernel = made.get(names[0]), kernels.loaded.get(tuple(names))
             backend = "onnxruntime" if kernel is None else kernel.backend
-            reason = self._reasons.get(names[0]) if kernel is None else None
+            reason = kernels.reasons.get(names[0]) if kernel is None else None
             times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()
             found.append(Placement(names, backend, reason, *times))
         return found
 
-    def _run(self, group: Group, constants: Mapping[str, Any]) -> Folded:
+    def _run(self, group: Group, constants: Mapping[str, Any], kernels: _Kernels) -> Folded:
         """Compute the tensors of a group.
 
         Raises:
@@ -239,8 +264,8 @@ class SessionFolding:
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits = []
-        kernels = [self._kernels.get(tuple(names)) for names in group.components]
-        for kernel in filter(None, kernels):
+        made = [kernels.loaded.get(tuple(names)) for names in group.components]
+        for kernel in filter(None, made):
             try:
                 values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
             except Exception as error:  # Misfit, and all exceptions of other runtimes
@@ -253,8 +278,8 @@ class SessionFolding:
                     names = kernel.outputs
                     told = "the kernel for %s failed: %s; onnxruntime takes over"
                     logger.warning(told, names[0], error)
-                    self._kernels.pop(names, None)
-                    self._reasons.update(dict.fromkeys(names, f"the kernel failed: {error}"))
+                    kernels.loaded.pop(names, None)
+                    kernels.reasons.update(dict.fromkeys(names, f"the kernel failed: {error}"))
         rest = tuple(name for name in group.outputs if name not in values)
         if rest:
             session, inputs = self._opened(rest)
@@ -273,7 +298,7 @@ class SessionFolding:
             self.statistics = FoldStatistics(done.folds + 1, done.seconds + seconds)
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
-    def _opened(self, outputs: tuple[str, ...]) -> tuple[onnxruntime.InferenceSession, list[str]]:
+    def _opened(self, outputs: tuple[str, ...]) -> _Opened:
         """Return a session that computes tensors without a kernel, and the names of its inputs.
 
         It runs runtime_fold, or a part of it.

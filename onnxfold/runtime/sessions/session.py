@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +21,9 @@ from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.options import SplitArguments
 from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
-from onnxfold.runtime.bundles.manifest import MANIFEST
+from onnxfold.runtime.bundles.manifest import MANIFEST, Kernel
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
+from onnxfold.runtime.sessions.compile_ahead import CompileAhead
 from onnxfold.runtime.sessions.fold_runs import (
     ConstantValue,
     FoldStatistics,
@@ -68,8 +70,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        backend: Who runs runtime_fold. "auto": kernels of the bundle that were faster than
-            onnxruntime when they were timed, onnxruntime otherwise; "onnxruntime"; "iree",
+        backend: Who runs runtime_fold. "auto": kernels that were faster than onnxruntime when they
+            were timed, onnxruntime otherwise; those of a model are compiled by another process
+            after the first fold, and kept in the user's cache folder. "onnxruntime"; "iree",
             "onnx-mlir": kernels of theirs, however fast, which for a model are compiled now.
         strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
             onnxruntime does where it does not, and a warning says why.
@@ -103,6 +106,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     ) -> None:
         check_name(backend, strict=strict_backend)
         self.bundle = _bundle_of(source, backend, arguments)
+        self._ahead = None
+        if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
+            self._ahead = self._compile_ahead(arguments)
         self._options = sess_options
         self._providers = list(providers) if providers else [*CPU]
         self._backend = backend
@@ -129,6 +135,34 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
             strict=self._strict,
         )
         self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
+
+    def _compile_ahead(self, arguments: SplitArguments) -> CompileAhead:
+        bundle: Any = self.bundle
+        seconds, nominal = arguments.get("compile_seconds", 120.0), arguments.get("nominal")
+        session = weakref.ref(self)  # which may be closed while kernels are compiled
+
+        def take(kernels: list[Kernel]) -> None:
+            bundle.manifest.kernels = kernels
+            if (this := session()) is not None:
+                this._folding.load_kernels()
+
+        ahead = CompileAhead(bundle, seconds, nominal or {}, take)
+        weakref.finalize(self, ahead.close)
+        return ahead
+
+    def wait_for_kernels(self) -> None:
+        """Wait until kernels are compiled, checked and timed, so that the next fold runs them.
+
+        It waits for nothing if no compiler is installed, no kernel would pay, or the source is a
+        bundle, whose kernels are compiled by `split`.
+        """
+        if self._ahead is not None:
+            self._ahead.wait()
+
+    def close(self) -> None:
+        """End the process that compiles kernels; the session still runs."""
+        if self._ahead is not None:
+            self._ahead.close()
 
     def run(
         self,
@@ -211,7 +245,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
-            from onnxfold.runtime.adapter_files import runtime_constants_of
+            from onnxfold.runtime.adapter_matching import runtime_constants_of
 
             constants = runtime_constants_of(constants, manifest)
         for name in constants:
@@ -255,6 +289,8 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
             if name not in setting and not info.optional:
                 raise UsageError(f"runtime constant {name!r} has not been given yet")
         folded = self._folding.fold(setting)
+        if self._ahead is not None:
+            self._ahead.start()
         bound = {name: value for part in folded for name, value in part.values.items()}
         bound.update((n, given.feed) for n, given in setting.items() if n in self._in_entry)
         return Handle(self._known, self._entry, folded, bound)
@@ -343,6 +379,8 @@ def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundl
     if not isinstance(source, Bundle):
         from onnxfold.runtime.split_model import split_in_memory
 
+        if backend == "auto":  # kernels are compiled later
+            backend = "onnxruntime"
         return split_in_memory(source, backend=backend, **arguments)
     if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):
         raise UsageError("a bundle is split already: its runtime constants are fixed")

@@ -6,117 +6,26 @@ cost of running it every time.
 
 Savings and costs are compared before the runtime constants are known: symbolic dimensions get
 nominal sizes, and small runtime constants become zeros, from which shapes follow. This affects only
-the place of the cut, never results. Work is measured in bytes that could be read from memory in the
-same time. This is coarse: a core reads one byte in the time of about ten floating-point operations.
+the place of the cut, never results.
 """
 
 from __future__ import annotations
 
 import bisect
-import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.costs import NODE, NominalSizes, is_expanding, work_of
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
-from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, of_array, of_type
-from onnxfold.ops import Trait, ops
 from onnxfold.runtime.bundles.manifest import StayingNode, TensorInfo
 from onnxfold.runtime.splitting.parts import operands_of
 
-NOMINAL = 64
-"""Default size of a symbolic dimension."""
-
-NODE = 4096
-"""Work of calling an op, which takes a few microseconds, in bytes."""
-
-_BYTES_PER_FLOP = 0.125
-
-_EXPANDING, _SELECTING, _FREE = map(ops, (Trait.REPEATS, Trait.SELECTS, Trait.FREE))
-_PRODUCTS = (*ops(Trait.MULTIPLIES), *ops(Trait.CONVOLVES))
-_HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
-
 _STEPS = 40_000
 """Number of prices of a cached byte among which the lowest sufficient one is searched."""
-
-
-class NominalSizes:
-    """Shapes and bytes of a model's values.
-
-    Args:
-        model: The model, sorted.
-        runtime_constants: Inputs of its graph.
-        nominal: Sizes of symbolic dimensions by name; the others are `NOMINAL`.
-    """
-
-    def __init__(
-        self,
-        model: ir.Model,
-        runtime_constants: Collection[ir.Value],
-        nominal: Mapping[str, int] | None = None,
-    ) -> None:
-        self._facts = SymbolicAnalysis(model)
-        inputs = model.graph.inputs
-        sizes = nominal or {}
-        for value in inputs:
-            if not isinstance(value.type, ir.TensorType) or value.shape is None:
-                continue
-            dtype = value.type.dtype
-            shape = tuple(
-                d if isinstance(d, int) else sizes.get(d.value or f"{value.name}[{k}]", NOMINAL)
-                for k, d in enumerate(value.shape)
-            )
-            fact = of_type(dtype, shape, self._facts.algebra)
-            is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
-            if value in runtime_constants and is_short:
-                # a single integer is a length or a count; zero would make tables empty
-                fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
-                fact = of_array(np.full(shape, fill).astype(dtype.numpy()), dtype)
-            self._facts.set(value, fact)
-
-    def shape(self, value: ir.Value) -> tuple[int, ...] | None:
-        """Return the nominal shape; None if it is not known or the value is no tensor."""
-        fact = self._facts.of(value)
-        return None if fact.other is not None else fact.static_shape
-
-    def nbytes(self, value: ir.Value) -> int | None:
-        """Return the nominal bytes; None if unknown or if the value is no tensor of numbers."""
-        shape, dtype = self.shape(value), self._facts.of(value).dtype
-        if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
-            return None
-        return storage.data_bytes(dtype, shape)
-
-
-def work_of(node: ir.Node, sizes: NominalSizes) -> float:
-    """Return the work of running the node once, in bytes."""
-    nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
-    if is_expanding(node, sizes) or node.op_type in _FREE:
-        return NODE
-    if node.op_type in _PRODUCTS:
-        _, flops = operations_of(node, sizes.shape) or (0, 0)
-        return NODE + nbytes + _BYTES_PER_FLOP * flops
-    if node.op_type in _UNKNOWN:
-        return NODE + 64 * nbytes
-    return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _read(node, sizes))
-
-
-def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
-    """Return whether the node only repeats elements and so makes more bytes than it reads."""
-    if node.domain not in ("", "ai.onnx"):
-        return False
-    made = sum(sizes.nbytes(v) or 0 for v in node.outputs)
-    selects_more = node.op_type in _SELECTING and made > _read(node, sizes)
-    return node.op_type in _EXPANDING or selects_more
-
-
-def _read(node: ir.Node, sizes: NominalSizes) -> int:
-    return sum(sizes.nbytes(v) or 0 for v in node.inputs if v is not None)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
+from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError, option
@@ -32,7 +33,6 @@ from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge, Weight
 from onnxfold.runtime.splitting.parts import number_of
-from onnxfold.runtime.splitting.runtime_cut import NominalSizes, work_of
 
 _Axis = tuple[ir.Value, int]
 """A value and one of its axes as a negative index: -1 is the last."""

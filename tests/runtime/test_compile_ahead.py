@@ -1,0 +1,249 @@
+"""`auto` compiles the components of which a kernel pays; a session does so while it runs."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from runtime_models import bundle_of, options, original, parse, random
+
+from onnxfold.runtime.backends import base, iree, kernel_cache
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.session import Session
+
+needs_iree = pytest.mark.skipif(
+    iree.Iree().missing() is not None, reason=iree.Iree().missing() or "IREE is there"
+)
+
+SIZE = 640
+
+CHAIN = f"""g (float[n, {SIZE}] x, float[{SIZE}, {SIZE}] r, float[1, {SIZE}] s)
+=> (float[n, {SIZE}] y, float[n, {SIZE}] z, float[n, {SIZE}] t) {{
+    half = Constant<value = float {{0.5}}> ()
+    scaled = Mul(r, half)
+    shifted = Add(scaled, half)
+    squared = Mul(shifted, shifted)
+    folded = Add(squared, half)
+    y = MatMul(x, folded)
+    product = MatMul(r, w)
+    z = MatMul(x, product)
+    doubled = Add(s, s)
+    halved = Mul(doubled, half)
+    t = Add(x, halved)
+}}"""
+
+
+def chain() -> onnx.ModelProto:
+    """A component of element-wise ops, one that is a product, and a small one."""
+    return parse(CHAIN, w=random(SIZE, SIZE))
+
+
+def constants(seed: int = 0) -> dict[str, np.ndarray]:
+    return {"r": random(SIZE, SIZE, seed=seed), "s": random(1, SIZE, seed=seed + 100)}
+
+
+def opened(model: onnx.ModelProto | None = None) -> Session:
+    names = ["r", "s"]
+    return Session(model or chain(), options(), runtime_constants=names, cache=FoldCache())
+
+
+def run(session: Session, seed: int = 0) -> None:
+    """Compare a session with the original."""
+    feeds = {"x": random(3, SIZE), **constants(seed)}
+    for got, want in zip(session.run(None, feeds), original(chain(), feeds), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def makers(session: Session) -> dict[str, str]:
+    return {place.outputs[0]: place.backend for place in session.placements()}
+
+
+def cached() -> dict[Path, int]:
+    """The kernels in the user's cache folder, and what changes if one is written again."""
+    folder = kernel_cache.cache_folder()
+    return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
+
+
+def processes() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+@needs_iree
+def test_split_compiles_what_pays_and_tells_why_not_the_rest(tmp_path):
+    bundle = bundle_of(chain(), tmp_path / "b", "r", "s")
+    reasons = {kernel.outputs[0]: kernel.reason for kernel in bundle.manifest.kernels}
+    assert reasons["folded"] is None
+    assert "too little to fuse" in reasons["product"]
+    assert "too small" in reasons["halved"]
+    session = Session(bundle, options(), cache=FoldCache())
+    assert makers(session) == {"folded": "iree", "product": "onnxruntime", "halved": "onnxruntime"}
+    session.wait_for_kernels()  # there is nothing to wait for
+    run(session)
+
+
+def test_without_a_compiler_split_compiles_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(base, "_OURS", {})
+    assert bundle_of(chain(), tmp_path / "b", "r", "s").manifest.kernels == []
+
+
+def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch):
+    monkeypatch.setattr(base, "_OURS", {})
+    session = opened()
+    run(session)
+    session.wait_for_kernels()
+    assert {*makers(session).values()} == {"onnxruntime"}
+    assert not processes()
+
+
+def test_no_process_is_started_where_no_kernel_would_pay(adapter):
+    names = ["a", "b", "scale"]
+    session = Session(adapter, runtime_constants=names, cache=FoldCache())
+    session.wait_for_kernels()
+    assert not processes()
+    assert {*makers(session).values()} == {"onnxruntime"}
+
+
+@needs_iree
+def test_kernels_take_over_at_a_later_fold_and_are_kept():
+    session = opened()
+    run(session)
+    assert {*makers(session).values()} == {"onnxruntime"}
+    handle = session.fold(constants())
+    before = handle.tensors()["folded"].numpy().copy()
+    session.wait_for_kernels()
+    assert makers(session)["folded"] == "iree"
+    for seed in range(3):
+        run(session, seed)
+    assert handle.tensors()["folded"].numpy().tobytes() == before.tobytes()
+    kept = cached()
+    assert kept
+    again = opened()
+    again.wait_for_kernels()
+    assert makers(again)["folded"] == "iree"
+    assert kept == {
+        path: path.stat().st_ino for path in kernel_cache.cache_folder().glob("*/*.vmfb")
+    }
+    run(again, 4)
+    assert not processes()
+
+
+@needs_iree
+def test_threads_fold_while_kernels_take_over():
+    session, errors = opened(), []
+
+    def fold(seed: int) -> None:
+        want = None
+        try:
+            while makers(session)["folded"] != "iree":
+                got = session.fold(constants(seed)).tensors()["folded"].numpy()
+                want = got.copy() if want is None else want
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=fold, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    session.wait_for_kernels()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+@needs_iree
+@pytest.mark.parametrize("how", ["close", "drop"])
+def test_a_session_that_ends_leaves_no_process(how):
+    session = opened()
+    run(session)
+    session.fold(constants(1))  # with the second fold, they are compiled without delay
+    deadline = time.monotonic() + 60
+    while not processes() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert processes()
+    if how == "close":
+        session.close()
+    else:
+        del session
+        gc.collect()
+    assert not processes()
+
+
+ENDING = """
+import sys, numpy as np
+from onnxfold import Session
+session = Session(sys.argv[1], runtime_constants=["r", "s"])
+session.fold({"r": np.ones((640, 640), np.float32), "s": np.ones((1, 640), np.float32)})
+session.fold({"r": np.zeros((640, 640), np.float32), "s": np.ones((1, 640), np.float32)})
+print("folded", flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.read()
+"""
+
+
+@needs_iree
+@pytest.mark.parametrize("how", ["exit", "kill"])
+def test_a_process_that_ends_leaves_no_process(how, tmp_path):
+    onnx.save(chain(), tmp_path / "model.onnx")
+    command = [sys.executable, "-c", ENDING, str(tmp_path / "model.onnx")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([*command, "wait" if how == "kill" else "exit"], **pipes) as process:
+        assert process.stdout.readline() == b"folded\n"
+        started: set[psutil.Process] = set()
+        deadline = time.monotonic() + 60
+        while how == "kill" and not started and time.monotonic() < deadline:
+            started = {*psutil.Process(process.pid).children(recursive=True)}
+        if how == "kill":
+            assert started
+            process.kill()
+        assert process.wait(60) == (-9 if how == "kill" else 0)
+        _, alive = psutil.wait_procs(started, timeout=30)
+        assert not alive
+
+
+@needs_iree
+def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
+    session = opened()
+    run(session)
+    session.fold(constants(1))
+    child = os.fork()
+    if not child:
+        try:
+            session.wait_for_kernels()
+            session.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    session.wait_for_kernels()
+    assert makers(session)["folded"] == "iree"
+    run(session, 5)
+
+
+@needs_iree
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_number_of_folds():
+    width = 2200
+    model = parse(
+        f"""g (float[n, {width}] x, float[1, {width}] s) => (float[n, {width}] y) {{
+            product = Mul(w, s)
+            twice = Mul(product, s)
+            y = MatMul(x, twice)
+        }}""",
+        w=random(width, width),
+    )
+    session = Session(model, runtime_constants=["s"], backend="iree", cache=FoldCache(max_bytes=0))
+    assert {*makers(session).values()} == {"iree"}
+    handles = [session.fold({"s": random(1, width, seed=k)}) for k in range(3)]
+    before, count = psutil.Process().memory_info().rss, 12
+    for k in range(count):
+        handles = [*handles[1:], session.fold({"s": random(1, width, seed=k)})]
+    assert psutil.Process().memory_info().rss - before < count / 2 * handles[0].nbytes

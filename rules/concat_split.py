@@ -29,9 +29,7 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
 @rule(opset=4, seen_in="brainmaze-eeg-models/spindle-detector-eeg")
 def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
     """An operand of Concat with size 0 along its axis is removed."""
-    return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(
-        x.extent(a) == 0, xs.length + zs.length > 0
-    )
+    return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(x.extent(a) == 0)
 
 
 # -------------------------------------------------------------------- sequences

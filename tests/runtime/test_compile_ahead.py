@@ -73,8 +73,11 @@ def cached() -> dict[Path, int]:
     return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
 
 
-def processes() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+@pytest.fixture
+def processes():
+    """Return the processes that were started since the test began."""
+    before = {*psutil.Process().children(recursive=True)}
+    return lambda: {*psutil.Process().children(recursive=True)} - before
 
 
 @needs_iree
@@ -95,7 +98,7 @@ def test_without_a_compiler_split_compiles_nothing(tmp_path, monkeypatch):
     assert bundle_of(chain(), tmp_path / "b", "r", "s").manifest.kernels == []
 
 
-def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch):
+def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch, processes):
     monkeypatch.setattr(base, "_OURS", {})
     session = opened()
     run(session)
@@ -104,7 +107,7 @@ def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch):
     assert not processes()
 
 
-def test_no_process_is_started_where_no_kernel_would_pay(adapter):
+def test_no_process_is_started_where_no_kernel_would_pay(adapter, processes):
     names = ["a", "b", "scale"]
     session = Session(adapter, runtime_constants=names, cache=FoldCache())
     session.wait_for_kernels()
@@ -113,7 +116,7 @@ def test_no_process_is_started_where_no_kernel_would_pay(adapter):
 
 
 @needs_iree
-def test_kernels_take_over_at_a_later_fold_and_are_kept():
+def test_kernels_take_over_at_a_later_fold_and_are_kept(processes):
     session = opened()
     run(session)
     assert {*makers(session).values()} == {"onnxruntime"}
@@ -161,7 +164,7 @@ def test_threads_fold_while_kernels_take_over():
 
 @needs_iree
 @pytest.mark.parametrize("how", ["close", "drop"])
-def test_a_session_that_ends_leaves_no_process(how):
+def test_a_session_that_ends_leaves_no_process(how, processes):
     session = opened()
     run(session)
     session.fold(constants(1))  # with the second fold, they are compiled without delay

@@ -80,7 +80,7 @@ def load_kernels(
         if reason is None and backend not in ("auto", kernel.backend):
             reason = f"the kernel was made by {kernel.backend}"
         if reason is None and backend == "auto" and kernel.is_slower:
-            reason = f"it is faster than the kernel that {kernel.backend} made"
+            reason = f"it is as fast as the kernel that {kernel.backend} made, or faster"
         if reason is None:
             try:
                 run, names = _load(bundle, kernel, fold), tuple(kernel.outputs)

@@ -92,7 +92,7 @@ def split_text(bundle: Bundle) -> Iterator[str | Table]:
     )
     slower = sum(kernel.is_slower for kernel in kernels)
     if slower:
-        yield f"onnxruntime is as fast as {slower} of them, or faster, and runs unless told otherwise"
+        yield f"onnxruntime is as fast as {slower} of them or faster, and runs instead by default"
     reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)

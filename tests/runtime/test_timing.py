@@ -42,7 +42,8 @@ def test_auto_takes_the_faster_one(compiled, decoder, tmp_path):
     bundle = compile_(decoder, tmp_path / "b")
     got, placements = run(bundle)
     assert {p.backend for p in placements} == {"onnxruntime"}
-    assert {p.reason for p in placements} == {f"it is as fast as the kernel that {SLOW} made, or faster"}
+    reason = f"it is as fast as the kernel that {SLOW} made, or faster"
+    assert {p.reason for p in placements} == {reason}
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
     assert got.tobytes() == original(decoder, decoder_feeds())[0].tobytes()
     fast, placements = run(compile_(decoder, tmp_path / "c", FAST))

@@ -17,6 +17,7 @@ from onnxfold.rewrite import (
     op,
     optional,
     outputs,
+    result,
     rule,
     where,
 )
@@ -131,6 +132,7 @@ def packed_attention(
         x, weights, biases, None, None, mask, num_heads=heads, scale=scale
     ), where(
         x.rank == 3,
+        result.shape[:2] == x.shape[:2],
         # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,

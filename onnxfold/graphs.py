@@ -76,10 +76,13 @@ def is_initialized(value: ir.Value) -> bool:
     return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
 
 
-def tensor_of_constant(node: ir.Node) -> ir.TensorProtocol | None:
+def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     """Return the tensor of a ``Constant`` node; None if it is an attribute of the function."""
-    (attribute,) = node.attributes.data.values()
-    return tensor_of(attribute, node.outputs[0].name)
+    output = node.outputs[0]
+    if output.const_value is None:
+        (attribute,) = node.attributes.data.values()
+        output.const_value = tensor_of(attribute, output.name)
+    return output.const_value
 
 
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:

@@ -10,13 +10,20 @@ from __future__ import annotations
 import enum
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
 from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.scopes import Scopes
 from onnxfold.errors import ModelError, UsageError, suggestion
-from onnxfold.graphs import captured_values, is_constant_node, is_initialized, subgraphs_of
+from onnxfold.graphs import (
+    captured_values,
+    constant_tensor,
+    has_references,
+    is_constant_node,
+    is_initialized,
+)
 
 RECORD_KEY = "onnxfold.runtime_constants"
 """Key in a model's metadata: a JSON list of the names of its runtime constants."""
@@ -91,54 +98,76 @@ def record(model: ir.Model, names: Sequence[str]) -> None:
 
 
 class ConstnessAnalysis:
-    """The constness of every value of a model, found in one walk.
+    """The constness of the values of a model, found on demand and remembered.
 
     What changes from turn to turn of a loop's body is variable there, and so is what a function is
-    given, inside it.
+    given, inside it. Answers stay right while the graph is rewritten as long as no node changes its
+    inputs: what a node computes never does.
 
     Args:
-        model: The model; nodes must come after those they read from.
+        model: The model.
         runtime_constants: The inputs of its graph that are runtime constants.
+        scopes: Its scopes; found out if not given.
+        determinism: Which of its nodes may be computed; found out if not given.
     """
 
-    def __init__(self, model: ir.Model, runtime_constants: Iterable[ir.Value]) -> None:
-        self._opsets = model.graph.opset_imports
-        self._determinism = Determinism(model)
-        self._of: dict[ir.Value, Constness] = dict.fromkeys(runtime_constants, Constness.RUNTIME)
-        self._graph(model.graph, self._opsets)
-        for function in model.functions.values():
-            self._graph(function.graph, function.opset_imports)
+    def __init__(
+        self,
+        model: ir.Model,
+        runtime_constants: Iterable[ir.Value] = (),
+        scopes: Scopes | None = None,
+        determinism: Determinism | None = None,
+    ) -> None:
+        self._scopes = scopes or Scopes(model)
+        self._determinism = determinism or Determinism(model)
+        self._found = dict.fromkeys(runtime_constants, Constness.RUNTIME)
 
     def of(self, value: ir.Value) -> Constness:
-        """Return the constness of a value of the model, also of one that was made since."""
-        node = value.producer()
-        if node is not None and value not in self._of and not subgraphs_of(node):
-            for operand in node.inputs:
-                if operand is not None:
-                    self.of(operand)
-            self._visit(node, self._opsets)
-        return self._lookup(value)
+        """Return the constness of a value."""
+        found = self._found
+        if value in found:
+            return found[value]
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in found:
+                pending.pop()
+                continue
+            node = current.producer()
+            read = [] if node is None else self._read_by(node)
+            levels = [found[v] for v in read if v in found]
+            if Constness.VARIABLE in levels:  # the others need not be looked at
+                found[current] = Constness.VARIABLE
+            elif len(levels) < len(read):
+                pending += [v for v in read if v not in found]
+            elif is_initialized(current) if node is None else self._may_be_computed(node):
+                found[current] = min(levels, default=Constness.COMPILE_TIME)
+            else:
+                found[current] = Constness.VARIABLE
+        return found[value]
 
     def of_node(self, node: ir.Node) -> Constness:
         """Return the least constness among a node's results."""
-        return min((self.of(output) for output in node.outputs), default=Constness.VARIABLE)
+        return min(map(self.of, node.outputs), default=Constness.VARIABLE)
 
-    def _lookup(self, value: ir.Value) -> Constness:
-        found = self._of.get(value)
-        if found is not None:
-            return found
-        return Constness.COMPILE_TIME if is_initialized(value) else Constness.VARIABLE
+    def has_risen(self, value: ir.Value) -> bool:
+        """Return whether a variable value has become a compile-time constant, by other inputs of
+        its node.
+        """
+        if self._found.get(value) is not Constness.VARIABLE:
+            return False
+        del self._found[value]
+        return self.of(value) is Constness.COMPILE_TIME
 
-    def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        for node in graph:
-            for subgraph in subgraphs_of(node):  # a body's own inputs are unknown, and so variable
-                self._graph(subgraph, opsets)
-            self._visit(node, opsets)
+    def _read_by(self, node: ir.Node) -> list[ir.Value]:
+        captured = captured_values(node) if node in self._scopes.parents else ()
+        return [value for value in (*node.inputs, *captured) if value is not None]
 
-    def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
-        read = [*(v for v in node.inputs if v is not None), *captured_values(node)]
-        least = min(map(self._lookup, read), default=Constness.COMPILE_TIME)
-        is_computed = least and not is_constant_node(node)
-        if is_computed and self._determinism.reason_not_to_fold(node, opsets) is not None:
-            least = Constness.VARIABLE
-        self._of.update(dict.fromkeys(node.outputs, least))
+    def _may_be_computed(self, node: ir.Node) -> bool:
+        """Return whether the results of a node are constant if all that it reads is."""
+        if is_constant_node(node):
+            return constant_tensor(node) is not None
+        scope = self._scopes.find(node.graph)
+        if scope is None or has_references(node):
+            return False
+        return self._determinism.reason_not_to_fold(node, scope.opsets) is None

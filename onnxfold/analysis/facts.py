@@ -43,7 +43,7 @@ class ModelFacts:
     @cached_property
     def known(self) -> KnownValues:
         """The constants."""
-        return KnownValues(self.scopes, self.determinism, self._evaluator)
+        return KnownValues(self.scopes, self.constness, self._evaluator)
 
     @cached_property
     def names(self) -> Names:
@@ -69,8 +69,9 @@ class ModelFacts:
 
     @cached_property
     def constness(self) -> ConstnessAnalysis:
-        """What is constant how, by the runtime constants that the model's metadata record."""
-        return ConstnessAnalysis(self.model, select_runtime_constants(self.model))
+        """The constness of values, by the runtime constants that the model's metadata record."""
+        chosen = select_runtime_constants(self.model)
+        return ConstnessAnalysis(self.model, chosen, self.scopes, self.determinism)
 
     def opset(self, node: ir.Node) -> int:
         """Return the version of the node's domain; 0 if it is not imported."""

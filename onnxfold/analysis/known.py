@@ -8,9 +8,9 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.graphs import has_references, is_constant_node, is_initialized, tensor_of_constant
+from onnxfold.graphs import constant_tensor, is_constant_node, is_initialized
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
@@ -30,28 +30,22 @@ _ELEMENTS = 1 << 18  # looked at together
 class KnownValues:
     """The compile-time constants of a model, found on demand and remembered.
 
-    A value is constant if it is an initializer that is no graph input, comes from a ``Constant``
-    node, or from a deterministic op on constants. Answers stay right while the graph is rewritten
-    as long as no node changes its inputs: what a node computes never does.
-
     Args:
         scopes: The scopes of the model.
-        determinism: Which of its nodes may be computed; found out if not given.
+        constness: The constness of its values; found out if not given.
         evaluator: Computes what is small; one of its own if not given.
     """
 
     def __init__(
         self,
         scopes: Scopes,
-        determinism: Determinism | None = None,
+        constness: ConstnessAnalysis | None = None,
         evaluator: Evaluator | None = None,
     ) -> None:
-        self._scopes = scopes
-        self._functions = scopes.model.functions
-        self._determinism = determinism or Determinism(scopes.model)
+        self._scopes, self._functions = scopes, scopes.model.functions
+        self.constness = constness or ConstnessAnalysis(scopes.model, scopes=scopes)
         self._evaluator = evaluator or Evaluator(Pool())
         self._pool = self._evaluator.pool
-        self._constant: dict[ir.Value, bool] = {}
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
         self._repeated: dict[ir.Value, Array | None] = {}
@@ -59,55 +53,14 @@ class KnownValues:
 
     def is_constant(self, value: ir.Value) -> bool:
         """Return True if the value is known when the model is compiled."""
-        known = self._constant.get(value)
-        if known is not None:
-            return known
-        pending = [value]
-        while pending:
-            current = pending[-1]
-            if current in self._constant:
-                pending.pop()
-                continue
-            node = current.producer()
-            operands = () if node is None else node.inputs
-            answers = [True if v is None else self._constant.get(v) for v in operands]
-            if False in answers:  # the others need not be looked at
-                self._constant[current] = False
-            elif None in answers:
-                pending += [v for v, k in zip(operands, answers, strict=True) if v and k is None]
-            else:
-                self._constant[current] = self._may_be_computed(current, node)
-        return self._constant[value]
-
-    def ask_again(self, value: ir.Value) -> bool:
-        """Return whether a value has become a constant since it was asked, by other inputs of its
-        node.
-        """
-        if self._constant.get(value) is not False:
-            return False
-        del self._constant[value]
-        self._buffers.pop(value, None)
-        return self.is_constant(value)
-
-    def _may_be_computed(self, value: ir.Value, node: ir.Node | None) -> bool:
-        """Return whether a value is constant if all that its node reads is."""
-        if node is None:
-            return is_initialized(value)
-        if is_constant_node(node):
-            return _constant_tensor(node) is not None
-        scope = self._scopes.find(node.graph)
-        if scope is None or node.op_identifier() in self._functions:
-            return False
-        if node in self._scopes.parents or has_references(node):
-            return False
-        return self._determinism.reason_not_to_fold(node, scope.opsets) is None
+        return self.constness.of(value) is Constness.COMPILE_TIME
 
     def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
         """Return the tensor of an initializer or Constant node; None for any other value."""
         node = value.producer()
         if node is None:
             return value.const_value if is_initialized(value) else None
-        return _constant_tensor(node) if is_constant_node(node) else None
+        return constant_tensor(node) if is_constant_node(node) else None
 
     def array(self, value: ir.Value) -> Array | None:
         """Return the elements of a small constant (up to ``READABLE_BYTES``), read-only.
@@ -189,7 +142,7 @@ class KnownValues:
         if any(v is not None and b is None for v, b in zip(node.inputs, operands, strict=True)):
             return
         scope = self._scopes.find(node.graph)
-        if scope is None:
+        if scope is None or node in self._scopes.parents or node.op_identifier() in self._functions:
             return
         operation = Operation(node, operands, scope.opsets)
         try:
@@ -285,13 +238,3 @@ def _passes(array: Array, test: Callable[[Array], bool]) -> bool:
     # an axis that is not walked in memory repeats the same elements
     array = distinct(np.atleast_1d(array))
     return all(test(array[box]) for box in boxes(array.shape, _ELEMENTS))
-
-
-def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    output = node.outputs[0]
-    if output.const_value is None:
-        try:
-            output.const_value = tensor_of_constant(node)
-        except KeyError:  # a sparse constant, for one
-            return None
-    return output.const_value

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import add_initializer, inherit, remove_nodes, replace
-from onnxfold.graphs import tensor_of_constant
+from onnxfold.graphs import tensor_of
 from onnxfold.onnx_ir_private import nodes_of
 
 
@@ -26,7 +26,8 @@ class LiftConstants(ir.passes.InPlacePass):
             for node in nodes_of(graph):
                 if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
                     continue
-                value, tensor = node.outputs[0], tensor_of_constant(node)
+                value, (attribute,) = node.outputs[0], node.attributes.data.values()
+                tensor = tensor_of(attribute, value.name)
                 if tensor is None:
                     continue
                 name, value.name = value.name, None  # the initializer has the tensor now

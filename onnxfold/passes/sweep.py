@@ -20,12 +20,12 @@ from onnxfold.editing import Names, constant_node, remove_nodes, take_over
 from onnxfold.errors import ModelError, option
 from onnxfold.graphs import (
     captured_values,
+    constant_tensor,
     has_references,
     is_constant_node,
     is_initialized,
     root_graphs,
     subgraphs_of,
-    tensor_of_constant,
 )
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
@@ -112,9 +112,7 @@ class Sweep:
 
     def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
         if is_constant_node(node):
-            output = node.outputs[0]
-            if output.const_value is None:
-                output.const_value = tensor_of_constant(node)
+            constant_tensor(node)
             return
         subgraphs = subgraphs_of(node) if node in self.scopes.parents else ()
         if subgraphs and self._inline_if(node):

@@ -190,7 +190,7 @@ class _Ways:
         facts = facts_of(model)
         self._inputs = model.graph.inputs
         self._scopes, self._determinism = facts.scopes, facts.determinism
-        self._constness = ConstnessAnalysis(model, ())
+        self._constness = ConstnessAnalysis(model)
         self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
         """What is given to the inputs of bodies and functions."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):

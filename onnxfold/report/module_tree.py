@@ -131,7 +131,7 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
         readers = [own[use.node] for use in value.uses()]
         module = common_module(readers or [()]) if made_by is None else own[made_by]
         add(module, bytes=tensor.nbytes, parameters=parameters_in(tensor))
-    nominal, constness = NominalSizes(model, (), sizes), ConstnessAnalysis(model, ())
+    nominal, constness = NominalSizes(model, (), sizes), ConstnessAnalysis(model)
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
             add(own[node], work=work_of(node, nominal))

@@ -367,7 +367,6 @@ def _cut(
     folded = [value for value in model.graph.outputs if constness.of(value) in folds]
     if folded:
         separate_outputs(model, folded)
-        constness = ConstnessAnalysis(model, chosen)
     sizes = NominalSizes(model, chosen, nominal)
     region = ConstantRegion(model, chosen, constness, sizes, fold_at == "runtime")
     cut = find_cut(region, max_cache)

@@ -103,13 +103,13 @@ class SymbolicAnalysis(FactPropagation):
         for body in subgraphs_of(node):
             for inner in body.all_nodes():
                 for value in inner.outputs:
-                    self.known.ask_again(value)
+                    self.known.constness.has_risen(value)
         self.nesting += 1
         self._visit(node, self.scopes.find(node.graph))
         self.nesting -= 1
         for value, old in zip(node.outputs, before, strict=True):
             assert old is not None
-            is_constant = self.known.ask_again(value)
+            is_constant = self.known.constness.has_risen(value)
             if _says_more(facts[value], old) or is_constant:
                 changed.add(value)
             else:

@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import onnx
@@ -368,7 +367,8 @@ def _check(
 
     The result is written to a scratch folder for it, beside a file or among temporary files.
     """
-    from onnxfold.comparison import compare
+    from onnxfold.comparison.pair import compare_opened
+    from onnxfold.comparison.runners import Subject
 
     tolerance: dict[str, Any] | None = options.tolerance
     if tolerance is None:
@@ -378,20 +378,17 @@ def _check(
     )
     sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
     with files.scratch_folder(name, parent=parent) as temporary, spelled(sizes):
-        candidate = Path(temporary) / "model.onnx"
+        candidate = os.path.join(temporary, "model.onnx")
         storage.save(model, candidate, fsync=False, plan=result.plan)
         try:
-            original = with_sizes(source, options)
-            comparison = compare(
-                original,
-                candidate,
-                seeds=max(1, options.seeds),
-                feeds=options.feeds,
-                dims=options.check_dims,
-                custom_ops=options.custom_ops,
-                fallback=False,
-                **tolerance,
-            )
+            original = Subject(with_sizes(source, options), "the original")
+            with original, Subject(candidate, candidate, model) as second:
+                comparison = compare_opened(
+                    *(original, second, tolerance, max(1, options.seeds), options.feeds),
+                    dims=options.check_dims,
+                    custom_ops=options.custom_ops,
+                    fallback=False,
+                )
         except OnnxFoldError as error:
             if options.seeds:
                 raise

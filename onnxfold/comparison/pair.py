@@ -83,9 +83,35 @@ def compare(
         UsageError: The feeds or sizes do not fit the first model, or onnxruntime cannot load a
             provider or a library.
     """
+    tolerance = {"rtol": rtol, "atol": atol, "ulp": ulp, "exact": exact, "inexact": inexact}
+    with Subject(a, "model a") as first, Subject(b, "model b") as second:
+        return compare_opened(
+            *(first, second, tolerance, seeds, feeds, dims or {}),
+            bisect=bisect,
+            providers=providers,
+            custom_ops=custom_ops,
+            fallback=fallback,
+        )
+
+
+def compare_opened(
+    first: Subject,
+    second: Subject,
+    tolerance: Mapping[str, Any],
+    seeds: int,
+    feeds: GivenFeeds | None,
+    dims: Mapping[str, int],
+    *,
+    bisect: bool = False,
+    providers: Sequence[Any] | None = None,
+    custom_ops: Sequence[PathLike] = (),
+    fallback: bool = True,
+) -> Comparison:
+    """Compare two models that are opened; `tolerance` has the arguments of `compare` about it."""
     chosen = available_providers(providers)
-    with Subject(a, "model a") as first, Subject(b, "model b") as second, about(first.name):
-        result = Comparison(first.name, second.name, rtol=rtol, atol=atol, ulp=ulp)
+    with about(first.name):
+        least = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}
+        result = Comparison(first.name, second.name, **least)
         try:
             reopen, runner, reason = open_runner(first.source, chosen, custom_ops, fallback)
         except CannotLoad as error:
@@ -93,9 +119,11 @@ def compare(
         if reason is not None:
             result.backend = "onnx reference evaluator"
             result.notes.append(f"onnxruntime does not take the original ({reason})")
-        of_types = {} if exact or any((rtol, atol, ulp)) else TOLERANCES if inexact else HALF
+        of_types = TOLERANCES if tolerance.get("inexact") else HALF
+        if tolerance.get("exact") or any(least.values()):
+            of_types = {}
         pair = _Pair(first, second, result, of_types, reopen)
-        outputs_a = pair.run_first(runner, seeds, feeds, dims or {})
+        outputs_a = pair.run_first(runner, seeds, feeds, dims)
         del runner  # its session is closed before the next one is opened
         pair.compare(outputs_a, pair.run_second(), bisect)
         return result

@@ -49,6 +49,11 @@ class Subject(contextlib.ExitStack):
     left, with its weights as external data, so that size and weights that live in other files do
     not matter.
 
+    Args:
+        given: The model.
+        name: Its name if it has no path.
+        model: The graph of the file of a path, if it is at hand.
+
     Attributes:
         inputs: The graph inputs that must be fed: those without a default value.
         overridable: The graph inputs that have an initializer as their default.
@@ -60,7 +65,7 @@ class Subject(contextlib.ExitStack):
             no folder.
     """
 
-    def __init__(self, given: ModelLike, name: str) -> None:
+    def __init__(self, given: ModelLike, name: str, model: ir.Model | None = None) -> None:
         super().__init__()
         given = storage.model_in(given)
         if isinstance(given, (onnx.ModelProto, ir.Model)):
@@ -79,7 +84,7 @@ class Subject(contextlib.ExitStack):
                 self.push(stack.pop_all())
         else:
             self.source = self.name = os.fspath(given)
-            self.model = storage.load(given)
+            self.model = model or storage.load(given)
         graph = self.model.graph
         self.inputs = [v for v in graph.inputs if v.name not in graph.initializers]
         self.overridable = [v for v in graph.inputs if v.name in graph.initializers]

@@ -118,8 +118,10 @@ def optimize(
                     opened, lambda: storage.opened(given), fold, bytes_before=bytes_before
                 )
         if fold.seeds:
-            with clock.stage("check"):
-                comparison = _check(original, opened, result, fold)
+            with clock.stage("check"), files.scratch_folder("check") as folder:
+                candidate = os.path.join(folder, "model.onnx")
+                storage.save(opened, candidate, fsync=False, plan=result.plan)
+                comparison = _check(original, opened, candidate, result, fold)
         for warning in result.warnings:
             logger.warning("%s", warning)
         report = None
@@ -229,14 +231,19 @@ def optimize_file(
                 beyond = outlook(model, fold)
         comparison = None
         total = sum(result.nodes_before.values())
+        is_checked = bool(fold.seeds or result.inexact)
         if result.inexact and not fold.seeds and total > _MOST_MEASURED:
+            is_checked = False
             result.warnings.append(
                 f"the error of the inexact rules is not known: onnxruntime takes long to load "
                 f"{total:,} nodes; {option('check')} measures it"
             )
-        elif fold.seeds or result.inexact:
+
+        def check(candidate: str) -> None:
+            nonlocal comparison
             with clock.stage("check"):
-                comparison = _check(given, model, result, fold, beside=destination)
+                comparison = _check(given, model, candidate, result, fold, is_saving=True)
+
         with clock.stage("save"):
             saved = storage.save(
                 model,
@@ -246,7 +253,9 @@ def optimize_file(
                 external_data=external_data,
                 share_weights=share_weights,
                 plan=result.plan,
+                check=check if is_checked else None,
             )
+        clock.stages["save"] -= clock.stages.get("check", 0)
         told = _report(model, result, clock, bytes_before)
         told.source, told.target = path, os.fspath(destination)
         told.bytes_after = saved.bytes_total + saved.bytes_shared
@@ -358,14 +367,14 @@ def plan(
 def _check(
     source: ModelLike,
     model: ir.Model,
+    candidate: str,
     result: Result,
     options: Options,
     *,
-    beside: PathLike | None = None,
+    is_saving: bool = False,
 ) -> Comparison | None:
-    """Compare with the source. Without a check only the error of inexact rules is measured.
-
-    The result is written to a scratch folder for it, beside a file or among temporary files.
+    """Compare the file with the result with the source. Without a check only the error of inexact
+    rules is measured.
     """
     from onnxfold.comparison.pair import compare_opened
     from onnxfold.comparison.runners import Subject
@@ -373,13 +382,8 @@ def _check(
     tolerance: dict[str, Any] | None = options.tolerance
     if tolerance is None:
         tolerance = {"inexact": bool(result.inexact) or options.precision == "wide"}
-    parent, name = (
-        os.path.split(os.path.realpath(beside)) if beside is not None else (None, "check")
-    )
     sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
-    with files.scratch_folder(name, parent=parent) as temporary, spelled(sizes):
-        candidate = os.path.join(temporary, "model.onnx")
-        storage.save(model, candidate, fsync=False, plan=result.plan)
+    with spelled(sizes):
         try:
             original = Subject(with_sizes(source, options), "the original")
             with original, Subject(candidate, candidate, model) as second:
@@ -400,7 +404,7 @@ def _check(
         verdict = [check_line(comparison), *comparison.problems]
         if not options.seeds:
             verdict.append(f"the inexact rules applied are {', '.join(result.inexact)}")
-        elif beside is not None:
+        elif is_saving:
             verdict.append("nothing was written")
         reason = f"the optimized model is {'; '.join(verdict)}"
         if options.seeds:

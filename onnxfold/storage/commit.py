@@ -17,7 +17,6 @@ killed, by the next save to the same target.
 from __future__ import annotations
 
 import contextlib
-import glob
 import os
 import re
 import shutil
@@ -55,7 +54,6 @@ class Commit:
         self._sources = sources
         self._fsync = fsync
         folder, name = os.path.split(target)
-        files.remove_leftovers(folder, f"{glob.escape(name)}-????????")  # of a check
         temporary = os.path.basename(files.prefix(target))
         own = re.compile(
             rf"{re.escape(name)}\.(\d+\.)?data|{re.escape(temporary)}\w{{8}}\.data", re.DOTALL
@@ -69,6 +67,7 @@ class Commit:
         data_path: str | None,
         threads: int,
         progress: Callable[[int, int], None] | None,
+        check: Callable[[str], None] | None,
     ) -> int:
         """Write the files and put them in place.
 
@@ -77,6 +76,7 @@ class Commit:
             data_path: The absolute path of the data file; None if there is none.
             threads: How many threads compute and write.
             progress: Called with bytes written and bytes to write.
+            check: Called with the path of the written model.
 
         Returns:
             The length of the files, bytes.
@@ -110,6 +110,14 @@ class Commit:
                 except OSError as error:
                     raise files.os_error(error, place) from error
                 moves.append((new, place))
+            if check is not None and plan.data is None:
+                check(moves[-1][0].path)
+            elif check is not None:
+                with files.new_file(self._target) as seen:
+                    write_plan(
+                        seen.fd, plan.model(os.path.basename(path)), Writer(threads, 0, None)
+                    )
+                    check(seen.path)
             self._sources.check_unchanged()
             unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
             used = {name, *plan.locations}

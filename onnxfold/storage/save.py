@@ -42,6 +42,7 @@ def save(
     threads: Positive = 2,
     progress: Callable[[int, int], None] | None = None,
     plan: SavePlan | None = None,
+    check: Callable[[str], None] | None = None,
 ) -> SaveReport:
     """Write ``model`` to ``path``; memory does not grow with its tensors.
 
@@ -59,6 +60,8 @@ def save(
         threads: How many threads compute and write.
         progress: Called in the calling thread with bytes written and bytes to write.
         plan: What `planned` gave for the model as it still is, used if no layout is asked for.
+        check: Called with the path of the written model before it is put in place; an exception of
+            it leaves everything as it was.
 
     Raises:
         UsageError: The arguments do not go together, or a file that is in use would be replaced.
@@ -89,7 +92,7 @@ def save(
             data_path = _data_path(plan, target, forced, sources)
             if data_path or plan.locations:
                 _check_link(name, target)
-            size = commit.run(plan, data_path, threads, progress)
+            size = commit.run(plan, data_path, threads, progress, check)
     except Exception as error:
         sources.check_unchanged()  # that may be why
         if isinstance(error, OSError):

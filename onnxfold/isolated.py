@@ -160,7 +160,7 @@ class Group:
         _thread.group = self
 
     def end(self) -> None:
-        """End the processes, and start no more."""
+        """End the processes of the group; later calls in it fail at once."""
         self.has_ended = True
         for end in (_Process.ask_to_end, _Process.close):
             for process in [*self.processes]:

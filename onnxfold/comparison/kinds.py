@@ -25,7 +25,7 @@ class Kind(NamedTuple):
 
 
 def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """At least one NaN or infinity, and at most one in eight numbers or three."""
+    """Return numbers with a NaN or infinity, or more: up to one in eight, or three."""
     numbers = np.asarray(rng.standard_normal(shape))
     flat = numbers.reshape(-1)
     most = min(flat.size, max(3, flat.size // 8))
@@ -35,6 +35,7 @@ def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
 
 
 def _one_nan(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+    """Return numbers, one of them a NaN."""
     numbers = np.asarray(rng.standard_normal(shape))
     numbers.reshape(-1)[rng.integers(numbers.size)] = np.nan
     return numbers

@@ -28,7 +28,7 @@ from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
 from onnxfold.storage.commit import write_plan
-from onnxfold.storage.layout import FilePlan, plan_model, sharer
+from onnxfold.storage.layout import FilePlan, SavePlan, plan_model, sharer
 from onnxfold.storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class InMemoryBundle(Bundle):
         """SHA-256 of runtime_fold and its weights."""
         with self._lock:
             plan = plan_model(self.parts[FOLD_FILE], lambda span: None)
-            digest = hashlib.sha256(_content(plan.model("")))
+            digest = hashlib.sha256(_content(plan))
             for place in plan.data.tensors if plan.data is not None else ():
                 tensor: Any = place.tensor
                 tensor.tofile(SimpleNamespace(write=digest.update))
@@ -100,7 +100,7 @@ class InMemoryBundle(Bundle):
             with self._lock:
                 plan = plan_model(self.parts[part], sharer(_ROOT, ""))
                 path = stack.enter_context(_scratch_file(plan.data)) if plan.data else ""
-                content = _content(plan.model(path.lstrip(_ROOT)))
+                content = _content(plan, path)
             yield content
 
     def open(
@@ -168,7 +168,7 @@ def _by_reference(
 
     plan = plan_model(model, share)
     with _scratch_file(plan.data) if plan.data else contextlib.nullcontext("") as path:
-        content = _content(plan.model(path.lstrip(_ROOT)))
+        content = _content(plan, path)
         session = failure = None
         try:
             session = open_session(content, with_data_below(_ROOT, options), providers)
@@ -244,8 +244,9 @@ def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
                 value.const_value = _at(span, place.tensor)
 
 
-def _content(plan: FilePlan) -> bytes:
-    """Return the bytes of the model file."""
-    parts = dict(plan.literals)
-    parts.update((place.offset, place.tensor.tobytes()) for place in plan.tensors)
+def _content(plan: SavePlan, data_path: str = "") -> bytes:
+    """Return the bytes of the model file, whose data are in a file with this path."""
+    file = plan.model(data_path.lstrip(_ROOT))
+    parts = dict(file.literals)
+    parts.update((place.offset, place.tensor.tobytes()) for place in file.tensors)
     return b"".join(parts[offset] for offset in sorted(parts))

@@ -32,6 +32,8 @@ def attributes(op: str, draw: random.Random) -> dict[str, Any]:
         found["pads"] = [draw.randint(0, k - 1) for k in kernel * 2]
     if op in POOLS:
         found["ceil_mode"] = draw.randint(0, 1)
+    if op == "ConvTranspose" and "strides" in found:
+        found["output_padding"] = [draw.randint(0, stride - 1) for stride in found["strides"]]
     return found
 
 

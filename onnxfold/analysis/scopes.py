@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxfold.errors import ModelError
 from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import holds_graphs, nodes_of
 
@@ -66,6 +67,9 @@ class Scopes:
             self._by_graph[graph] = Scope(graph, opsets, root, parent, in_function)
             if parent is not None:
                 self.parents.add(parent)
+                if parent.op_type == "If" and not parent.domain and graph.inputs:
+                    reason = "the branches of an If have no inputs: they read outer values by name"
+                    raise ModelError(reason, node=parent.name or parent.outputs[0].name)
             for node in nodes_of(graph):
                 if holds_graphs(node):
                     pending.extend((inner, node) for inner in subgraphs_of(node))

@@ -52,6 +52,11 @@ def test_graphs_that_cannot_run(body: str, reason: str, node: str | None) -> Non
         ("y = Constant<val = 1>()", "a Constant has no attribute 'val' of type INT"),
         ("k = Constant<value = [1]>() y = Add(k, c)", "no attribute 'value' of type INTS"),
         ("y = Cast(c)", "'to' is missing.*Cast"),
+        (
+            "y = If(b) <then_branch = t (float[2] r) => (float[2] s) { s = Neg(r) },"
+            " else_branch = e () => (float[2] q) { q = Neg(x) }>",
+            "node 'y': the branches of an If have no inputs",
+        ),
         ("k = Constant<value = float {1}>() y = Add(k, c)", "'value' is .* have field 't'"),
     ],
 )

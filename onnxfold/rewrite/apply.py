@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import differ
+from onnxfold.analysis.symbolic.text import Texts
 from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
@@ -138,10 +139,10 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
     types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
         before, after = types.of(root), types.of(value)
-        if None not in (before.dtype, after.dtype) and before.dtype != after.dtype:
-            raise Mismatch(f"{before.dtype} became {after.dtype}")
-        if differ(before.shape, after.shape):
-            raise Mismatch(f"shape {before.shape} became {after.shape}")
+        has_changed = None not in (before.dtype, after.dtype) and before.dtype != after.dtype
+        if has_changed or differ(before.shape, after.shape):
+            text = Texts(types.algebra, ()).of_fact
+            raise Mismatch(f"{text(before)} became {text(after)}")
         if match.facts.known.tensor(value) is not None and not may_be_constant(
             root, after.dtype, after.known
         ):

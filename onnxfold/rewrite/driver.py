@@ -199,7 +199,7 @@ class Rewriter:
                 continue
             except Mismatch as error:
                 self.report.rejected[rule.name] += 1
-                logger.warning("%s at %r: %s; not applied", rule.label, place, error)
+                logger.info("%s at %r: %s; not applied", rule.label, place, error)
                 continue
             except OnnxFoldError:
                 raise
@@ -224,7 +224,7 @@ class Rewriter:
         looping = [r for r, n in history.items() if n * 10 >= _MOST_AT_A_PLACE]
         self.report.loops.append(Loop(tuple(r.name or r.place for r in looping), place))
         names = ", ".join(r.label for r in looping)
-        logger.warning("these rules undo each other at %r, switched off: %s", place, names)
+        logger.info("these rules undo each other at %r, switched off: %s", place, names)
         del self._history[place]
         self._given_up.update(looping)
 

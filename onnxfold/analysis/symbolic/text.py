@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable
 
 from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.fact import Fact
+from onnxfold.graphs import shaped
 
 _LONGEST = 48
 _WORD = re.compile(r"\w+\Z")
@@ -25,6 +27,11 @@ class Texts:
         self._taken = {name.replace(" ", "") for name in taken}
         self._texts: dict[Expr, str | None] = {}
         self._atoms: list[str | None] = []
+
+    def of_fact(self, fact: Fact) -> str:
+        """Return a dtype and shape, such as ``float32[n,3]``."""
+        sizes = fact.shape and [d if isinstance(d, int) else self.of(d) for d in fact.shape]
+        return shaped(fact.dtype, sizes)
 
     def of(self, size: Number) -> str | None:
         """Return a dimension's name or an expression such as ``2*seq``; None if there is no short

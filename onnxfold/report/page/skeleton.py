@@ -13,7 +13,7 @@ from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.modules import module_of
 from onnxfold.analysis.symbolic.text import Texts
-from onnxfold.graphs import attribute_text, op_name, shaped, subgraphs_of, type_text
+from onnxfold.graphs import attribute_text, op_name, subgraphs_of, type_text
 
 _MOST_NODES = 5000
 _LONGEST = 300  # characters of a name; exporters write shorter ones
@@ -87,10 +87,7 @@ class Skeleton:
         for value, index in self._index.items():
             fact, entry = types.of(value), self.values[index]
             if not entry[1] and fact.dtype is not None:
-                sizes = fact.shape and [
-                    d if isinstance(d, int) else texts.of(d) for d in fact.shape
-                ]
-                entry[1] = short(shaped(fact.dtype, sizes))
+                entry[1] = short(texts.of_fact(fact))
 
     def name_of(self, node: dict[str, Any]) -> str:
         """Return the name of the first result of a node."""

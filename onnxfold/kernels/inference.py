@@ -82,13 +82,17 @@ def infer_types(
         opsets: Domain to version.
 
     Raises:
-        Unfoldable: onnx rejects the node, or would crash on it.
+        Unfoldable: onnx rejects the node, or would crash or never end on it.
     """
     for attribute in node.attribute:
         is_wide = not -(1 << 31) <= attribute.i < 1 << 31
         if is_wide and attribute.type == onnx.AttributeProto.INT and node.op_type != "Shape":
             # onnx truncates it to 32 bits and uses it as an index without a check
             raise Unfoldable(f"shape inference: {attribute.name} is {attribute.i}")
+        terms = attribute.s.partition(b"->")[0].split(b",") if attribute.name == "equation" else ()
+        if any(b"." in term.replace(b"...", b"", 1) for term in terms):
+            # onnx would parse such an equation of an Einsum for ever
+            raise Unfoldable(f"shape inference: the equation is {attribute.s!r}")
     imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
     try:
         inferred: Mapping[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(

@@ -8,6 +8,7 @@ import pytest
 from fact_check import FactCheck
 from symbolic_check import HEADER, floats, parse
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.analysis.symbolic.text import Texts
@@ -91,3 +92,11 @@ def test_einsum(equation, expected):
     model = onnx.parser.parse_model(HEADER.format(opset=21) + text)
     assert sizes(model, "y") == [expected]
     assert FactCheck(model).check({"x": floats(2, 3, 8), "z": floats(2, 8, 5)}) > 2
+
+
+@pytest.mark.parametrize("equation", [".ij,jk->ik", "...i...,j->ij", "....i,j->ij"])
+def test_an_einsum_that_onnx_never_ends_on_stays(equation):
+    text = f"""g (float[3,3] x) => (float[3,3] y) <float[3,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
+        z = Einsum<equation = "{equation}">(w, w)  y = Add(x, z) }}"""
+    model = onnx.parser.parse_model(HEADER.format(opset=21) + text)
+    assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Einsum", "Add"]

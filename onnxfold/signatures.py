@@ -84,7 +84,7 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
         yield _wrong_type(name, value, hint)
     elif kind in _NUMBERS and not least <= value < math.inf:
         yield f"{name} is {value}, not a finite number from {least} up"
-    elif isinstance(value, Mapping) and inner:
+    elif isinstance(value, Mapping) and len(inner) == 2:
         for key, each in value.items():
             yield from problems(f"a name in {name}", key, inner[0])
             yield from problems(f"{name}[{key!r}]", each, inner[1])

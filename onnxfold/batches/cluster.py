@@ -33,7 +33,7 @@ def on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
         raise UsageError("a scheduler needs dask: pip install 'onnxfold[dask]'") from None
     try:
         client = Client(address)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise OnnxFoldError(f"there is no dask scheduler at {address}: {error}") from error
     with client:
         # a worker is chosen when the memory of the model is known

@@ -245,7 +245,10 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
         return np.asarray(value)
     dtype = wanted.dtype.numpy()
     if not isinstance(value, np.ndarray | np.generic):
-        value = np.asarray(value, dtype=dtype)
+        try:
+            value = np.asarray(value, dtype=dtype)
+        except (ArithmeticError, TypeError, ValueError) as error:
+            raise UsageError(f"input {wanted.name!r} cannot be fed: {error}") from error
     array = np.asarray(value)
     if dtype.kind == "O" and array.dtype.kind in "US":  # NumPy's files hold text so,
         array = array.astype(object)

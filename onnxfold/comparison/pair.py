@@ -47,7 +47,7 @@ def compare(
     exact: bool = False,
     inexact: bool = False,
     bisect: bool = False,
-    providers: Sequence[Any] | None = None,
+    providers: Sequence[str | tuple[str, Any]] | None = None,
     custom_ops: Sequence[PathLike] = (),
     fallback: bool = True,
 ) -> Comparison:

@@ -312,5 +312,5 @@ def range_(start: Array, limit: Array, delta: Array) -> Array:
     count = max(0, -(-span // int(step)))
     check_allocatable([count], start.dtype)  # engines may treat an overflow as an empty range
     if abs(span) > min(_DOUBLE_EXACT, int(np.iinfo(start.dtype).max)):
-        raise NotExact("the range's length is beyond exact float64")
+        raise Unfoldable("the range's length is beyond exact float64")
     return np.asarray(first + np.arange(count, dtype=start.dtype) * step)

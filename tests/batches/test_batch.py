@@ -20,7 +20,7 @@ from model_table import parse
 
 import onnxfold
 from onnxfold.cli import main
-from onnxfold.errors import UsageError
+from onnxfold.errors import OnnxFoldError, UsageError
 
 from .batch_models import large_model, small_model, write_many
 
@@ -258,6 +258,12 @@ def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
     # what was written, and not yet in the journal, is done again
     assert again.count().get("unchanged", 0) >= finished - 2
     assert results(out).keys() == results(folder).keys()
+
+
+def test_an_invalid_address_of_a_scheduler_is_told(models: Path, tmp_path: Path):
+    pytest.importorskip("distributed")
+    with pytest.raises(OnnxFoldError, match="there is no dask scheduler at nowhere: missing port"):
+        onnxfold.batch(models, tmp_path / "out", scheduler="nowhere")
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def test_npz_of_a_type_that_numpy_does_not_have(parsed, tmp_path):
         ({}, "lack the input 'x'"),
         ({"x": np.ones(2, np.float32), "z": 1}, "no input 'z'"),
         ({"x": np.ones(2)}, "float64"),
+        ({"x": [1, "a"]}, "input 'x' cannot be fed: could not convert string"),
         ({"x": np.ones((2, 1), np.float32)}, "dimensions"),
         ({"x": np.ones(3, np.float32)}, "fails on the feeds"),
         ("missing.npz", "cannot read"),

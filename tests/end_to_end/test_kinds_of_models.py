@@ -199,6 +199,13 @@ def test_wrong_types_are_told(function, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_wrong_types_in_lists_are_told(tmp_path):
+    with pytest.raises(onnxfold.UsageError, match=r"providers\[0\] must be str or tuple"):
+        onnxfold.compare(SWIN, SWIN, providers=[3])
+    with pytest.raises(onnxfold.UsageError, match="no input is called 'x'"):
+        onnxfold.split(SWIN, tmp_path / "bundle", runtime_constants={"x": 1})
+
+
 def test_help_lists_all_options():
     for function, options in OPTIONS.items():
         text = inspect.getdoc(function) or ""

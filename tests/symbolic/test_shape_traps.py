@@ -42,6 +42,16 @@ def test_a_loop_without_a_turn_makes_what_its_body_declares(declared, turns):
         assert check.check({"x": floats(2, 3), "n": np.array(count)}) > 3
 
 
+def test_an_iteration_number_has_at_most_one_axis():
+    text = """<ir_version: 10, opset_import: ["" : 20]>
+        g (float x) => (int64[a,b] y, float z) <int64 n = {2}, bool c = {1}>
+        { y = Loop(n, c) <body = l (int64[1,1] i, bool k) => (bool k2, int64[r] s) {
+              k2 = Identity(k)  s = Shape(i) }>
+          z = Neg(x) }"""
+    check = FactCheck(onnx.parser.parse_model(text))
+    assert check.check({"x": np.array(1, np.float32)}) > 1
+
+
 @pytest.mark.parametrize("op", ["Div", "Mod"])
 def test_divisions_of_negative_numbers(op):
     """The size 3 - B is negative for a large B: Div rounds towards 0, Mod downwards."""

@@ -164,7 +164,8 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
     known, dtype = fact.known, fact.dtype
     if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
-    return tensor_proto(dtype, known)
+    # sizes computed of floats (scales of a Resize) are rounded differently in onnxruntime
+    return tensor_proto(dtype, known) if dtype.is_integer() else None
 
 
 def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:

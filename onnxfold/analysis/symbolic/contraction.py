@@ -185,11 +185,13 @@ def resize(application: Application) -> Sequence[Fact]:
         if wanted.shape != (len(sizes),):
             raise Undecided
         return application.tensor(list(wanted), dtype)
-    scales = application.known(2 if application.opset >= 11 else 1)
-    if scales is None or scales.shape != (len(sizes),):
+    scales = application.attributes.get("scales")  # of Upsample before opset 9
+    if scales is None:
+        scales = application.known(2 if application.opset >= 11 else 1)
+    if scales is None or len(scales) != len(sizes):
         raise Undecided
-    if any(float(s) != int(s) or s < 1 for s in scales):
-        raise Undecided
+    if any(float(s) != int(s) or s < 1 for s in scales):  # onnx and onnxruntime round differently
+        return application.tensor([algebra.unknown(low=0) for _ in sizes], dtype)
     result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
     return application.tensor(result, dtype)
 

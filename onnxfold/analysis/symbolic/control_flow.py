@@ -79,10 +79,9 @@ def _repeat(
     outputs are a condition, the next carried values, and others. Returns the facts of the carried
     values after the last iteration, and of the others in each iteration.
     """
-    # onnxruntime gives the iteration number its declared rank; the condition is that of the first
-    # iteration, as declared, or an output of the body
-    declared = body.inputs[0].shape
-    shape = (1,) * (0 if declared is None else len(declared))
+    # onnxruntime gives an iteration number that is declared with axes one; the condition is that
+    # of the first iteration, as declared, or an output of the body
+    shape = (1,) if body.inputs[0].shape else ()
     turn = (of_type(ir.DataType.INT64, shape, algebra), Fact(ir.DataType.BOOL))
     facts = given
     for _ in range(_ATTEMPTS if depth < _DEEPEST_TRIAL else 0):

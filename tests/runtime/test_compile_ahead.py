@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -229,6 +230,23 @@ def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
     session.wait_for_kernels()
     assert makers(session)["folded"] == "iree"
     run(session, 5)
+
+
+@needs_iree
+def test_a_forked_process_folds_with_kernels_of_its_parent():
+    names = ["r", "s"]
+    session = Session(chain(), options(), runtime_constants=names, backend="iree")
+    assert "iree" in makers(session).values()
+    session.fold(constants(1))
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        try:
+            session.fold(constants(2))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @needs_iree

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -46,6 +47,8 @@ FLAGS = (
     _TILING,
 )
 
+_DEVICE = "local-task"
+_ALLOCATOR = "caching:device_local=*;128mib;64"  # reuses memory, and keeps up to 128 MiB of it
 _ALIGNMENT = 64  # of operands on their own memory
 _LOW = 64  # elements
 _LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
@@ -116,7 +119,7 @@ class Iree:
         here = target()
         if not here["iree"]:
             return "iree-base-runtime is not installed"
-        for what, name in (("cpu", "CPU"), ("iree", "version of IREE")):
+        for what, name in (("cpu", "CPU"), ("iree", "version of IREE"), ("device", "device")):
             if key.get(what) != here[what]:
                 return f"the kernel was made for another {name}"
         return None
@@ -130,13 +133,18 @@ class Iree:
         from iree import runtime
 
         file = folder / str(kernel.file)
+        own = [np.asarray(weights[name]) for name in kernel.weights]
+
+        @functools.cache
+        def opened(process: int) -> tuple[Any, list[Any]]:
+            config = _config(process)  # a forked process has no threads of its parent's device
+            module = runtime.VmModule.copy_buffer(config.vm_instance, content)
+            function = runtime.load_vm_module(module, config)[kernel.function]
+            return function, [*map(_to_device, own)]
+
         try:
-            config = _config()
-            module = runtime.VmModule.copy_buffer(config.vm_instance, file.read_bytes())
-            context = runtime.SystemContext(vm_modules=[module], config=config)
-            function = context.modules[module.name][kernel.function]
-            own = [np.asarray(weights[name]) for name in kernel.weights]
-            held = [*map(_to_device, own)]
+            content = file.read_bytes()
+            opened(os.getpid())
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
@@ -147,6 +155,7 @@ class Iree:
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]
             with lock:
+                function, held = opened(os.getpid())
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
                 results = [_to_host(result) for result in made]
@@ -162,13 +171,13 @@ class Iree:
 
 
 @functools.cache
-def _config() -> Any:
-    """Return the device that all modules share. It has no threads of its own."""
+def _config(process: int) -> Any:
+    """Return the device that all modules of a process share, with a thread for each core."""
     from iree import runtime
 
     runtime._binding.disable_leak_checker()
-    device = runtime.get_driver("local-sync").create_default_device()
-    return runtime.Config(device=device)
+    driver = runtime._binding.create_hal_driver(_DEVICE)
+    return runtime.Config(device=driver.create_default_device(allocators=[_ALLOCATOR]))
 
 
 def _to_host(result: Any) -> Array:
@@ -181,11 +190,12 @@ def _to_device(array: Array) -> Any:
     """Return an array for the device, on the same memory if that is aligned; otherwise a copy."""
     from iree import runtime
 
+    device = _config(os.getpid()).device
     is_aligned = array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
     if array.nbytes < _LITTLE or not is_aligned or array.dtype.kind not in "iuf":
-        return runtime.asdevicearray(_config().device, array)
+        return runtime.asdevicearray(device, array)
     # NumPy does not export read-only arrays
-    return _config().device.from_dlpack_capsule(_over(array, array).__dlpack__())
+    return device.from_dlpack_capsule(_over(array, array).__dlpack__())
 
 
 def _over(array: Array, owner: Any) -> Array:
@@ -198,8 +208,8 @@ def _over(array: Array, owner: Any) -> Array:
 
 @functools.cache
 def target() -> dict[str, str]:
-    """Return the versions and the CPU on which a kernel depends besides its model."""
-    return {"iree": _version("iree-base-runtime"), "cpu": cpu_features()}
+    """Return the version, the CPU and the device on which a kernel depends besides its model."""
+    return {"iree": _version("iree-base-runtime"), "cpu": cpu_features(), "device": _DEVICE}
 
 
 def _takes(value: ir.Value) -> bool:
@@ -227,11 +237,17 @@ def _version(package: str) -> str:
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Compile a serialized model, with "flags", to an IREE module."""
     from iree.compiler.api import Output, Session
+    from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
 
     with Session() as session:
         invocation = _imported(session, arrays[0].tobytes(), request["flags"])
-        if not invocation.execute():
-            raise CompileError("IREE refuses the model")
+        pointer = ctypes.c_void_p(invocation._inv_p)
+        for first, last in ((b"start", b"stream"), (b"stream", b"end")):
+            library.ireeCompilerInvocationSetCompileFromPhase(pointer, first)
+            library.ireeCompilerInvocationSetCompileToPhase(pointer, last)
+            if not invocation.execute():
+                raise CompileError("IREE refuses the model")
+            _allocate_at_once(invocation.export_module())
         output = Output.open_membuffer()
         invocation.output_vm_bytecode(output)
         return None, [np.frombuffer(bytes(output.map_memory()), np.uint8)]
@@ -256,6 +272,23 @@ def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None
         if not invocation.execute():
             raise CompileError("IREE refuses the model")
     return None, []
+
+
+def _allocate_at_once(module: Any) -> None:
+    """Take memory from the device's allocator: the pool of its queue loses what is freed."""
+    from iree.compiler import ir
+
+    found: Any = []
+    module.walk(lambda operation: found.append(operation) or ir.WalkResult.ADVANCE)
+    for old in [operation for operation in found if operation.name == "stream.resource.alloca"]:
+        (memory, done), (size, *awaited) = old.results, old.operands
+        given = {name: old.attributes[name] for name in old.attributes}
+        with ir.InsertionPoint(old), old.location:
+            new = ir.Operation.create("stream.resource.alloc", [memory.type], [size], given)
+            awaited.append(ir.Operation.create("stream.timepoint.immediate", [done.type]).result)
+        memory.replace_all_uses_with(new.result)
+        done.replace_all_uses_with(awaited[0])
+        old.erase()
 
 
 def _has_low_rank(graph: Any) -> bool:

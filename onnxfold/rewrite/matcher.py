@@ -449,9 +449,9 @@ def _is_near(facts: ModelFacts, value: ir.Value, number: float) -> bool:
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
     found = float(array.reshape(())[()])
-    exact, half = (float(np.asarray(number).astype(t)) for t in (array.dtype, np.float16))
+    exact = float(np.asarray(number).astype(array.dtype))
     digits = (float(f"{number:.{count}g}") for count in range(6, 17))
-    return any(math.isclose(found, each, rel_tol=2**-23) for each in (exact, half, *digits))
+    return any(math.isclose(found, each, rel_tol=2**-23) for each in (exact, *digits))
 
 
 _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, float], bool | None]] = {

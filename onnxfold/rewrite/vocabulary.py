@@ -61,8 +61,8 @@ def filled(number: float) -> Filled:
 
 
 def near(number: float) -> Expression:
-    """In a pattern: a constant of one element that is the number, rounded to its dtype, to float16,
-    or to six or more digits.
+    """In a pattern: a constant of one element that is the number, rounded to its dtype or to six or
+    more digits.
     """
     return Near(number)
 

@@ -526,7 +526,7 @@ def test_numbers():
 
     for made, dtype, number, fires in (
         (sixth, "float", 1 / 6, 1),
-        (sixth, "float", float(np.float16(1 / 6)), 1),
+        (sixth, "float", float(np.float16(1 / 6)), 0),
         (sixth, "float16", 1 / 6, 1),
         (sixth, "float", 0.166667, 1),
         (sixth, "float", 0.16675, 0),

@@ -36,7 +36,7 @@ _HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
 KERNEL_BYTES_PER_FLOP = 2 * BYTES_PER_FLOP
 """The same in a kernel."""
 
-HEAVY = 4.0
+HEAVY = 1.0
 """Bytes for each byte of an operand of Exp, Tanh and the like, fused or not."""
 
 _REREAD = (*ops(Trait.REDUCES), "Transpose", "Softmax", "LogSoftmax", "LayerNormalization")
@@ -138,7 +138,7 @@ def work_fused(
     single, fused = 0.0, float(_bytes(read, sizes) + _bytes(outputs, sizes))
     for node in (node for node in nodes if node.op_type not in _FREE):
         before, after = _read(node, sizes), _bytes(node.outputs, sizes)
-        single += before + after
+        single += before + 2 * after  # onnxruntime writes to new memory, a kernel to that of before
         fused += before if node.op_type in _REREAD else 0
         if node.op_type in _PRODUCTS:
             _, flops = operations_of(node, sizes.shape) or (0, 0)

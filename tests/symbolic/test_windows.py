@@ -92,6 +92,12 @@ def test_what_onnx_and_onnxruntime_count_differently_stays(op, options):
     rewritten.check({"x": floats(*shape)})
 
 
+def test_an_output_smaller_than_the_operand_has_its_rank():
+    options = {"kernel_shape": [3, 3], "output_shape": [1, 1]}
+    model = model_of("ConvTranspose", options, ["B", 3, 5, 5])
+    assert FactCheck(model).check({"x": floats(2, 3, 5, 5)}) > 2
+
+
 def test_the_indices_of_a_pool_have_its_shape():
     options = {"kernel_shape": [3, 2], "strides": [2, 2], "pads": [1, 0, 1, 1]}
     model = model_of("MaxPool", options, ["B", 3, "H", "W"])

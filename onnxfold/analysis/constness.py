@@ -136,14 +136,15 @@ class ConstnessAnalysis:
             node = current.producer()
             read = [] if node is None else self._read_by(node)
             levels = [found[v] for v in read if v in found]
-            if Constness.VARIABLE in levels:  # the others need not be looked at
-                found[current] = Constness.VARIABLE
-            elif len(levels) < len(read):
-                pending += [v for v in read if v not in found]
-            elif is_initialized(current) if node is None else self._may_be_computed(node):
-                found[current] = min(levels, default=Constness.COMPILE_TIME)
-            else:
-                found[current] = Constness.VARIABLE
+            level = Constness.VARIABLE
+            if level not in levels:  # otherwise the others need not be looked at
+                if len(levels) < len(read):
+                    pending += [v for v in read if v not in found]
+                    continue
+                if is_initialized(current) if node is None else self._may_be_computed(node):
+                    level = min(levels, default=Constness.COMPILE_TIME)
+            for made in (current,) if node is None else node.outputs:
+                found.setdefault(made, level)
         return found[value]
 
     def of_node(self, node: ir.Node) -> Constness:

@@ -138,7 +138,8 @@ def work_fused(
     single, fused = 0.0, float(_bytes(read, sizes) + _bytes(outputs, sizes))
     for node in (node for node in nodes if node.op_type not in _FREE):
         before, after = _read(node, sizes), _bytes(node.outputs, sizes)
-        single += before + 2 * after  # onnxruntime writes to new memory, a kernel to that of before
+        # onnxruntime writes into new memory, a kernel into the memory of earlier results
+        single += before + 2 * after
         fused += before if node.op_type in _REREAD else 0
         if node.op_type in _PRODUCTS:
             _, flops = operations_of(node, sizes.shape) or (0, 0)

@@ -112,7 +112,7 @@ class Commit:
                 moves.append((new, place))
             if check is not None and plan.data is None:
                 check(moves[-1][0].path)
-            elif check is not None:
+            elif check is not None:  # a model that refers to the data by their temporary name
                 with files.new_file(self._target) as seen:
                     write_plan(
                         seen.fd, plan.model(os.path.basename(path)), Writer(threads, 0, None)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from call_count import calls_of
 from model_table import parse
 
 from onnxfold import storage
@@ -143,3 +144,21 @@ def test_wrong_names_are_refused_with_a_reason():
 
 def test_the_lattice():
     assert Constness.VARIABLE < Constness.RUNTIME < Constness.COMPILE_TIME
+
+
+def test_a_body_is_read_as_often_for_many_results_as_for_one():
+    def steps(count):
+        made = {side: [f"{side}{k}" for k in range(200)] for side in "te"}
+        branches = [
+            f"{name} = {side} () => ({', '.join(f'float[2] {v}' for v in made[side][:count])})"
+            f" {{ {' '.join(f'{v} = Neg (r)' for v in made[side])} }}"
+            for name, side in (("then_branch", "t"), ("else_branch", "e"))
+        ]
+        results = [f"y{k}" for k in range(count)]
+        outputs = ", ".join(f"float[2] {name}" for name in results)
+        body = f"{', '.join(results)} = If (c) <{', '.join(branches)}>"
+        model = model_of(f"g (float[2] r, bool c) => ({outputs}) {{ {body} }}")
+        found = ConstnessAnalysis(model, model.graph.inputs)
+        return calls_of(lambda: [found.of(value) for value in model.graph.outputs])
+
+    assert steps(100) < 1.5 * steps(1)

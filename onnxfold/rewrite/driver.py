@@ -165,9 +165,10 @@ class Rewriter:
         """
         nodes, before, facts = self._in_order(), self._seen.inputs, self._types.snapshot()
         after = {node: node.inputs for node in nodes}
-        lost = [inputs for node, inputs in before.items() if after.get(node) is not inputs]
         found = {node for node, inputs in after.items() if before.get(node) is not inputs}
-        values = {v for inputs in (*lost, *map(after.__getitem__, found)) for v in inputs}
+        pairs = [(before.get(node, ()), after[node]) for node in found]
+        pairs += [(inputs, ()) for node, inputs in before.items() if node not in after]
+        values = {v for p in pairs for a, b in zip_longest(*p) if a is not b for v in (a, b)}
         values.update(v for v, fact in self._seen.facts.items() if facts.get(v) is not fact)
         makers = {value.producer() for value in values if value is not None}
         found.update(node for node in makers if node is not None and node in after)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
     UNKNOWN,
@@ -48,10 +48,14 @@ def results_of(
         algebra: The algebra of the model's expressions.
     """
     attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
+    op_type, operands = node.op_type, inputs
+    like = inputs[1] if op_type == "CastLike" and len(inputs) == 2 else None
+    if like is not None and like.dtype:  # its elements need not be known
+        op_type, operands, attributes["to"] = "Cast", inputs[:1], like.dtype
     application = Application(
-        node.op_type, inputs, attributes, opsets.get("", 1), len(node.outputs), algebra
+        op_type, operands, attributes, opsets.get("", 1), len(node.outputs), algebra
     )
-    some = [fact for fact in inputs if fact is not None and fact.items is not None]
+    some = [fact for fact in operands if fact is not None and fact.items is not None]
     if some and node.domain == "":
         computed = _computed(application)
         if computed is not None:
@@ -129,9 +133,8 @@ def _infer(
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
     for attribute in node.attributes.values():
         proto.attribute.append(ir.serde.serialize_attribute(attribute))
-    symbols: dict[Expr, str] = {}
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
-    types = {name: _type_proto(fact, symbols) for name, fact in facts.items()}
+    types = {name: _type_proto(fact, algebra) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}
     for name, formal in schema.attributes.items():  # onnx's own defaults may differ
         if name not in node.attributes and formal.default_value.type:
@@ -139,16 +142,15 @@ def _infer(
     inferred: Mapping[str, onnx.TypeProto] = {}
     with contextlib.suppress(Unfoldable):
         inferred = infer_types(schema, proto, types, data, opsets)
-    sizes = {name: size for size, name in symbols.items()}
-    return [_fact(inferred.get(name), sizes, algebra) for name in outputs]
+    return [_fact(inferred.get(name), algebra) for name in outputs]
 
 
-def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Algebra) -> Fact:
+def _fact(proto: onnx.TypeProto | None, algebra: Algebra) -> Fact:
     """Return the fact of a type; its dimensions may be names of sizes."""
     if proto is None or proto.WhichOneof("value") is None:
         return UNKNOWN
     if not proto.HasField("tensor_type"):
-        return Fact(other=_without_names(proto).SerializeToString())
+        return Fact(other=proto.SerializeToString())
     tensor = proto.tensor_type
     dtype = ir.DataType(tensor.elem_type) if tensor.elem_type else None
     if not tensor.HasField("shape"):
@@ -158,7 +160,7 @@ def _fact(proto: onnx.TypeProto | None, sizes: Mapping[str, Expr], algebra: Alge
         if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
         else:
-            size = sizes.get(dim.dim_param)
+            size = algebra.sizes.get(dim.dim_param)
             shape.append(algebra.unknown(low=0) if size is None else size)
     return of_type(dtype, shape, algebra)
 
@@ -171,7 +173,7 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
     return tensor_proto(dtype, known) if dtype.is_integer() else None
 
 
-def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
+def _type_proto(fact: Fact, algebra: Algebra) -> onnx.TypeProto:
     """Return the type of a fact; expressions get names."""
     proto = onnx.TypeProto()
     if fact.other is not None:
@@ -184,16 +186,7 @@ def _type_proto(fact: Fact, symbols: dict[Expr, str]) -> onnx.TypeProto:
             if isinstance(size, int):
                 proto.tensor_type.shape.dim.add(dim_value=size)
             else:
-                name = symbols.setdefault(size, f"d{len(symbols)}")
+                name = str(size.terms)
+                algebra.sizes[name] = size
                 proto.tensor_type.shape.dim.add(dim_param=name)
-    return proto
-
-
-def _without_names(proto: onnx.TypeProto) -> onnx.TypeProto:
-    """Remove the names of sizes, valid for one node only, from a sequence or optional type."""
-    inner = proto
-    while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
-        inner = getattr(inner, kind).elem_type
-    for dim in inner.tensor_type.shape.dim if kind == "tensor_type" else ():
-        dim.ClearField("dim_param")
     return proto

@@ -111,6 +111,8 @@ class Atoms:
         """The number of queries for bounds of expressions."""
         self.required: list[Number] = []
         """Numbers that must be at least 0, or the visited ops fail."""
+        self.sizes: dict[str, Expr] = {}
+        """The expressions that onnx's inference has seen, by the names it knows them by."""
         self._interned: dict[tuple[object, ...], Expr] = {}
         self._expressions: dict[tuple[tuple[Monomial, int], ...], Expr] = {}
 

@@ -187,10 +187,9 @@ def cast(application: Application) -> Sequence[Fact]:
     """Change the dtype. Sizes in 32 bits are those in 64: see ``ASSUMPTIONS``."""
     algebra = application.algebra
     fact = application.fact(0)
-    is_like = application.op_type == "CastLike"
-    to = application.fact(1).dtype if is_like else ir.DataType(application.attributes["to"])
+    to = ir.DataType(application.attributes["to"])
     items = fact.objects if fact.dtype in SIZE_DTYPES else None
-    if items is None or to is None or to not in SIZE_DTYPES:
+    if items is None or to not in SIZE_DTYPES:
         return application.tensor(fact.shape, to)
     if to != fact.dtype and not all(map(algebra.is_size, items.flat)):
         return application.tensor(fact.shape, to)

@@ -304,7 +304,8 @@ def array_of(value: Feed) -> Array:
         return strings
     if not has_numbers(value):
         raise ValueError("expected a tensor in the CPU's memory")
-    dtype, shape, content = value.data_type()[len("tensor(") : -1], value.shape(), bytes_of(value)
+    dtype, shape = value.data_type()[len("tensor(") : -1], value.shape()
+    content = bytes_at(value.data_ptr(), value.tensor_size_in_bytes(), value)
     if not is_foreign(dtype):
         return np.asarray(content.view(numpy_name(dtype)).reshape(shape))
     import onnx_ir as ir
@@ -315,13 +316,12 @@ def array_of(value: Feed) -> Array:
     return np.asarray(content.view(kind.numpy()).reshape(shape))
 
 
-def bytes_of(value: onnxruntime.OrtValue) -> Array:
-    """Return the bytes of a tensor of numbers in the CPU's memory: uint8[n], not copied."""
-    nbytes = value.tensor_size_in_bytes()
+def bytes_at(address: int, nbytes: int, owner: Any) -> Array:
+    """Return memory as an array: uint8[nbytes], writable, which keeps the owner alive."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    memory: Any = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
-    memory.owner = value  # the array's base keeps onnxruntime's tensor alive
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    memory.owner = owner
     content: Array = np.frombuffer(memory, np.uint8)
     return content
 

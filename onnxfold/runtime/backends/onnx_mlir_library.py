@@ -23,11 +23,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
+from onnxfold.onnxruntime_sessions import Array, bytes_at
 from onnxfold.runtime.backends.base import CompileError
-
-Array = npt.NDArray[Any]
 
 _API: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("omTensorCreate", c_void_p, (c_void_p, c_void_p, c_int64, c_int)),
@@ -199,9 +197,7 @@ class _OutputList:
         if min(strides, default=0) < 0:
             raise LibraryError(f"an output goes backwards in memory: strides {strides}")
         span = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
-        address = api.omTensorGetDataPtr(tensor)
-        memory: Any = (ctypes.c_ubyte * (span * dtype.itemsize)).from_address(address)
-        memory.owner = self  # keeps the list alive
+        memory = bytes_at(api.omTensorGetDataPtr(tensor), span * dtype.itemsize, self)
         steps = [s * dtype.itemsize for s in strides]
         array: Array = np.ndarray(shape, dtype, memory, strides=steps)
         return array if owned else array.copy()

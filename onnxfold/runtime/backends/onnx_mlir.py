@@ -34,7 +34,7 @@ from onnxfold.runtime.backends.base import (
     reasons_against,
     with_options,
 )
-from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library, LibraryError
+from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library
 from onnxfold.runtime.backends.process import ending, memory_limit, run_command, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -335,7 +335,7 @@ class OnnxMlir:
             with lock:
                 results = library.call(kernel.function, [*given, *fixed])
             if len(results) != len(kernel.outputs):
-                raise LibraryError(f"it has {len(results)} results, not {len(kernel.outputs)}")
+                raise CompileError(f"it has {len(results)} results, not {len(kernel.outputs)}")
             return dict(zip(kernel.outputs, results, strict=True))
 
         return run

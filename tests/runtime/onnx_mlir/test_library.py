@@ -9,7 +9,8 @@ import onnx
 import psutil
 import pytest
 
-from onnxfold.runtime.backends.onnx_mlir_library import DTYPES, NUMBERS, Library, LibraryError
+from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.onnx_mlir_library import DTYPES, NUMBERS, Library
 
 
 @pytest.fixture
@@ -131,14 +132,14 @@ def test_nothing_at_all(library):
     ],
 )
 def test_errors(library, entry, arrays, message):
-    with pytest.raises(LibraryError, match=message):
+    with pytest.raises(CompileError, match=message):
         library.call(entry, arrays)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_without_memory_nothing_is_left_behind(library, counts, at):
     counts.set("fail_at", at)
-    with pytest.raises(LibraryError, match="no memory for the inputs"):
+    with pytest.raises(CompileError, match="no memory for the inputs"):
         library.call("run_arithmetic", [random(2, 3), random(2, 3)])
     assert counts.alive() == (0, 0, 0, 0)
 
@@ -201,10 +202,10 @@ def test_a_library_goes_when_nothing_needs_it(tagged_library):
 
 
 def test_what_does_not_load(tmp_path, tagged_library):
-    with pytest.raises(LibraryError, match=r"missing.so: No such file"):
+    with pytest.raises(CompileError, match=r"missing.so: No such file"):
         Library(tmp_path / "missing.so")
     (tmp_path / "text.so").write_text("this is no library")
-    with pytest.raises(LibraryError, match="does not load: "):
+    with pytest.raises(CompileError, match="does not load: "):
         Library(tmp_path / "text.so")
 
 
@@ -213,8 +214,8 @@ def test_a_symbol_that_is_missing_is_told_when_it_is_loaded(tmp_path):
 
     source = tmp_path / "lacking.c"
     source.write_text("float __truncsome(float); float f(float x) { return __truncsome(x); }")
-    with pytest.raises(LibraryError, match="undefined symbol: __truncsome"):
+    with pytest.raises(CompileError, match="undefined symbol: __truncsome"):
         Library(build(source, tmp_path / "lacking.so"))
     source.write_text("int nothing(void) { return 0; }")
-    with pytest.raises(LibraryError, match="no function omTensorCreate"):
+    with pytest.raises(CompileError, match="no function omTensorCreate"):
         Library(build(source, tmp_path / "other.so"))

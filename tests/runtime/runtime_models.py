@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import model_table
 import numpy as np
 import onnx
+import onnxruntime as ort
+import pytest
 from model_table import floats as random
 from model_table import with_weights
 from reference_session import reference_options, reference_session
 
+from onnxfold.runtime.backends import iree
 from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.fold_runs import Placement
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
+
+needs_iree = pytest.mark.skipif(bool(iree.Iree().missing()), reason=str(iree.Iree().missing()))
 
 # One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
 # together from the sizes of inputs.
@@ -70,6 +80,7 @@ def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
 
 
 options = reference_options
+value_of = ort.OrtValue.ortvalue_from_numpy
 
 
 def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -97,6 +108,11 @@ def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
     }
 
 
+def assert_same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    """Assert that arrays have the same bits."""
+    assert [array.tobytes() for array in got] == [array.tobytes() for array in want]
+
+
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
     """Whether two arrays differ by no more than 1e-5 of the largest element."""
     return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
@@ -105,3 +121,25 @@ def is_near(got: np.ndarray, want: np.ndarray) -> bool:
 def bundle_of(model, folder, *constants: str, **arguments) -> Bundle:
     """Split a model whose inputs or weights of these names are runtime constants."""
     return split(model, folder, runtime_constants=constants, fsync=False, **arguments)
+
+
+def session_on(source, *constants: str, **arguments) -> Session:
+    """A session without optimizations on a bundle, or on a model that is split by constants.
+
+    It has a cache of its own, and names a bundle's constants nowhere.
+    """
+    if constants:
+        arguments["runtime_constants"] = constants
+    return Session(source, options(), **{"cache": FoldCache(), **arguments})
+
+
+def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placement]]:
+    """What a session of its own computes, and where its tensors were folded."""
+    session = session_on(source, **arguments)
+    return session.run(None, feeds), session.placements()
+
+
+def at_once(work: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
+    """Call a function in several threads; what it raises is raised here."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, arguments))

@@ -10,27 +10,25 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from reference_session import OLD_ONNXRUNTIME
-from runtime_models import adapter_feeds, bundle_of, options, original, parse, random
+from runtime_models import (
+    adapter_feeds,
+    bundle_of,
+    needs_iree,
+    options,
+    original,
+    parse,
+    random,
+    run,
+    session_on,
+)
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
-from onnxfold.runtime.backends import iree
 from onnxfold.runtime.backends.component import prepare
 from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.bundles.bundle import open_bundle
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
-
-needs_iree = pytest.mark.skipif(
-    iree.Iree().missing() is not None, reason=iree.Iree().missing() or "IREE is there"
-)
-
-
-def run(bundle, feeds, **arguments):
-    session = Session(bundle, options(), cache=FoldCache(), **arguments)
-    return session.run(None, feeds), session.placements()
 
 
 @needs_iree
@@ -284,7 +282,7 @@ def test_sizes_that_take_too_much_memory_are_refused(compiled):
             y = Add(x, sum)
         }"""
     )
-    session = Session(model, options(), runtime_constants=["a", "b"], backend="counting")
+    session = session_on(model, "a", "b", backend="counting")
     assert [p.backend for p in session.placements()] == ["counting"]
     feeds = {"a": random(9, 1), "b": random(1, 5), "x": random(1)}
     np.testing.assert_allclose(session.run(None, feeds)[0], feeds["x"] + 9, rtol=1e-5)
@@ -301,7 +299,7 @@ def test_integers_in_external_data_are_compiled(compiled, tmp_path):
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(64)[::-1], "w"))
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, size_threshold=0)
-    session = Session(path, options(), runtime_constants=["r"], backend="counting")
+    session = session_on(path, "r", backend="counting")
     assert [p.backend for p in session.placements()] == ["counting"]
     feeds = {"r": random(3, 64), "x": random(1)}
     want = original(onnx.load(path), feeds)[0]
@@ -312,7 +310,7 @@ def test_a_value_without_content_is_no_operand(compiled):
     model = parse(
         "g (float[n] r, float[1] x) => (float[n] y, float[1] z) { y = Exp(r) z = Neg(x) }"
     )
-    session = Session(model, options(), runtime_constants=["r"], backend="counting")
+    session = session_on(model, "r", backend="counting")
     nothing = parse("g () => (optional(float[n]) y) { y = Optional<type = float[n]>() }")
     made = ort.InferenceSession(nothing.SerializeToString(), options())
     (empty,) = made.run_with_ort_values(None, {})

@@ -4,26 +4,15 @@ import json
 
 import pytest
 from damaged_bundles import KINDS, sealed, try_damages
-from double import use_double
-from runtime_models import bundle_of, decoder_feeds, options, original
-
-from onnxfold.runtime.backends import iree
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
+from runtime_models import assert_same, bundle_of, decoder_feeds, original, run, session_on
 
 
-@pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
-def bundle(request, decoder, tmp_path, monkeypatch):
-    """A bundle with three kernels; of onnx-mlir by the double of its compiler."""
-    if request.param == "iree" and iree.Iree().missing():
-        pytest.skip(iree.Iree().missing())
-    if request.param == "onnx-mlir":
-        use_double(tmp_path, monkeypatch)
-    names = ("states", "mask")
-    made = bundle_of(decoder, tmp_path / "b", *names, backend=request.param)
-    session = Session(made, options(), cache=FoldCache())
-    assert [p.backend for p in session.placements()] == [request.param] * 3
-    return tmp_path / "b"
+@pytest.fixture
+def bundle(compiling, decoder, tmp_path):
+    """A bundle with three kernels."""
+    made = bundle_of(decoder, tmp_path / "b", "states", "mask", backend=compiling)
+    assert [p.backend for p in session_on(made).placements()] == [compiling] * 3
+    return made.folder
 
 
 def check(bundle, count) -> None:
@@ -58,8 +47,8 @@ def test_a_weight_that_is_gone(compiled, decoder, tmp_path):
         }
     ]
     (bundle.folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
-    session = Session(bundle.folder, options(), cache=FoldCache())
-    reasons = {p.reason for p in session.placements() if p.outputs == names}
-    assert reasons == {"runtime_fold.onnx has no weight 'nowhere'"}
     feeds = decoder_feeds()
-    assert session.run(None, feeds)[0].tobytes() == original(decoder, feeds)[0].tobytes()
+    got, placements = run(bundle.folder, feeds)
+    reasons = {p.reason for p in placements if p.outputs == names}
+    assert reasons == {"runtime_fold.onnx has no weight 'nowhere'"}
+    assert_same(got, original(decoder, feeds))

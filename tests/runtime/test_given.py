@@ -7,16 +7,11 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
-import onnxruntime as ort
 import pytest
-from runtime_models import options, original, parse, random
+from runtime_models import assert_same, original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.fold_runs import is_fixed
-from onnxfold.runtime.sessions.session import Session
-
-value_of = ort.OrtValue.ortvalue_from_numpy
 
 # Entry reads r and what is made of it.
 BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
@@ -29,12 +24,7 @@ BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
 def of(text: str, *names: str, **arguments) -> tuple:
     """A model, and a session on it with a cache of its own."""
     model = parse(text)
-    session = Session(model, options(), runtime_constants=names, cache=FoldCache(), **arguments)
-    return model, session
-
-
-def assert_same(got, want):
-    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    return model, session_on(model, *names, **arguments)
 
 
 def refillable() -> dict[str, tuple[object, np.ndarray]]:

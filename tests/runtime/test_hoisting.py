@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from runtime_models import options, original, parse, random
-
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
+from runtime_models import original, parse, random, session_on
 
 LOOP = """loop ({counted}float[1, 64] x, float[n, k] states) => (float[1, 64] y) {{
     {steps}
@@ -25,7 +22,7 @@ LOOP = """loop ({counted}float[1, 64] x, float[n, k] states) => (float[1, 64] y)
 
 def opened(counted: str, steps: str):
     model = parse(LOOP.format(counted=counted, steps=steps), w=random(64, 64) / np.float32(8))
-    return model, Session(model, options(), runtime_constants=["states"], cache=FoldCache())
+    return model, session_on(model, "states")
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5])

@@ -16,12 +16,11 @@ import onnxruntime as ort
 import pytest
 from faults.test_file_systems import mounted
 from reference_session import reference_session
-from runtime_models import options, parse, random
+from runtime_models import assert_same, parse, random, session_on
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
-from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
 # w is read by runtime_fold and by entry, v by entry only; t is computed of u when it is split.
@@ -75,13 +74,11 @@ def writing(*nbytes: int) -> Iterator[None]:
 
 
 def opened(path, **arguments) -> Session:
-    arguments.setdefault("runtime_constants", ["r"])
-    return Session(path, options(), backend="onnxruntime", cache=FoldCache(), **arguments)
+    return session_on(path, "r", backend="onnxruntime", **arguments)
 
 
 def assert_computes(session, want, feeds=FEEDS):
-    for got, wanted in zip(session.run(None, feeds), want, strict=True):
-        assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+    assert_same(session.run(None, feeds), want)
 
 
 def original(path: Path | str, feeds=FEEDS):
@@ -175,14 +172,13 @@ def test_through_symbolic_links(tmp_path, temporary, data_too):
 def test_nothing_is_written_beside_the_model(tmp_path, temporary):
     folder = tmp_path / "models"
     folder.mkdir()
-    paths = [write(folder, external=True)]
+    model = write(folder, external=True)
     for path in folder.iterdir():
         path.chmod(0o444)
     folder.chmod(0o555)
     before = (folder.stat().st_mtime_ns, sorted(folder.iterdir()))
     try:
-        session = opened(paths[0])
-        assert_computes(session, original(paths[0]))
+        assert_computes(opened(model), original(model))
         assert (folder.stat().st_mtime_ns, sorted(folder.iterdir())) == before
     finally:
         folder.chmod(0o755)

@@ -6,14 +6,26 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import psutil
 import pytest
-from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
+from runtime_models import (
+    adapter_feeds,
+    assert_same,
+    at_once,
+    bundle_of,
+    decoder_feeds,
+    options,
+    original,
+    parse,
+    random,
+    run,
+    session_on,
+    value_of,
+)
 
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -30,12 +42,7 @@ def bundle(decoder, tmp_path):
 
 def open_session(bundle, **arguments):
     """A session that computes the original's bits, with a cache of its own."""
-    arguments.setdefault("cache", FoldCache())
-    return Session(bundle, options(), backend="onnxruntime", **arguments)
-
-
-def assert_same(got, want):
-    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    return session_on(bundle, backend="onnxruntime", **arguments)
 
 
 def test_the_first_run_folds_and_later_ones_do_not(decoder, bundle):
@@ -103,7 +110,7 @@ def test_arrays_that_are_not_contiguous(decoder, bundle):
 def test_onnxruntime_values_as_feeds(decoder, bundle):
     session = open_session(bundle)
     feeds = decoder_feeds()
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+    values = {name: value_of(array) for name, array in feeds.items()}
     assert_same(session.run(None, values), original(decoder, feeds))
     results = session.run_with_ort_values(None, values)
     assert_same([result.numpy() for result in results], original(decoder, feeds))
@@ -133,8 +140,7 @@ def test_tenants_that_take_turns_by_handles_and_by_feeds(decoder, bundle):
         got = handles[k].run(None, x) if turn % 2 else session.run(None, x, handle=handles[k])
         assert_same(got, want[k])
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(160)))
+    at_once(work, range(160), 8)
     assert session.fold_statistics().folds == 16
 
 
@@ -148,8 +154,7 @@ def test_many_threads_fold_once(decoder, bundle):
         barrier.wait()
         assert_same(session.run(None, feeds), want)
 
-    with ThreadPoolExecutor(64) as pool:
-        list(pool.map(work, range(64)))
+    at_once(work, range(64), 64)
     assert session.fold_statistics().folds == 2
 
 
@@ -193,16 +198,13 @@ def test_waiting_for_a_fold_that_fails_is_no_hit():
         time.sleep(0.1)  # the other thread waits by now
         raise MemoryError
 
-    def wait():
-        asked.wait()
+    def ask(waits):
+        if waits:
+            asked.wait()
         with pytest.raises(MemoryError):
             cache.get("key", make)
 
-    with ThreadPoolExecutor(2) as executor:
-        waiting = executor.submit(wait)
-        with pytest.raises(MemoryError):
-            cache.get("key", make)
-        waiting.result()
+    at_once(ask, [True, False])
     assert (cache.statistics().hits, cache.statistics().misses) == (0, 2)
 
 
@@ -226,9 +228,7 @@ def test_a_constant_that_entry_reads_as_well(tmp_path):
         }"""
     )
     for specialize in (False, True):
-        session = Session(
-            model, options(), runtime_constants=["r"], specialize=specialize, cache=FoldCache()
-        )
+        session = session_on(model, "r", specialize=specialize)
         for seed in (1, 2):
             feeds = {"x": random(64, 64), "r": random(64, 64, seed=seed)}
             assert_same(session.run(None, feeds), original(model, feeds))
@@ -236,7 +236,7 @@ def test_a_constant_that_entry_reads_as_well(tmp_path):
 
 
 def test_a_model_is_split_on_the_way(adapter):
-    session = Session(adapter, options(), runtime_constants=["a", "b", "scale"])
+    session = session_on(adapter, "a", "b", "scale")
     for seed in range(3):
         feeds = adapter_feeds(seed)
         assert_same(session.run(None, feeds), original(adapter, feeds))
@@ -250,7 +250,7 @@ def test_a_default_value_holds_until_another_is_fed(tmp_path):
         }""",
         w=random(64, 64),
     )
-    session = Session(model, options(), overridable=True, cache=FoldCache())
+    session = session_on(model, overridable=True)
     assert [i.name for i in session.get_inputs()] == ["x"]
     assert [i.name for i in session.get_overridable_initializers()] == ["w"]
     feeds = {"x": random(64, 64)}
@@ -268,7 +268,7 @@ def test_types_that_numpy_does_not_have():
             y = Add(x, e)
         }"""
     )
-    session = Session(model, options(), runtime_constants=["r"], cache=FoldCache())
+    session = session_on(model, "r")
     r = random(64, 64).astype(ml_dtypes.bfloat16)
     x = random(64, 64)
     for _ in range(2):
@@ -361,14 +361,10 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
 def test_a_kernel_that_fails_is_replaced_unless_its_backend_must_run(
     compiled, adapter, monkeypatch, caplog
 ):
-    constants, backend = ["a", "b", "scale"], "a slow one"
-    feeds = adapter_feeds()
-
-    def session(**arguments):
-        own = {"runtime_constants": constants, "backend": backend, "cache": FoldCache()}
-        return Session(adapter, options(), **own, **arguments)
-
-    strict, lenient = session(strict_backend=True), session()
+    names, backend, feeds = ("a", "b", "scale"), "a slow one", adapter_feeds()
+    strict, lenient = (
+        session_on(adapter, *names, backend=backend, strict_backend=k) for k in (True, False)
+    )
     monkeypatch.setenv("FAILS", "1")
     assert_same(lenient.run(None, feeds), original(adapter, feeds))
     assert "failed: the device is gone; onnxruntime takes over" in caplog.text
@@ -386,13 +382,10 @@ def test_what_does_not_fit_a_kernel_runs_elsewhere_unless_its_backend_must_run(c
     )
     feeds = {"x": random(3), "c": random(0)}
 
-    def run(**arguments):
-        own = {"runtime_constants": ["c"], "backend": "counting", "cache": FoldCache()}
-        return Session(model, options(), **own, **arguments).run(None, feeds)
-
-    assert_same(run(), [feeds["x"]])
+    own = {"runtime_constants": ["c"], "backend": "counting"}
+    assert_same(run(model, feeds, **own)[0], [feeds["x"]])
     with pytest.raises(OnnxFoldError, match=r"'m': counting does not run it: 'c' of shape \(0,\)"):
-        run(strict_backend=True)
+        run(model, feeds, strict_backend=True, **own)
 
 
 def test_nothing_is_left_of_a_session(decoder, bundle):

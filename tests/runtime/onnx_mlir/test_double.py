@@ -14,7 +14,17 @@ import onnx
 import pytest
 from conftest import Engine, build
 from damaged_bundles import sealed
-from runtime_models import adapter_feeds, bundle_of, options, original, parse, random
+from runtime_models import (
+    adapter_feeds,
+    assert_same,
+    bundle_of,
+    options,
+    original,
+    parse,
+    random,
+    run,
+    session_on,
+)
 
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features
@@ -31,11 +41,6 @@ from onnxfold.runtime.split_model import split
 ADAPTER = ("a", "b", "scale")
 
 
-def run(bundle, feeds, **arguments):
-    session = Session(bundle, options(), cache=FoldCache(), **arguments)
-    return session.run(None, feeds)[0], session.placements()
-
-
 def split_adapter(adapter, folder, backend="onnx-mlir", **arguments):
     return bundle_of(adapter, folder, *ADAPTER, backend=backend, **arguments)
 
@@ -50,13 +55,11 @@ def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
     feeds = adapter_feeds()
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(adapter, feeds)[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, original(adapter, feeds), rtol=1e-4, atol=1e-4)
 
 
 def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compiler, adapter):
-    session = Session(
-        *(adapter, options()), runtime_constants=ADAPTER, backend="onnx-mlir", cache=FoldCache()
-    )
+    session = session_on(adapter, *ADAPTER, backend="onnx-mlir")
     feeds = adapter_feeds()
     handle = session.fold({name: feeds[name] for name in ADAPTER})
     (tensor,) = handle.tensors().values()
@@ -117,11 +120,10 @@ def test_other_types_are_checked_and_folded(compiler, tmp_path, dtype):
     bundle = bundle_of(model, tmp_path, "r", backend="onnx-mlir", level=0)
     (kernel,) = bundle.manifest.kernels
     x = random(3, 8, seed=1)
-    session = Session(bundle, options(), cache=FoldCache())
-    got = session.run(None, {"x": x, "r": r})[0]
-    np.testing.assert_allclose(got, x @ r.astype(np.float32), rtol=1e-5, atol=1e-5)
+    got, placements = run(bundle, {"x": x, "r": r})
+    np.testing.assert_allclose(got[0], x @ r.astype(np.float32), rtol=1e-5, atol=1e-5)
     assert (kernel.reason, kernel.max_error) == (None, 0)
-    assert session.placements()[0].backend == "onnx-mlir"
+    assert placements[0].backend == "onnx-mlir"
 
 
 def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_path):
@@ -141,7 +143,7 @@ def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_pa
     feeds = {"x": random(4, 300, seed=2), "r": random(300, seed=3)}
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(got, original(model, feeds), rtol=1e-3, atol=1e-3)
 
 
 def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path):
@@ -173,13 +175,8 @@ def test_options_reach_the_compiler_and_are_part_of_the_key(
     assert run(tmp_path / "c", adapter_feeds())[1][0].backend == "onnx-mlir"
     refused = split_adapter(adapter, tmp_path / "d", backend_options=["--no-such=1"])
     assert "Unknown command line argument '--no-such=1'" in refused.manifest.kernels[0].reason
-    session = Session(
-        *(adapter, options()),
-        runtime_constants=ADAPTER,
-        backend="onnx-mlir",
-        backend_options=given,
-        strict_backend=True,
-    )
+    own_options = {"backend_options": given, "strict_backend": True}
+    session = session_on(adapter, *ADAPTER, backend="onnx-mlir", **own_options)
     assert session.bundle.manifest.kernels[0].file == own.file
     assert len(calls.read_text().splitlines()) == 3
     split_adapter(adapter, tmp_path / "b", dump_ir=tmp_path / "ir", backend_options=given)
@@ -213,7 +210,7 @@ def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
         "onnx-mlir": None,
         "onnxruntime": "onnx-mlir failed (exit code 14): failed to legalize operation 'onnx.Tanh'",
     }
-    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-5)
+    np.testing.assert_allclose(got, original(model, feeds), rtol=1e-5)
     for backend, left in [("auto", 0), ("onnxruntime", 0), ("onnx-mlir", 1), ("iree", 2)]:
         caplog.clear()
         Session(bundle, options(), backend=backend)
@@ -252,7 +249,7 @@ def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeyp
     feeds = adapter_feeds()
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnxruntime"
-    assert got.tobytes() == original(adapter, feeds)[0].tobytes()
+    assert_same(got, original(adapter, feeds))
     assert not kernel_cache.cache_folder().exists()
 
 
@@ -287,7 +284,7 @@ def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
         file.write_text(json.dumps(sealed(manifest)))
         got, placements = run(tmp_path / "b", feeds)
         assert placements[0].reason.startswith(reason)
-        assert got.tobytes() == original(adapter, feeds)[0].tobytes()
+        assert_same(got, original(adapter, feeds))
     for name in ("../x.so", "/tmp/x.so"):
         for key, value in (("file", name), ("beside", [name])):
             manifest = json.loads(whole)
@@ -344,7 +341,7 @@ def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
     feeds = {form.format(name): array for name, array in adapter_feeds().items()}
     got, placements = run(bundle, feeds)
     assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(model, feeds)[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(got, original(model, feeds), rtol=1e-4, atol=1e-4)
 
 
 def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
@@ -365,14 +362,14 @@ def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
     feeds = {"x": random(3, 8, seed=3), "r": random(8, seed=4)}
     for given in ({}, {"s": random(8, seed=5)}, {"s": random(8), "w": random(8, 4)}):
         got, placements = run(bundle, {**feeds, **given})
-        want = original(model, {**feeds, **given})[0]
+        want = original(model, {**feeds, **given})
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         assert placements[0].backend == "onnx-mlir"
 
 
 def test_a_library_in_use_is_replaced_not_written_to(compiler, adapter, tmp_path):
     bundle = split_adapter(adapter, tmp_path / "b")
-    session = Session(bundle, options(), cache=FoldCache(max_bytes=0))
+    session = session_on(bundle, cache=FoldCache(max_bytes=0))
     feeds = adapter_feeds()
     want = session.run(None, feeds)[0].tobytes()
     file = tmp_path / "b" / bundle.manifest.kernels[0].file

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -64,6 +66,19 @@ decoder (float[batch, steps, 64] x, float[batch, positions, 64] states,
 }
 """
 
+# Entry reads r and what is made of it.
+READ_BY_BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
+    e = MatMul(r, r)
+    t = Add(x, e)
+    y = MatMul(t, r)
+}"""
+
+# With a default value for w, that is a runtime constant on request.
+OVERRIDABLE = """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
+    t = MatMul(w, w)
+    y = MatMul(x, t)
+}"""
+
 ADAPTER = """
 adapter (float[n, 64] x, float[64, 4] a, float[4, 64] b, float[1] scale) => (float[n, 64] y) {
     ab = MatMul(a, b)
@@ -113,6 +128,13 @@ def assert_same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
     assert [array.tobytes() for array in got] == [array.tobytes() for array in want]
 
 
+def sealed(manifest: dict) -> dict:
+    """A manifest with the digest that it would have been written with."""
+    written = {name: value for name, value in manifest.items() if name != "digest"}
+    text = json.dumps(written, sort_keys=True)
+    return {**written, "digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
     """Whether two arrays differ by no more than 1e-5 of the largest element."""
     return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
@@ -130,7 +152,7 @@ def session_on(source, *constants: str, **arguments) -> Session:
     """
     if constants:
         arguments["runtime_constants"] = constants
-    return Session(source, options(), **{"cache": FoldCache(), **arguments})
+    return Session(source, **{"sess_options": options(), "cache": FoldCache(), **arguments})
 
 
 def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placement]]:

@@ -7,8 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -149,29 +149,18 @@ def test_threads_and_processes_use_it_at_the_same_time(tmp_path):
     here = str(Path(__file__).parent)
     codes = [WORK.format(here=here, folder=str(tmp_path / f"p{k}")) for k in range(2)]
     children = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
-    several, failures = names(4), []
-    stored = tmp_path / "stored"
-    for k, name in enumerate(several):
-        made(stored, name, seed=k)
+    several = names(4)
 
     def work(own: Path) -> None:
-        try:
-            for k in range(60):
-                name = several[k % 4]
-                kernel = made(own / "made", name, seed=k % 4)
-                kernel_cache.keep(name, kernel, own / "made")
-                found = kernel_cache.take(name, tmp_path / "shared")  # as all threads do
-                assert found is None or is_whole(found, tmp_path / "shared")
-        except BaseException as error:
-            failures.append(error)
+        for k in range(60):
+            name = several[k % 4]
+            kernel_cache.keep(name, made(own, name, seed=k % 4), own)
+            found = kernel_cache.take(name, tmp_path / "shared")  # as all threads do
+            assert found is None or is_whole(found, tmp_path / "shared")
 
-    threads = [threading.Thread(target=work, args=(tmp_path / f"t{k}",)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [tmp_path / f"t{k}" for k in range(4)]))
     assert [child.wait() for child in children] == [0, 0]
-    assert not failures
     assert set(kept_files()) <= set(several)
 
 

@@ -1,4 +1,4 @@
-"""A session on a model: where its weights are, and what is left behind."""
+"""A session on a model: where its weights are, what is left behind, and the caller's options."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {
     t = Transpose<perm = [1, 0]>(u)
     y = MatMul(b, t)
 }"""
+KEY = "session.model_external_initializers_file_folder_path"
 TENSOR = 64 * 64 * 4
 FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
 
@@ -325,3 +326,55 @@ def test_above_two_gibibytes(tmp_path, temporary):
     with writing(0):
         session = opened(path)
     assert_computes(session, original(path, feeds), feeds)
+
+
+# -------------------------------------------------------------------- session options
+
+
+def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd):
+    options, path = ort.SessionOptions(), write(tmp_path, external=True)
+    opened(path, sess_options=options)
+    session = opened(path, sess_options=options)
+    with pytest.raises(RuntimeError, match="does not have"):
+        options.get_session_config_entry(KEY)
+    whole = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    got, want = session.run(None, FEEDS), whole.run(None, FEEDS)
+    assert got[0].shape == want[0].shape
+    assert capfd.readouterr() == ("", "")
+
+
+def test_session_options_that_cannot_be_read_back_count_too(tmp_path):
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 3)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.intra_op_num_threads = 1
+    options.logid = "mine"
+    session = opened(write(tmp_path, external=True), sess_options=options)
+    assert session.get_inputs()[0].shape == [3, 64]
+    used = session.get_session_options()
+    assert used.get_session_config_entry("session.disable_prepacking") == "1"
+    assert (used.intra_op_num_threads, used.logid) == (1, "mine")
+
+
+def test_a_profile_is_that_of_entry(tmp_path):
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = opened(write(tmp_path, external=True), sess_options=options)
+    assert options.enable_profiling
+    session.run(None, FEEDS)
+    session.end_profiling()
+    (profile,) = tmp_path.glob("profile*")
+    assert "MatMul" in profile.read_text()
+
+
+def test_a_model_that_onnxruntime_writes_is_complete(tmp_path):
+    """It would refer to weights where nobody finds them."""
+    path = write(tmp_path, external=False)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4
+    session = opened(path, sess_options=options)
+    assert options.optimized_model_filepath == str(tmp_path / "optimized.onnx")
+    assert "w" in storage.load(tmp_path / "optimized.onnx").graph.initializers
+    assert session.run(None, FEEDS)[0].shape == (3, 64)

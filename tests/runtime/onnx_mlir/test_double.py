@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 from conftest import Engine, build
-from damaged_bundles import sealed
 from runtime_models import (
     adapter_feeds,
     assert_same,
@@ -23,6 +22,7 @@ from runtime_models import (
     parse,
     random,
     run,
+    sealed,
     session_on,
 )
 

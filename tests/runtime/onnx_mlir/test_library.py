@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import gc
-import threading
 from pathlib import Path
 
 import numpy as np
 import onnx
 import psutil
 import pytest
+from runtime_models import at_once, random
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.onnx_mlir_library import DTYPES, NUMBERS, Library
@@ -16,10 +16,6 @@ from onnxfold.runtime.backends.onnx_mlir_library import DTYPES, NUMBERS, Library
 @pytest.fixture
 def library(model_library, counts) -> Library:
     return Library(model_library)
-
-
-def random(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
 def test_several_outputs_of_several_types_and_dynamic_shapes(library):
@@ -160,20 +156,13 @@ def test_ten_thousand_calls_leak_nothing(library, counts):
 
 
 def test_threads(library, counts):
-    x, failures = random(100, 3), []
+    x = random(100, 3)
 
     def work(k: int) -> None:
         for _ in range(200):
-            total = library.call("run_echo", [x * k])[0]
-            if not np.array_equal(total, x * k):
-                failures.append(k)
+            assert np.array_equal(library.call("run_echo", [x * k])[0], x * k)
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    at_once(work, range(4))
 
 
 def test_libraries_do_not_see_each_other(tagged_library):

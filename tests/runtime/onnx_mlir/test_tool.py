@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from conftest import Engine, _script
+from conftest import Engine
+from double import program, written_double
 from runtime_models import parse
 
 from onnxfold.runtime.backends import onnx_mlir as commands
@@ -32,15 +32,8 @@ def missing() -> str:
     return str(caught.value)
 
 
-def program(path: Path, text: str) -> Path:
-    """An executable shell script."""
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
 def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkeypatch):
-    other = _script(tmp_path / "elsewhere" / "onnx-mlir", "compiler_double.py")
+    other = written_double(tmp_path / "elsewhere" / "onnx-mlir")
     found = find_tool()
     assert not found.image and found.program == str(compiler)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(other))
@@ -193,13 +186,14 @@ def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, work, monke
     assert not {"-t", "-i", "-ti", "-it", "--tty", "--interactive"} & set(call)
 
 
-@pytest.mark.parametrize("name", ["a,comma", 'a"quote', 'a,"b"'])
+@pytest.mark.parametrize("name", ["a,comma", 'a"quote', 'a,"b"', "with:colon", "with space"])
 def test_a_folder_of_any_name_is_mounted(engine, tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    (file,) = OnnxMlir().compile(MODEL, tmp_path / "kernel", seconds=60).files
-    assert file.stat().st_size
+    (file,) = OnnxMlir().compile(MODEL, tmp_path / "k", seconds=60).files
+    assert file == tmp_path / "k.so" and file.stat().st_size
     assert engine.calls()[-1][0] == "run"
+    assert not list((tmp_path / name).iterdir())
 
 
 NO_ROOM = "LLVM ERROR: IO failure on output stream: No space left on device"
@@ -263,14 +257,6 @@ def test_a_client_that_is_killed_leaves_no_container(engine, work):
     with pytest.raises(CompileError, match="signal 9"):
         find_tool().run(work, [], 60)
     assert engine.calls()[-1][:2] == ["rm", "--force"]
-
-
-@pytest.mark.parametrize("name", ["with:colon", "with space"])
-def test_temporary_files_may_be_anywhere(engine, tmp_path, monkeypatch, name):
-    (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    assert OnnxMlir().compile(MODEL, tmp_path / "k", seconds=60).files == [tmp_path / "k.so"]
-    assert not list((tmp_path / name).iterdir())
 
 
 def test_a_binary_that_is_gone(tmp_path):

@@ -47,7 +47,7 @@ def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
     shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
     folder = Path("/DIR")
     container = Tool("docker", "", "sha256:ID", ("--memory=BYTES", "--user=UID:GID"))
-    arguments = commands.library_arguments(folder, "NAME", commands.flags())
+    arguments = commands.arguments(commands.flags(), "--EmitLib", "NAME", folder, "NAME")
     words = container.command(folder, arguments, "onnxfold-RANDOM")
     made = [word.replace("/DIR", "DIR") for word in words]
     # on another kind of machine, and for an older CPU, they are not there

@@ -108,7 +108,7 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
 
 def test_the_exact_command_lines(tmp_path):
     folder = tmp_path / "work"
-    arguments = commands.library_arguments(folder, "c0ffee", commands.flags())
+    arguments = commands.arguments(commands.flags(), "--EmitLib", "c0ffee", folder, "c0ffee")
     target = [f for f in commands.flags() if f.startswith(("--march", "--mcpu"))]
     assert arguments == [
         *("-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"),
@@ -147,18 +147,27 @@ def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkey
 @pytest.mark.parametrize(
     ("stage", "flag"), [("1-onnx", "EmitONNXIR"), ("2-mlir", "EmitMLIR"), ("3-llvm", "EmitLLVMIR")]
 )
-def test_the_command_lines_of_the_stages(tmp_path, stage, flag):
-    assert commands.stage_arguments(tmp_path, stage, commands.flags()) == [
-        *(*commands.flags(), f"--{flag}", "--tag=NONE"),
-        *("-o", f"{tmp_path}/{stage}", f"{tmp_path}/model.onnx"),
-    ]
+def test_the_command_lines_of_the_stages(compiler, tmp_path, monkeypatch, stage, flag):
+    monkeypatch.setenv("DOUBLE_CALLS", str(tmp_path / "calls"))
+    assert tmp_path / f"{stage}.mlir" in OnnxMlir().dump(MODEL, tmp_path, seconds=60)
+    (call,) = [c for c in (tmp_path / "calls").read_text().splitlines() if f"--{flag}" in c]
+    words = " ".join([*commands.flags(), f"--{flag}", "--tag=NONE"])
+    assert re.fullmatch(rf"{re.escape(words)} -o (/\S+)/{stage} \1/model\.onnx", call)
 
 
-def test_the_only_name_for_an_x86_is_its_own():
+@pytest.mark.parametrize(
+    ("machine", "level", "target"),
+    [
+        ("x86_64", "", ["--march=x86-64"]),
+        ("x86_64", "x86-64-v3", ["--march=x86-64", "--mcpu=x86-64-v3"]),
+        ("s390x", "", []),
+    ],
+)
+def test_the_only_name_for_an_x86_is_its_own(monkeypatch, machine, level, target):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(commands, "cpu_level", lambda: level)
     rest = ["--disable-constant-prop", "--verifyInputTensors=false"]
-    assert commands.flags("x86_64", "") == ["-O3", "--march=x86-64", *rest]
-    assert commands.flags("x86_64", "x86-64-v3")[2] == "--mcpu=x86-64-v3"
-    assert commands.flags("s390x") == ["-O3", *rest]
+    assert commands.flags() == ["-O3", *target, *rest]
 
 
 def test_a_real_docker_knows_the_options(tmp_path):

@@ -161,6 +161,30 @@ def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placemen
     return session.run(None, feeds), session.placements()
 
 
+def assert_runs(
+    source, model: onnx.ModelProto, feeds, *backends: str, bound: float = 1e-4, **arguments
+) -> list[Placement]:
+    """Assert that these backends fold, and that results are within a bound (0: the bits)."""
+    got, placements = run(source, feeds, **arguments)
+    assert [place.backend for place in placements] == [*backends]
+    for mine, want in zip(got, original(model, feeds), strict=True):
+        np.testing.assert_allclose(mine, want, rtol=bound, atol=bound)
+        assert bound or mine.tobytes() == want.tobytes()
+    return placements
+
+
+def renamed(model: onnx.ModelProto, new: Callable[[str], str]) -> onnx.ModelProto:
+    """The model with other names of values."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for node in made.graph.node:
+        node.input[:] = map(new, node.input)
+        node.output[:] = map(new, node.output)
+    for named in (*made.graph.input, *made.graph.output, *made.graph.initializer):
+        named.name = new(named.name)
+    return made
+
+
 def at_once(work: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
     """Call a function in several threads; what it raises is raised here."""
     with ThreadPoolExecutor(threads) as pool:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import bundle_of, is_near, parse, random
+from runtime_models import bundle_of, is_near, parse, random, renamed
 from safetensors.numpy import save_file
 
 import onnxfold
@@ -168,14 +168,8 @@ def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
 
 def named(model):
     """The model with the weights of an adapter called as peft does."""
-    new = onnx.ModelProto()
-    new.CopyFrom(model)
     names = {k: f"proj.lora_{k.upper()}.default.weight" for k in "ab"}
-    for initializer in new.graph.initializer:
-        initializer.name = names.get(initializer.name, initializer.name)
-    for node in new.graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-    return new
+    return renamed(model, lambda name: names.get(name, name))
 
 
 # -------------------------------------------------------------------- ranks

@@ -12,6 +12,7 @@ import pytest
 from reference_session import OLD_ONNXRUNTIME
 from runtime_models import (
     adapter_feeds,
+    assert_runs,
     bundle_of,
     needs_iree,
     options,
@@ -61,10 +62,8 @@ def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
     )
     bundle = bundle_of(model, tmp_path, "length", "r", backend="iree")
     feeds = {"x": random(9, 32), "length": np.array(9), "r": random(32)}
-    got, placements = run(bundle, feeds)
-    assert [p.backend for p in placements] == ["onnxruntime", "iree"]
+    placements = assert_runs(bundle, model, feeds, "onnxruntime", "iree", bound=1e-5)
     assert placements[0].reason == "IREE does not run Range"
-    np.testing.assert_allclose(got[0], original(model, feeds)[0], rtol=1e-5)
     assert open_bundle(tmp_path).manifest.kernels[0].reason == "IREE does not run Range"
 
 
@@ -74,9 +73,7 @@ def test_another_package_can_bring_a_backend(compiled, adapter, tmp_path):
     (kernel,) = bundle.manifest.kernels
     assert (kernel.backend, kernel.reason, kernel.max_error) == ("counting", None, 0)
     feeds = adapter_feeds()
-    got, placements = run(tmp_path / "b", feeds)
-    assert [p.backend for p in placements] == ["counting"]
-    assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
+    assert_runs(tmp_path / "b", adapter, feeds, "counting", bound=0)
     with pytest.raises(UsageError, match="'broken' cannot be loaded: no driver"):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="broken")
     with pytest.raises(UsageError, match="'counting' takes no options"):
@@ -85,10 +82,8 @@ def test_another_package_can_bring_a_backend(compiled, adapter, tmp_path):
         split(adapter, tmp_path / "d", runtime_constants=names, backend="gpu")
     shutil.rmtree(tmp_path / "site")  # a backend that has gone leaves its kernels to onnxruntime
     sys.modules.pop("counting_backend")
-    got, placements = run(tmp_path / "b", feeds)
-    assert placements[0].backend == "onnxruntime"
-    assert "there is no backend 'counting'" in placements[0].reason
-    assert got[0].tobytes() == original(adapter, feeds)[0].tobytes()
+    (place,) = assert_runs(tmp_path / "b", adapter, feeds, "onnxruntime", bound=0)
+    assert "there is no backend 'counting'" in place.reason
 
 
 def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch):
@@ -165,9 +160,8 @@ def test_a_reshape_to_computed_sizes_is_compiled(tmp_path, level):
     bundle = bundle_of(model, tmp_path, "states", backend="iree", level=level)
     assert [kernel.reason for kernel in bundle.manifest.kernels if kernel.reason] == []
     feeds = {"x": random(1, 3, 64, seed=2), "states": random(1, 50, 64, seed=3)}
-    got, placements = run(bundle, feeds, backend="iree")
-    assert {p.backend for p in placements} == {"iree"}
-    np.testing.assert_allclose(got[0], original(model, feeds)[0], rtol=1e-4, atol=1e-4)
+    backends = ["iree"] * len(bundle.manifest.components)
+    assert_runs(bundle, model, feeds, *backends, backend="iree")
 
 
 def test_sizes_that_hold_wherever_inputs_have_elements_are_declared():
@@ -294,11 +288,9 @@ def test_integers_in_external_data_are_compiled(compiled, tmp_path):
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(64)[::-1], "w"))
     path = tmp_path / "m.onnx"
     onnx.save(model, path, save_as_external_data=True, size_threshold=0)
-    session = session_on(path, "r", backend="counting")
-    assert [p.backend for p in session.placements()] == ["counting"]
     feeds = {"r": random(3, 64), "x": random(1)}
-    want = original(onnx.load(path), feeds)[0]
-    assert session.run(None, feeds)[0].tobytes() == want.tobytes()
+    own = {"runtime_constants": ["r"], "backend": "counting"}
+    assert_runs(path, onnx.load(path), feeds, "counting", bound=0, **own)
 
 
 def test_a_value_without_content_is_no_operand(compiled):

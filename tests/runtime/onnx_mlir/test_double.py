@@ -15,12 +15,12 @@ import pytest
 from conftest import Engine, build
 from runtime_models import (
     adapter_feeds,
-    assert_same,
+    assert_runs,
     bundle_of,
     options,
-    original,
     parse,
     random,
+    renamed,
     run,
     sealed,
     session_on,
@@ -52,10 +52,7 @@ def test_by_a_container_it_is_the_same(engine, adapter, tmp_path):
     (call,) = [c for c in engine.calls() if c[0] == "run"]
     folder = next(w for w in call if w.startswith("--workdir=")).partition("=")[2]
     assert not Path(folder).exists()
-    feeds = adapter_feeds()
-    got, placements = run(bundle, feeds)
-    assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(adapter, feeds), rtol=1e-4, atol=1e-4)
+    assert_runs(bundle, adapter, adapter_feeds(), "onnx-mlir")
 
 
 def test_folded_tensors_are_in_the_librarys_memory_and_outlive_the_session(compiler, adapter):
@@ -141,9 +138,7 @@ def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_pa
     assert (kernel.reason, kernel.inputs, kernel.weights) == (None, ["r"], ["w"])
     assert (tmp_path / kernel.file).stat().st_size < 300 * 300 * 4
     feeds = {"x": random(4, 300, seed=2), "r": random(300, seed=3)}
-    got, placements = run(bundle, feeds)
-    assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(model, feeds), rtol=1e-3, atol=1e-3)
+    assert_runs(bundle, model, feeds, "onnx-mlir", bound=1e-3)
 
 
 def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path):
@@ -205,12 +200,9 @@ def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
     bundle = split(model, tmp_path / "b", **arguments)
     assert len(caplog.messages) == 2
     feeds = {"x": random(9, 32), "r": random(32, seed=1), "s": random(32, seed=2)}
-    got, placements = run(bundle, feeds)
-    assert {p.backend: p.reason for p in placements} == {
-        "onnx-mlir": None,
-        "onnxruntime": "onnx-mlir failed (exit code 14): failed to legalize operation 'onnx.Tanh'",
-    }
-    np.testing.assert_allclose(got, original(model, feeds), rtol=1e-5)
+    placements = assert_runs(bundle, model, feeds, "onnxruntime", "onnx-mlir", bound=1e-5)
+    reason = "onnx-mlir failed (exit code 14): failed to legalize operation 'onnx.Tanh'"
+    assert [place.reason for place in placements] == [reason, None]
     for backend, left in [("auto", 0), ("onnxruntime", 0), ("onnx-mlir", 1), ("iree", 2)]:
         caplog.clear()
         Session(bundle, options(), backend=backend)
@@ -246,10 +238,7 @@ def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeyp
     monkeypatch.setenv("DOUBLE_BODY", body)
     bundle = split_adapter(adapter, tmp_path / "b")
     assert re.search(reason, bundle.manifest.kernels[0].reason)
-    feeds = adapter_feeds()
-    got, placements = run(bundle, feeds)
-    assert placements[0].backend == "onnxruntime"
-    assert_same(got, original(adapter, feeds))
+    assert_runs(bundle, adapter, adapter_feeds(), "onnxruntime", bound=0)
     assert not kernel_cache.cache_folder().exists()
 
 
@@ -282,9 +271,8 @@ def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
         manifest = json.loads(whole)
         manifest["kernels"][0]["key"][what] = value
         file.write_text(json.dumps(sealed(manifest)))
-        got, placements = run(tmp_path / "b", feeds)
-        assert placements[0].reason.startswith(reason)
-        assert_same(got, original(adapter, feeds))
+        (place,) = assert_runs(tmp_path / "b", adapter, feeds, "onnxruntime", bound=0)
+        assert place.reason.startswith(reason)
     for name in ("../x.so", "/tmp/x.so"):
         for key, value in (("file", name), ("beside", [name])):
             manifest = json.loads(whole)
@@ -315,33 +303,14 @@ def test_a_compiler_that_dies_says_why(compiler, tmp_path):
 @pytest.mark.parametrize("form", ['{}"', "/model/{}/:0", "{} {{}}\n", "{}\N{SNOWMAN}"])
 def test_whatever_names_are_like(compiler, adapter, tmp_path, form):
     """The compiler dies of quotes in names, and its signatures are no JSON then."""
-    model = onnx.ModelProto()
-    model.CopyFrom(adapter)
-    graph = model.graph
-
-    def renamed(names) -> None:
-        names[:] = [form.format(name) for name in names]
-
-    for node in graph.node:
-        renamed(node.input)
-        renamed(node.output)
-    for named in (*graph.input, *graph.output, *graph.initializer):
-        named.name = form.format(named.name)
+    model = renamed(adapter, form.format)
     constants = [form.format(name) for name in ADAPTER]
-    bundle = bundle_of(
-        model,
-        tmp_path / "b",
-        *constants,
-        backend="onnx-mlir",
-        backend_options=["--verifyInputTensors=true"],
-        strict_backend=True,
-    )
+    options = {"backend_options": ["--verifyInputTensors=true"], "strict_backend": True}
+    bundle = bundle_of(model, tmp_path / "b", *constants, backend="onnx-mlir", **options)
     (kernel,) = open_bundle(tmp_path / "b").manifest.kernels
     assert sorted(kernel.inputs) == sorted(constants)
     feeds = {form.format(name): array for name, array in adapter_feeds().items()}
-    got, placements = run(bundle, feeds)
-    assert placements[0].backend == "onnx-mlir"
-    np.testing.assert_allclose(got, original(model, feeds), rtol=1e-4, atol=1e-4)
+    assert_runs(bundle, model, feeds, "onnx-mlir")
 
 
 def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
@@ -361,10 +330,7 @@ def test_default_values_are_given_to_a_kernel(compiler, tmp_path):
     assert [k.reason for k in bundle.manifest.kernels] == [None]
     feeds = {"x": random(3, 8, seed=3), "r": random(8, seed=4)}
     for given in ({}, {"s": random(8, seed=5)}, {"s": random(8), "w": random(8, 4)}):
-        got, placements = run(bundle, {**feeds, **given})
-        want = original(model, {**feeds, **given})
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-        assert placements[0].backend == "onnx-mlir"
+        assert_runs(bundle, model, {**feeds, **given}, "onnx-mlir")
 
 
 def test_a_library_in_use_is_replaced_not_written_to(compiler, adapter, tmp_path):

@@ -41,6 +41,18 @@ _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 # The options that make a session write files, with the values by which it writes none.
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
+DECIDING = (
+    *("session.set_denormal_as_zero", "session.disable_quant_qdq", "session.qdqisint8allowed"),
+    *("session.disable_double_qdq_remover", "session.disable_qdq_constant_folding"),
+    *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
+    *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
+    *("session.x64quantprecision", "session.disable_aot_function_inlining"),
+    *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
+    *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
+    "optimization.constant_folding_max_output_size_in_bytes",
+)
+"""Entries of session options that decide what onnxruntime makes of a model."""
+
 # y = Neg(x), serialized: a session on a bundle does not import onnx.
 _NEG = (
     b'\x08\x07:8\n\r\n\x01x\x12\x01y"\x03Neg:\x00\x12\x03oneZ\x10\n\x01x\x12\x0b\n\t\x08\x01\x12\x05'
@@ -117,10 +129,17 @@ def key_of(given: onnxruntime.SessionOptions | None) -> str:
     """Return the options that may change bits, as a text."""
     if given is None:
         return ""
-    prepacking = ""
-    with contextlib.suppress(Exception):  # reading an entry that is not set is an error
-        prepacking = given.get_session_config_entry("session.disable_prepacking")
-    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{prepacking}"
+    entries = entries_of(given, [*DECIDING, "session.disable_prepacking"])
+    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{entries}"
+
+
+def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:
+    """Return those configuration entries of session options that are set."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # it is not set
+            found[name] = options.get_session_config_entry(name)
+    return found
 
 
 def with_data_below(

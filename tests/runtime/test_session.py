@@ -182,6 +182,18 @@ def test_sessions_share_a_cache(decoder, bundle, feeds):
     assert cache.statistics().hits == 2
 
 
+@pytest.mark.parametrize("entry", ["session.qdqisint8allowed", "session.disable_quant_qdq"])
+def test_sessions_with_options_that_change_bits_share_no_folds(bundle, feeds, entry):
+    cache, other = FoldCache(), options()
+    other.add_session_config_entry(entry, "1")
+    folds = []
+    for own in (options(), other, other):
+        session = open_session(bundle, cache=cache, sess_options=own)
+        session.run(None, feeds)
+        folds.append(session.fold_statistics().folds)
+    assert folds == [2, 2, 0]
+
+
 def test_waiting_for_a_fold_that_fails_is_no_hit():
     cache, asked = FoldCache(), threading.Event()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime_models import bundle_of, is_near, original, parse, random
+from runtime_models import assert_same, bundle_of, is_near, original, parse, random
 
 import onnxfold
 from onnxfold.report.runtime_tables import split_text
@@ -35,6 +35,7 @@ two (float[n, m, 64] x) => (float[n, m, 64] y) {
 
 SHAPES = {"w": (64, 128), "a": (64, 4), "b": (4, 128), "v": (128, 64), "c": (128, 4), "d": (4, 64)}
 WEIGHTS = {n: random(*shape, seed=k) for k, (n, shape) in enumerate({**SHAPES, "k": (64,)}.items())}
+FEEDS = {"x": random(2, 5, 64, seed=9)}
 
 
 @pytest.fixture
@@ -61,18 +62,13 @@ def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
     assert bundle.manifest.cached_bytes == 2 * 64 * 128 * 4
     initializers = {i.name for i in onnx.load(bundle.entry).graph.initializer}
     assert initializers == {"k"}  # the weights are in runtime_fold, once
-    feeds = {"x": random(2, 5, 64, seed=9)}
-    got = onnxfold.Session(bundle).run(None, feeds)[0]
-    assert is_near(got, original(two, feeds)[0])
+    assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
 def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     bundle = lora(tmp_path, two)
-    feeds = {"x": random(2, 5, 64, seed=9)}
     assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits: -O2"}
-    assert (
-        onnxfold.Session(bundle).run(None, feeds)[0].tobytes() == original(two, feeds)[0].tobytes()
-    )
+    assert_same(onnxfold.Session(bundle).run(None, FEEDS), original(two, FEEDS))
     assert "not merged: 2 (it may change the last bits: -O2)" in split_text(bundle)
 
 
@@ -83,9 +79,7 @@ def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     assert ops(bundle.entry).count("MatMul") == 4
     shown = split_text(bundle)
     assert "merged with other constants: 1;" in shown and "1 (more than max_cache)" in shown
-    feeds = {"x": random(2, 5, 64, seed=9)}
-    got = onnxfold.Session(bundle).run(None, feeds)[0]
-    assert is_near(got, original(two, feeds)[0])
+    assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
 def test_what_is_cached_anyway_comes_first(tmp_path):

@@ -323,13 +323,14 @@ class _Prepared:
         """
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)
-        constness, everything = ConstnessAnalysis(model, chosen), self.fold_at == "runtime"
-        folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if everything else [])]
+        constness = ConstnessAnalysis(model, chosen)
+        at_compile_time = [Constness.COMPILE_TIME] if self.fold_at == "runtime" else []
+        folds = [Constness.RUNTIME, *at_compile_time]
         folded = [value for value in model.graph.outputs if constness.of(value) in folds]
         if folded:
             separate_outputs(model, folded)
         sizes = NominalSizes(model, chosen, self.nominal)
-        region = ConstantRegion(model, chosen, constness, sizes, everything)
+        region = ConstantRegion(model, chosen, constness, sizes, folds)
         cut = find_cut(region, self.max_cache)
         cut.stays.update(stays)
         return region, cut

@@ -80,10 +80,6 @@ def built(backend, tmp_path_factory) -> Built:
 
 @pytest.fixture(scope="module")
 def compiled(backend, built) -> Kernel:
-    return kernel_of(backend, built)
-
-
-def kernel_of(backend: Backend, built: Built) -> Kernel:
     return Kernel(
         backend.name,
         outputs=["y", "z"],

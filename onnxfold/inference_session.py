@@ -31,7 +31,13 @@ import onnxfold
 from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.memory import cpu_features
-from onnxfold.onnxruntime_sessions import copy_of, open_session, write_optimized
+from onnxfold.onnxruntime_sessions import (
+    DECIDING,
+    copy_of,
+    entries_of,
+    open_session,
+    write_optimized,
+)
 from onnxfold.options import Level, OptionArguments, Target, options_of
 from onnxfold.signatures import checked
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
@@ -60,18 +66,6 @@ _RECENT = 2_000_000_000
 
 _CPU = frozenset(("CPUExecutionProvider", "AzureExecutionProvider"))
 """Providers for which onnxruntime's optimized model has no compiled nodes."""
-
-_DECIDING = (
-    *("session.set_denormal_as_zero", "session.disable_quant_qdq", "session.qdqisint8allowed"),
-    *("session.disable_double_qdq_remover", "session.disable_qdq_constant_folding"),
-    *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
-    *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
-    *("session.x64quantprecision", "session.disable_aot_function_inlining"),
-    *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
-    *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
-    "optimization.constant_folding_max_output_size_in_bytes",
-)
-"""Entries of session options that decide what onnxruntime makes of a model."""
 
 _FOREIGN = (
     *("session.load_model_format", "session.model_external_initializers_file_folder_path"),
@@ -176,17 +170,8 @@ def _is_plain(source: Any, options: ort.SessionOptions | None, kwargs: _Further)
     if not isinstance(source, bytes) and os.fspath(source).endswith(".ort"):
         return True
     return options is not None and bool(
-        options.optimized_model_filepath or any(_entries(options, _FOREIGN).values())
+        options.optimized_model_filepath or any(entries_of(options, _FOREIGN).values())
     )
-
-
-def _entries(options: ort.SessionOptions, names: Iterable[str]) -> dict[str, str]:
-    """Return those entries of session options that are set."""
-    found = {}
-    for name in names:
-        with contextlib.suppress(RuntimeError):  # it is not set
-            found[name] = options.get_session_config_entry(name)
-    return found
 
 
 class _Kept(NamedTuple):
@@ -214,7 +199,7 @@ def _kept(
     maker = _maker(options, providers)
     key = [_FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
     if maker is not None:
-        key += [cpu_features(), maker.graph_optimization_level, _entries(maker, _DECIDING)]
+        key += [cpu_features(), maker.graph_optimization_level, entries_of(maker, DECIDING)]
     if isinstance(source, bytes):
         name = hashlib.sha256(source).hexdigest()
     else:
@@ -242,7 +227,7 @@ def _maker(
         if options.has_providers() or options.graph_optimization_level == _OFF:
             return None
         maker.graph_optimization_level = options.graph_optimization_level
-        for name, value in _entries(options, _DECIDING).items():
+        for name, value in entries_of(options, DECIDING).items():
             maker.add_session_config_entry(name, value)
     return maker if names & available <= _CPU else None
 

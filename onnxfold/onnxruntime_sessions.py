@@ -41,6 +41,18 @@ _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 # The options that make a session write files, with the values by which it writes none.
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
+DECIDING = (
+    *("session.set_denormal_as_zero", "session.disable_quant_qdq", "session.qdqisint8allowed"),
+    *("session.disable_double_qdq_remover", "session.disable_qdq_constant_folding"),
+    *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
+    *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
+    *("session.x64quantprecision", "session.disable_aot_function_inlining"),
+    *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
+    *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
+    "optimization.constant_folding_max_output_size_in_bytes",
+)
+"""Entries of session options that decide what onnxruntime makes of a model."""
+
 # y = Neg(x), serialized: a session on a bundle does not import onnx.
 _NEG = (
     b'\x08\x07:8\n\r\n\x01x\x12\x01y"\x03Neg:\x00\x12\x03oneZ\x10\n\x01x\x12\x0b\n\t\x08\x01\x12\x05'
@@ -117,10 +129,17 @@ def key_of(given: onnxruntime.SessionOptions | None) -> str:
     """Return the options that may change bits, as a text."""
     if given is None:
         return ""
-    prepacking = ""
-    with contextlib.suppress(Exception):  # reading an entry that is not set is an error
-        prepacking = given.get_session_config_entry("session.disable_prepacking")
-    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{prepacking}"
+    entries = entries_of(given, [*DECIDING, "session.disable_prepacking"])
+    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{entries}"
+
+
+def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:
+    """Return those configuration entries of session options that are set."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # it is not set
+            found[name] = options.get_session_config_entry(name)
+    return found
 
 
 def with_data_below(
@@ -304,7 +323,8 @@ def array_of(value: Feed) -> Array:
         return strings
     if not has_numbers(value):
         raise ValueError("expected a tensor in the CPU's memory")
-    dtype, shape, content = value.data_type()[len("tensor(") : -1], value.shape(), bytes_of(value)
+    dtype, shape = value.data_type()[len("tensor(") : -1], value.shape()
+    content = bytes_at(value.data_ptr(), value.tensor_size_in_bytes(), value)
     if not is_foreign(dtype):
         return np.asarray(content.view(numpy_name(dtype)).reshape(shape))
     import onnx_ir as ir
@@ -315,13 +335,12 @@ def array_of(value: Feed) -> Array:
     return np.asarray(content.view(kind.numpy()).reshape(shape))
 
 
-def bytes_of(value: onnxruntime.OrtValue) -> Array:
-    """Return the bytes of a tensor of numbers in the CPU's memory: uint8[n], not copied."""
-    nbytes = value.tensor_size_in_bytes()
+def bytes_at(address: int, nbytes: int, owner: Any) -> Array:
+    """Return memory as an array: uint8[nbytes], writable, which keeps the owner alive."""
     if nbytes == 0:
         return np.empty(0, np.uint8)
-    memory: Any = (ctypes.c_ubyte * nbytes).from_address(value.data_ptr())
-    memory.owner = value  # the array's base keeps onnxruntime's tensor alive
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    memory.owner = owner
     content: Array = np.frombuffer(memory, np.uint8)
     return content
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
@@ -180,11 +180,10 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
 
     def of(names: list[str], made: _Prepared = made) -> Candidate | None:
         model = made.model.clone()
-        chosen = select_runtime_constants(model, names)
-        if required and required <= {*_names(chosen)}:
+        chosen = _names(select_runtime_constants(model, names))
+        if required and required <= {*chosen}:
             return None  # everything would be constant
-        places = arguments.get("fold_at", "compile"), arguments.get("max_cache"), made.nominal
-        region, cut = _cut(model, chosen, *places)
+        region, cut = made.cut(model, chosen)
         once = [node for node in region.operands if node not in cut.stays]
         work, total = (sum(work_of(n, region.sizes) for n in ns) for ns in (once, model.graph))
         return Candidate(names, len(once), work / total if total else 0.0, cut.nbytes)
@@ -259,31 +258,25 @@ def _split(
         if missing is not None:
             raise UsageError(missing)
     made = _prepared(source, arguments, folder)
-    model, opened, options, nominal = made.model, made.opened, made.options, made.nominal
-    fold_at, max_cache = arguments.get("fold_at", "compile"), arguments.get("max_cache")
-    names = _names(made.chosen)
+    model, opened, names = made.model, made.opened, _names(made.chosen)
     room = None
-    if max_cache is not None:  # what is cached in any case comes first
-        copy = model.clone()
-        inputs = [value for value in copy.graph.inputs if value.name in names]
-        _, cut = _cut(copy, inputs, fold_at, max_cache, nominal)
-        room = max_cache - cut.nbytes
-    merges = merge_runtime_constants(model, names, options, room=room, nominal=nominal)
-    chosen = [value for value in model.graph.inputs if value.name in names]
-    region, cut = _cut(model, chosen, fold_at, max_cache, nominal)
+    if made.max_cache is not None:  # what is cached in any case comes first
+        room = made.max_cache - made.cut(model.clone(), names)[1].nbytes
+    merges = merge_runtime_constants(model, names, made.options, room=room, nominal=made.nominal)
+    region, cut = made.cut(model, names)
     name_unnamed_outputs(model)
     cached = [region.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
-    entry = _optimized(entry_of(model, cached), fold_at, options, max(0, made.nbytes - apart))
+    entry = made.optimized(entry_of(model, cached), max(0, made.nbytes - apart))
     remove_unused_inputs(entry, [*names, *(info.name for info in cached)])
     read = {v.name for v in entry.graph.inputs}
     cached = [info for info in cached if info.name in read]
     fold = None
     if cached:
-        fold = _optimized(fold_of(model, cached), fold_at, options)
+        fold = made.optimized(fold_of(model, cached))
         remove_unused_inputs(fold, _names(fold.graph.inputs))
     constants = []
-    for value in chosen:  # callers bring them in any size
+    for value in (v for v in model.graph.inputs if v.name in names):  # they may have any size
         info, optional = region.describe(value), value.name in model.graph.initializers
         constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
     manifest = Manifest(
@@ -293,7 +286,7 @@ def _split(
         entry_inputs=_names(entry.graph.inputs),
         cached=cached,
         groups=[] if fold is None else groups_of(fold),
-        fold_at=fold_at,
+        fold_at=made.fold_at,
         nodes={
             "original": made.nodes,
             "entry": entry.graph.num_nodes(),
@@ -318,9 +311,41 @@ class _Prepared:
     opened: OpenedWeights
     chosen: list[ir.Value]
     options: Options
+    fold_at: str
+    max_cache: int | None
     nominal: dict[str, int]
     nodes: int
     nbytes: int
+
+    def cut(self, model: ir.Model, names: Collection[str]) -> tuple[ConstantRegion, RuntimeCut]:
+        """Return what depends on constants only, and where it is cut; outputs that are constant
+        become an Identity of what makes them.
+        """
+        chosen = [value for value in model.graph.inputs if value.name in names]
+        stays = hoist(model, chosen)
+        constness = ConstnessAnalysis(model, chosen)
+        at_compile_time = [Constness.COMPILE_TIME] if self.fold_at == "runtime" else []
+        folds = [Constness.RUNTIME, *at_compile_time]
+        folded = [value for value in model.graph.outputs if constness.of(value) in folds]
+        if folded:
+            separate_outputs(model, folded)
+        sizes = NominalSizes(model, chosen, self.nominal)
+        region = ConstantRegion(model, chosen, constness, sizes, folds)
+        cut = find_cut(region, self.max_cache)
+        cut.stays.update(stays)
+        return region, cut
+
+    def optimized(self, part: ir.Model, allowed: int = 0) -> ir.Model:
+        """Optimize one of the two parts, which may take so many bytes (0: as many as it takes)."""
+        if self.fold_at != "compile":
+            return part
+        declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
+        run_passes(part, self.options, bytes_before=allowed)
+        for value in part.graph.outputs:  # a rule may have put another value in the place of one
+            if value.type is None and value.name in declared:
+                value.type, value.shape = declared[value.name]
+        name_unnamed_outputs(part)
+        return part
 
 
 def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None) -> _Prepared:
@@ -348,30 +373,8 @@ def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None)
     first = ("constant-propagation",) if fold_at == "compile" else ()
     passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
     run_passes(model, dataclasses.replace(options, passes=passes))
-    return _Prepared(model, opened, chosen, options, nominal, nodes, bytes_before)
-
-
-def _cut(
-    model: ir.Model,
-    chosen: Sequence[ir.Value],
-    fold_at: str,
-    max_cache: int | None,
-    nominal: Mapping[str, int],
-) -> tuple[ConstantRegion, RuntimeCut]:
-    """Return what depends on constants only, and where it is cut; outputs that are constant become
-    an Identity of what makes them.
-    """
-    stays = hoist(model, chosen)
-    constness = ConstnessAnalysis(model, chosen)
-    folds = [Constness.RUNTIME, *([Constness.COMPILE_TIME] if fold_at == "runtime" else [])]
-    folded = [value for value in model.graph.outputs if constness.of(value) in folds]
-    if folded:
-        separate_outputs(model, folded)
-    sizes = NominalSizes(model, chosen, nominal)
-    region = ConstantRegion(model, chosen, constness, sizes, fold_at == "runtime")
-    cut = find_cut(region, max_cache)
-    cut.stays.update(stays)
-    return region, cut
+    places = fold_at, arguments.get("max_cache"), nominal
+    return _Prepared(model, opened, chosen, options, *places, nodes, bytes_before)
 
 
 def _inline(model: ir.Model) -> None:
@@ -389,19 +392,6 @@ def _inline(model: ir.Model) -> None:
     }
     common.InlinePass(lambda function: function.identifier() not in others)(model)
     put_in_order(model)
-
-
-def _optimized(part: ir.Model, fold_at: str, options: Options, allowed: int = 0) -> ir.Model:
-    """Optimize one of the two parts, which may take so many bytes (0: as many as it takes)."""
-    if fold_at != "compile":
-        return part
-    declared = {v.name: (v.type, v.shape) for v in part.graph.outputs}
-    run_passes(part, options, bytes_before=allowed)
-    for value in part.graph.outputs:  # a rule may have put another value in the place of one
-        if value.type is None and value.name in declared:
-            value.type, value.shape = declared[value.name]
-    name_unnamed_outputs(part)
-    return part
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import onnx
 import pytest
+from double import use_double
 from runtime_models import ADAPTER, DECODER, parse, random
 
+from onnxfold.runtime.backends import iree
 from onnxfold.runtime.bundles.manifest import Kernel
 
 
@@ -34,6 +36,16 @@ def own_cache(tmp_path, monkeypatch):
 def any_speed(monkeypatch):
     """Kernels of small models run, however busy the machine is; test_timing.py is about speed."""
     monkeypatch.setattr(Kernel, "is_slower", False)
+
+
+@pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
+def compiling(request, tmp_path, monkeypatch) -> str:
+    """A backend that compiles; onnx-mlir by the double of its compiler."""
+    if request.param == "onnx-mlir":
+        use_double(tmp_path, monkeypatch)
+    elif (reason := iree.Iree().missing()) is not None:
+        pytest.skip(reason)
+    return request.param
 
 
 BACKEND = """

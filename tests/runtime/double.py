@@ -11,16 +11,26 @@ import pytest
 _DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
 
 
-def written_double(folder: Path) -> Path:
-    """Write a script into the folder that starts the double, and return its path."""
-    script = folder / "onnx-mlir"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{_DOUBLE}" "$@"\n')
-    script.chmod(0o755)
-    return script
+def program(path: Path, text: str) -> Path:
+    """Write an executable shell script."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def python_program(path: Path, source: Path) -> Path:
+    """Write a script that runs a file of Python."""
+    return program(path, f'exec "{sys.executable}" "{source}" "$@"')
+
+
+def written_double(path: Path) -> Path:
+    """Write a script that starts the double."""
+    return python_program(path, _DOUBLE)
 
 
 def use_double(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the double, started by a script in the folder, be onnx-mlir's compiler."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(written_double(folder)))
+    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(written_double(folder / "onnx-mlir")))

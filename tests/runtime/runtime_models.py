@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import model_table
 import numpy as np
 import onnx
+import onnxruntime as ort
+import pytest
 from model_table import floats as random
 from model_table import with_weights
 from reference_session import reference_options, reference_session
 
+from onnxfold.runtime.backends import iree
 from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.fold_runs import Placement
+from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
+
+needs_iree = pytest.mark.skipif(bool(iree.Iree().missing()), reason=str(iree.Iree().missing()))
 
 # One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
 # together from the sizes of inputs.
@@ -54,6 +66,19 @@ decoder (float[batch, steps, 64] x, float[batch, positions, 64] states,
 }
 """
 
+# Entry reads r and what is made of it.
+READ_BY_BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
+    e = MatMul(r, r)
+    t = Add(x, e)
+    y = MatMul(t, r)
+}"""
+
+# With a default value for w, that is a runtime constant on request.
+OVERRIDABLE = """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
+    t = MatMul(w, w)
+    y = MatMul(x, t)
+}"""
+
 ADAPTER = """
 adapter (float[n, 64] x, float[64, 4] a, float[4, 64] b, float[1] scale) => (float[n, 64] y) {
     ab = MatMul(a, b)
@@ -70,6 +95,7 @@ def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
 
 
 options = reference_options
+value_of = ort.OrtValue.ortvalue_from_numpy
 
 
 def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -97,6 +123,18 @@ def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
     }
 
 
+def assert_same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
+    """Assert that arrays have the same bits."""
+    assert [array.tobytes() for array in got] == [array.tobytes() for array in want]
+
+
+def sealed(manifest: dict) -> dict:
+    """A manifest with the digest that it would have been written with."""
+    written = {name: value for name, value in manifest.items() if name != "digest"}
+    text = json.dumps(written, sort_keys=True)
+    return {**written, "digest": hashlib.sha256(text.encode()).hexdigest()}
+
+
 def is_near(got: np.ndarray, want: np.ndarray) -> bool:
     """Whether two arrays differ by no more than 1e-5 of the largest element."""
     return bool(np.abs(got - want).max() <= 1e-5 * np.abs(want).max())
@@ -105,3 +143,49 @@ def is_near(got: np.ndarray, want: np.ndarray) -> bool:
 def bundle_of(model, folder, *constants: str, **arguments) -> Bundle:
     """Split a model whose inputs or weights of these names are runtime constants."""
     return split(model, folder, runtime_constants=constants, fsync=False, **arguments)
+
+
+def session_on(source, *constants: str, **arguments) -> Session:
+    """A session without optimizations on a bundle, or on a model that is split by constants.
+
+    It has a cache of its own, and names a bundle's constants nowhere.
+    """
+    if constants:
+        arguments["runtime_constants"] = constants
+    return Session(source, **{"sess_options": options(), "cache": FoldCache(), **arguments})
+
+
+def run(source, feeds, **arguments) -> tuple[Sequence[np.ndarray], list[Placement]]:
+    """What a session of its own computes, and where its tensors were folded."""
+    session = session_on(source, **arguments)
+    return session.run(None, feeds), session.placements()
+
+
+def assert_runs(
+    source, model: onnx.ModelProto, feeds, *backends: str, bound: float = 1e-4, **arguments
+) -> list[Placement]:
+    """Assert that these backends fold, and that results are within a bound (0: the bits)."""
+    got, placements = run(source, feeds, **arguments)
+    assert [place.backend for place in placements] == [*backends]
+    for mine, want in zip(got, original(model, feeds), strict=True):
+        np.testing.assert_allclose(mine, want, rtol=bound, atol=bound)
+        assert bound or mine.tobytes() == want.tobytes()
+    return placements
+
+
+def renamed(model: onnx.ModelProto, new: Callable[[str], str]) -> onnx.ModelProto:
+    """The model with other names of values."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    for node in made.graph.node:
+        node.input[:] = map(new, node.input)
+        node.output[:] = map(new, node.output)
+    for named in (*made.graph.input, *made.graph.output, *made.graph.initializer):
+        named.name = new(named.name)
+    return made
+
+
+def at_once(work: Callable[..., Any], arguments: Iterable[Any], threads: int = 4) -> list[Any]:
+    """Call a function in several threads; what it raises is raised here."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, arguments))

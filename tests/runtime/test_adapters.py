@@ -13,14 +13,16 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import bundle_of, is_near, parse, random
+from runtime_models import bundle_of, is_near, parse, random, renamed
 from safetensors.numpy import save_file
 
 import onnxfold
+from onnxfold.adapter_files import read_adapter
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.runtime.split_model import split
 
+X = random(5, 16, seed=6)
 DATA = Path(__file__).parents[2] / "models" / "lora"
 MODELS = [DATA / "dynamo.onnx", DATA / "torchscript.onnx"]
 ADAPTERS = [DATA / "rank8", DATA / "rank2"]
@@ -44,6 +46,11 @@ def plain():
 
 
 @pytest.fixture
+def session(plain):
+    return onnxfold.Session(plain, runtime_constants=["a", "b"])
+
+
+@pytest.fixture
 def turned():
     """Another of which runtime_fold transposes a factor."""
     low = "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
@@ -62,8 +69,8 @@ def expected(adapter):
     return known["ids"], known["logits"]
 
 
-def update(x, w, a, b, scale=2.0):
-    return x @ w + scale * (x @ a @ b)
+def update(a, b, scale=2.0):
+    return X @ random(16, 12) + scale * (X @ a @ b)
 
 
 # -------------------------------------------------------------------- what peft has made
@@ -97,8 +104,6 @@ def test_a_bundle_on_the_disk_takes_adapters_too(tmp_path):
 
 
 def test_a_dictionary_may_have_pytorchs_names(lora):
-    from onnxfold.adapter_files import read_adapter
-
     ids, _ = expected(ADAPTERS[0])
     tensors = dict(read_adapter(ADAPTERS[0]).tensors)
     by_name = lora.fold(tensors).run(None, {"input_ids": ids})[0]
@@ -107,8 +112,6 @@ def test_a_dictionary_may_have_pytorchs_names(lora):
 
 
 def test_what_an_adapter_does_not_have_is_as_in_the_file(lora, tmp_path):
-    from onnxfold.adapter_files import read_adapter
-
     ids, want = expected(ADAPTERS[0])
     tensors = read_adapter(ADAPTERS[0]).tensors
     path = tmp_path / "part.safetensors"
@@ -151,9 +154,8 @@ def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
     save_file(dict(zip(names, (a, b), strict=True)), folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(json.dumps(config))
     session = onnxfold.Session(model, runtime_constants=LORA)
-    x = random(5, 16, seed=6)
-    got = session.fold(folder).run(None, {"x": x})[0]
-    assert is_near(got, update(x, random(16, 12), a.T, b.T, 2 * factor))
+    got = session.fold(folder).run(None, {"x": X})[0]
+    assert is_near(got, update(a.T, b.T, 2 * factor))
 
 
 def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
@@ -166,28 +168,20 @@ def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
 
 def named(model):
     """The model with the weights of an adapter called as peft does."""
-    new = onnx.ModelProto()
-    new.CopyFrom(model)
     names = {k: f"proj.lora_{k.upper()}.default.weight" for k in "ab"}
-    for initializer in new.graph.initializer:
-        initializer.name = names.get(initializer.name, initializer.name)
-    for node in new.graph.node:
-        node.input[:] = [names.get(name, name) for name in node.input]
-    return new
+    return renamed(model, lambda name: names.get(name, name))
 
 
 # -------------------------------------------------------------------- ranks
 
 
-def test_the_rank_is_dynamic_where_nothing_else_sees_it(plain):
-    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
     shapes = [info.shape for info in session.bundle.manifest.runtime_constants]
     assert shapes == [[16, "rank_0"], ["rank_0", 12]]
-    x = random(5, 16, seed=6)
     for rank in (0, 1, 9):
         a, b = random(16, rank, seed=7), random(rank, 12, seed=8)
-        got = session.fold({"a": a, "b": b}).run(None, {"x": x})[0]
-        assert is_near(got, update(x, random(16, 12), a, b))
+        got = session.fold({"a": a, "b": b}).run(None, {"x": X})[0]
+        assert is_near(got, update(a, b))
 
 
 @pytest.mark.parametrize(
@@ -229,11 +223,9 @@ def test_a_default_is_stored_once(tmp_path, turned):
 # -------------------------------------------------------------------- files
 
 
-def test_files_of_all_kinds_give_the_same(plain, tmp_path):
-    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+def test_files_of_all_kinds_give_the_same(session, tmp_path):
     given = {"a": random(16, 6, seed=7), "b": random(6, 12, seed=8)}
-    x = random(5, 16, seed=6)
-    want = session.fold(given).run(None, {"x": x})[0]
+    want = session.fold(given).run(None, {"x": X})[0]
     save_file(given, tmp_path / "it.safetensors")
     np.savez(tmp_path / "it.npz", **given)
     adapter = ort.AdapterFormat()
@@ -241,17 +233,15 @@ def test_files_of_all_kinds_give_the_same(plain, tmp_path):
     adapter.set_parameters(values)
     adapter.export_adapter(str(tmp_path / "it.onnx_adapter"))
     for kind in ("safetensors", "npz", "onnx_adapter"):
-        got = session.fold(tmp_path / f"it.{kind}").run(None, {"x": x})[0]
+        got = session.fold(tmp_path / f"it.{kind}").run(None, {"x": X})[0]
         assert got.tobytes() == want.tobytes(), kind
 
 
-def test_half_precision_is_widened(plain, tmp_path):
-    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+def test_half_precision_is_widened(session, tmp_path):
     a, b = (random(*s, seed=7).astype(ml_dtypes.bfloat16) for s in ((16, 6), (6, 12)))
     save_file({"a": a, "b": b}, tmp_path / "it.safetensors")
-    x = random(5, 16, seed=6)
-    got = session.fold(tmp_path / "it.safetensors").run(None, {"x": x})[0]
-    assert is_near(got, update(x, random(16, 12), a.astype("f"), b.astype("f")))
+    got = session.fold(tmp_path / "it.safetensors").run(None, {"x": X})[0]
+    assert is_near(got, update(a.astype("f"), b.astype("f")))
 
 
 @pytest.mark.parametrize(
@@ -264,25 +254,22 @@ def test_half_precision_is_widened(plain, tmp_path):
         ("onnx_adapter", b"no adapter"),
     ],
 )
-def test_damaged_files_are_refused(plain, tmp_path, kind, content):
+def test_damaged_files_are_refused(session, tmp_path, kind, content):
     path = tmp_path / f"it.{kind}"
     path.write_bytes(content)
-    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
     with pytest.raises(ModelError) as raised:
         session.fold(path)
     assert raised.value.file == str(path)
 
 
-def test_safetensors_are_read_by_their_library(plain, tmp_path, monkeypatch):
+def test_safetensors_are_read_by_their_library(session, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     (tmp_path / "it.safetensors").touch()
-    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
     with pytest.raises(UsageError, match=r"pip install 'onnxfold\[adapters\]'"):
         session.fold(tmp_path / "it.safetensors")
 
 
-def test_files_that_are_none(plain, tmp_path):
-    session = onnxfold.Session(plain, runtime_constants=["a", "b"])
+def test_files_that_are_none(session, tmp_path):
     with pytest.raises(ModelError, match="No such file"):
         session.fold(tmp_path / "it.safetensors")
     with pytest.raises(UsageError, match="an adapter is one of"):

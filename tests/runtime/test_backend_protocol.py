@@ -7,7 +7,6 @@ with the real one where there is a binary or an engine with the image.
 from __future__ import annotations
 
 import pickle
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,13 +17,21 @@ import psutil
 import pytest
 from double import use_double
 from model_backend import run_model
-from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
+from runtime_models import (
+    adapter_feeds,
+    at_once,
+    bundle_of,
+    decoder_feeds,
+    original,
+    parse,
+    random,
+    session_on,
+    value_of,
+)
 
 from onnxfold.runtime.backends.base import NAMES, Backend, Built, CompileError, create
 from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
 from onnxfold.runtime.bundles.manifest import Kernel
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
 
 # Two outputs, one of them of a dynamic shape, and a weight that is given from outside.
 TEXT = """fold (float[n, 8] a, float[8] b, float[8, 4] w) => (float[n, 4] y, float[8] z) {
@@ -73,10 +80,6 @@ def built(backend, tmp_path_factory) -> Built:
 
 @pytest.fixture(scope="module")
 def compiled(backend, built) -> Kernel:
-    return kernel_of(backend, built)
-
-
-def kernel_of(backend: Backend, built: Built) -> Kernel:
     return Kernel(
         backend.name,
         outputs=["y", "z"],
@@ -154,7 +157,7 @@ def test_a_kernel_takes_any_size_of_a_dynamic_dimension(kernel, rows):
 def test_a_kernel_takes_values_of_onnxruntime_and_any_layout(kernel):
     wide = random(8, 9, seed=5)
     feeds = {**INPUTS, "a": wide.T}
-    values = {name: ort.OrtValue.ortvalue_from_numpy(INPUTS[name]) for name in "ab"}
+    values = {name: value_of(INPUTS[name]) for name in "ab"}
     close(kernel(values), expected(INPUTS))
     close(kernel({"a": wide.T, "b": INPUTS["b"]}), expected(feeds))
 
@@ -180,23 +183,13 @@ def test_inputs_are_left_alone(kernel):
 
 
 def test_a_kernel_is_called_from_several_threads(kernel):
-    wrong = []
-
     def work(seed: int) -> None:
         feeds = {**INPUTS, "a": random(5 + seed, 8, seed=seed)}
         want = expected(feeds)
         for _ in range(20):
-            got = kernel(feeds)["y"]
-            got = got.numpy() if isinstance(got, ort.OrtValue) else got
-            if got.shape != want["y"].shape or not np.allclose(got, want["y"], atol=1e-4):
-                wrong.append(seed)
+            close(kernel(feeds), want)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    at_once(work, range(4))
 
 
 def test_an_input_that_is_missing_is_an_error(kernel):
@@ -260,7 +253,7 @@ def test_from_split_to_session(backend, name, request, tmp_path):
     }[name]
     bundle = bundle_of(source, tmp_path, *constants, backend=backend.name)
     assert {k.reason for k in bundle.manifest.kernels} <= {None}
-    session = Session(bundle, options(), backend=backend.name, cache=FoldCache())
+    session = session_on(bundle, backend=backend.name)
     assert {p.backend for p in session.placements()} == {backend.name}
     for given in feeds:
         got = session.run(None, given)[0]

@@ -7,23 +7,19 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import psutil
 import pytest
-from runtime_models import bundle_of, options, original, parse, random
+from runtime_models import at_once, bundle_of, needs_iree, original, parse, random, session_on
 
-from onnxfold.runtime.backends import base, iree, kernel_cache
+from onnxfold.runtime.backends import base, kernel_cache
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
-
-needs_iree = pytest.mark.skipif(
-    iree.Iree().missing() is not None, reason=iree.Iree().missing() or "IREE is there"
-)
 
 SIZE = 640
 
@@ -52,9 +48,8 @@ def constants(seed: int = 0) -> dict[str, np.ndarray]:
     return {"r": random(SIZE, SIZE, seed=seed), "s": random(1, SIZE, seed=seed + 100)}
 
 
-def opened(model: onnx.ModelProto | None = None) -> Session:
-    names = ["r", "s"]
-    return Session(model or chain(), options(), runtime_constants=names, cache=FoldCache())
+def opened(**arguments) -> Session:
+    return session_on(chain(), "r", "s", **arguments)
 
 
 def run(session: Session, seed: int = 0) -> None:
@@ -88,7 +83,7 @@ def test_split_compiles_what_pays_and_tells_why_not_the_rest(tmp_path):
     assert reasons["folded"] is None
     assert "too little to fuse" in reasons["product"]
     assert "too small" in reasons["halved"]
-    session = Session(bundle, options(), cache=FoldCache())
+    session = session_on(bundle)
     assert makers(session) == {"folded": "iree", "product": "onnxruntime", "halved": "onnxruntime"}
     session.wait_for_kernels()  # there is nothing to wait for
     run(session)
@@ -109,8 +104,7 @@ def test_without_a_compiler_a_session_waits_for_nothing(monkeypatch, processes):
 
 
 def test_no_process_is_started_where_no_kernel_would_pay(adapter, processes):
-    names = ["a", "b", "scale"]
-    session = Session(adapter, runtime_constants=names, cache=FoldCache())
+    session = session_on(adapter, "a", "b", "scale")
     session.wait_for_kernels()
     assert not processes()
     assert {*makers(session).values()} == {"onnxruntime"}
@@ -133,34 +127,24 @@ def test_kernels_take_over_at_a_later_fold_and_are_kept(processes):
     again = opened()
     again.wait_for_kernels()
     assert makers(again)["folded"] == "iree"
-    assert kept == {
-        path: path.stat().st_ino for path in kernel_cache.cache_folder().glob("*/*.vmfb")
-    }
+    assert kept == cached()
     run(again, 4)
     assert not processes()
 
 
 @needs_iree
 def test_threads_fold_while_kernels_take_over():
-    session, errors = opened(), []
+    session = opened()
 
     def fold(seed: int) -> None:
         want = None
-        try:
-            while makers(session)["folded"] != "iree":
-                got = session.fold(constants(seed)).tensors()["folded"].numpy()
-                want = got.copy() if want is None else want
-                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-        except Exception as error:
-            errors.append(error)
+        while makers(session)["folded"] != "iree":
+            got = session.fold(constants(seed)).tensors()["folded"].numpy()
+            want = got.copy() if want is None else want
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
-    threads = [threading.Thread(target=fold, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    session.wait_for_kernels()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    ways = [lambda seed=seed: fold(seed) for seed in range(3)]
+    at_once(lambda way: way(), [*ways, session.wait_for_kernels])
 
 
 @needs_iree
@@ -213,20 +197,26 @@ def test_a_process_that_ends_leaves_no_process(how, tmp_path):
         assert not alive
 
 
+def forked(*calls: Callable[[], object]) -> None:
+    """Call functions in a process that is forked from this one."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        try:
+            for call in calls:
+                call()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 @needs_iree
 def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
     session = opened()
     run(session)
     session.fold(constants(1))
-    child = os.fork()
-    if not child:
-        try:
-            session.wait_for_kernels()
-            session.close()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    forked(session.wait_for_kernels, session.close)
     session.wait_for_kernels()
     assert makers(session)["folded"] == "iree"
     run(session, 5)
@@ -234,19 +224,10 @@ def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
 
 @needs_iree
 def test_a_forked_process_folds_with_kernels_of_its_parent():
-    names = ["r", "s"]
-    session = Session(chain(), options(), runtime_constants=names, backend="iree")
+    session = opened(backend="iree")
     assert "iree" in makers(session).values()
     session.fold(constants(1))
-    child = os.fork()
-    if not child:
-        signal.alarm(60)
-        try:
-            session.fold(constants(2))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    forked(lambda: session.fold(constants(2)))
 
 
 @needs_iree
@@ -261,7 +242,7 @@ def test_memory_does_not_grow_with_the_number_of_folds():
         }}""",
         w=random(width, width),
     )
-    session = Session(model, runtime_constants=["s"], backend="iree", cache=FoldCache(max_bytes=0))
+    session = session_on(model, "s", backend="iree", cache=FoldCache(max_bytes=0))
     assert {*makers(session).values()} == {"iree"}
     handles = [session.fold({"s": random(1, width, seed=k)}) for k in range(3)]
     before, count = psutil.Process().memory_info().rss, 12

@@ -6,11 +6,9 @@ import sys
 
 import numpy as np
 import onnx
-from runtime_models import bundle_of, options, original, parse, random
+from runtime_models import assert_runs, bundle_of, parse, random
 
 from onnxfold.memory import processors
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
 
 LAYERS = 3
 
@@ -45,9 +43,9 @@ def feeds(count: int = 9, width: int = 32) -> dict[str, np.ndarray]:
     return {"x": random(1, 3, count, seed=50), "states": random(2, count, width, seed=51)}
 
 
-def run(bundle, **arguments):
-    session = Session(bundle, options(), backend="counting", cache=FoldCache())
-    return session.run(None, feeds(**arguments)), {p.backend for p in session.placements()}
+def assert_computes(model: onnx.ModelProto, bundle, width: int = 32) -> None:
+    backends = ["counting"] * len(bundle.manifest.kernels)
+    assert_runs(bundle, model, feeds(width=width), *backends, bound=1e-5, backend="counting")
 
 
 def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
@@ -56,10 +54,7 @@ def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
     assert len(bundle.manifest.kernels) == 2 * LAYERS
     assert len(list(compiled.iterdir())) == 2
     assert len({kernel.file for kernel in bundle.manifest.kernels}) == 2
-    got, backends = run(bundle)
-    assert backends == {"counting"}
-    for mine, theirs in zip(got, original(model, feeds()), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    assert_computes(model, bundle)
 
 
 def test_new_weights_are_not_compiled_again_and_another_shape_is(compiled, tmp_path):
@@ -67,9 +62,7 @@ def test_new_weights_are_not_compiled_again_and_another_shape_is(compiled, tmp_p
         model = layers(2, width, seed=seed)
         bundle = bundle_of(model, tmp_path / f"{seed}{width}", "states", backend="counting")
         assert len(list(compiled.iterdir())) == count
-        got, want = run(bundle, width=width)[0], original(model, feeds(width=width))
-        for mine, theirs in zip(got, want, strict=True):
-            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+        assert_computes(model, bundle, width)
 
 
 def test_what_shapes_and_a_few_numbers_are_stays_in_the_kernel(compiled, tmp_path):

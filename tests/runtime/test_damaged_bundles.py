@@ -1,29 +1,146 @@
+"""Bundles with kernels, damaged in many ways: each must be refused, or leave the kernel unused."""
+
 from __future__ import annotations
 
+import functools
 import json
+import operator
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
-from damaged_bundles import KINDS, sealed, try_damages
-from double import use_double
-from runtime_models import bundle_of, decoder_feeds, options, original
+from case_driver import Died, Worker
+from runtime_models import assert_runs, bundle_of, decoder_feeds, run, sealed, session_on
 
-from onnxfold.runtime.backends import iree
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
+KINDS = (
+    *("truncated", "emptied", "zeroed", "flipped", "swapped", "missing", "lengthened"),
+    *("model edited", "weights edited", "manifest edited", "manifest flipped", "no digest"),
+    *("other machine", "other version", "other format"),
+)
+_EDITS: tuple[tuple[Any, ...], ...] = (
+    ("kernels", 0, "function", "main"),
+    ("kernels", 0, "inputs", ["mask"]),
+    ("kernels", 0, "outputs", ["nothing"]),
+    ("kernels", 0, "weights", []),
+    ("kernels", 0, "hashes", {}),
+    ("kernels", 0, "file", "manifest.json"),
+    ("groups", 0, "constants", []),
+    ("groups", 0, "outputs", []),
+    ("hashes", "runtime_fold.onnx", "00"),
+    ("cached", 0, "dtype", "int8"),
+    ("entry_inputs", 0, "other"),
+    ("runtime_constants", 0, "name", "other"),
+)
 
 
-@pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
-def bundle(request, decoder, tmp_path, monkeypatch):
-    """A bundle with three kernels; of onnx-mlir by the double of its compiler."""
-    if request.param == "iree" and iree.Iree().missing():
-        pytest.skip(iree.Iree().missing())
-    if request.param == "onnx-mlir":
-        use_double(tmp_path, monkeypatch)
-    names = ("states", "mask")
-    made = bundle_of(decoder, tmp_path / "b", *names, backend=request.param)
-    session = Session(made, options(), cache=FoldCache())
-    assert [p.backend for p in session.placements()] == [request.param] * 3
-    return tmp_path / "b"
+def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
+    """Damage a bundle; what was done, in words."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    kernels = [folder / k["file"] for k in manifest["kernels"] if k["file"]]
+    if kind == "swapped":
+        one, other = rng.choice(np.array(kernels), 2, replace=False)
+        contents = one.read_bytes(), other.read_bytes()
+        for file, content in zip((other, one), contents, strict=True):
+            file.unlink()
+            file.write_bytes(content)
+        return f"{one.name} and {other.name}"
+    if kind in ("model edited", "weights edited"):
+        model = onnx.load(folder / "runtime_fold.onnx")
+        if kind == "model edited":
+            node = next(n for n in model.graph.node if n.op_type in ("Add", "MatMul", "Mul", "Sub"))
+            node.input[:] = reversed(node.input)
+        else:
+            tensor = model.graph.initializer[int(rng.integers(len(model.graph.initializer)))]
+            array = onnx.numpy_helper.to_array(tensor) * 2
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        onnx.save(model, folder / "runtime_fold.onnx")
+        return kind
+    if kind == "manifest edited":
+        *places, last, value = _EDITS[int(rng.integers(len(_EDITS)))]
+        functools.reduce(operator.getitem, places, manifest)[last] = value
+        path.write_text(json.dumps(manifest))
+        return f"{places} {last} = {value}"
+    if kind == "no digest" or kind.startswith("other"):
+        if kind == "no digest":
+            del manifest["digest"]
+        elif kind == "other format":
+            manifest["format"] = 2
+        else:
+            changed = ("cpu", "machine") if kind == "other machine" else ("iree", "flags")
+            for kernel in manifest["kernels"]:
+                kernel["key"].update({name: "z80" for name in changed if name in kernel["key"]})
+        path.write_text(json.dumps(sealed(manifest) if kind == "other machine" else manifest))
+        return kind
+    if kind != "manifest flipped":
+        path = rng.choice(np.array([*kernels, *kernels, folder / "runtime_fold.onnx"]))
+    content = bytearray(path.read_bytes())
+    place = int(rng.integers(len(content)))
+    if kind in ("truncated", "emptied"):
+        del content[0 if kind == "emptied" else place :]
+    elif kind == "zeroed":
+        content[place : place + 4096] = bytes(len(content[place : place + 4096]))
+    elif kind == "lengthened":
+        content += bytes(rng.integers(0, 256, 100, np.uint8))
+    else:
+        for k in rng.integers(0, len(content), 1 + int(rng.integers(8))):
+            content[k] ^= 1 << int(rng.integers(8))
+    path.unlink()
+    if kind != "missing":
+        path.write_bytes(content)
+    return f"{path.name} at {place}"
+
+
+def verdict(phase: object, folder: str) -> str:
+    """What becomes of a bundle: refused, onnxruntime (with a reason), or what must not be."""
+    results, placements = [], []
+    for backend in ("auto", "onnxruntime"):
+        try:
+            got, found = run(folder, decoder_feeds(), backend=backend)
+            results.append(got[0])
+            placements = placements or found
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            return "refused" if backend == "auto" else f"onnxruntime alone refuses it: {error}"
+    if not np.allclose(*results, rtol=1e-4, atol=1e-4, equal_nan=True):
+        return "other results"
+    reasons = [place.reason for place in placements if place.backend == "onnxruntime"]
+    if not reasons:
+        return "unnoticed"
+    return "onnxruntime" if all(reasons) else "without a reason"
+
+
+def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
+    """Damage copies of a bundle and run them in a child process: kind, what was done, verdict."""
+    rng = np.random.default_rng(0)
+    tried = []
+    worker = Worker(Path(__file__).stem)
+    try:
+        for k in range(count):
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Path(scratch) / "bundle"
+                shutil.copytree(bundle, folder)
+                kind = KINDS[k % len(KINDS)]
+                what = damage(folder, kind, rng)
+                try:
+                    found = worker.run("verdict", str(folder))
+                except (Died, RuntimeError) as error:
+                    found = str(error)
+                tried.append((kind, what, found))
+    finally:
+        worker.stop()
+    return tried
+
+
+@pytest.fixture
+def bundle(compiling, decoder, tmp_path):
+    """A bundle with three kernels."""
+    made = bundle_of(decoder, tmp_path / "b", "states", "mask", backend=compiling)
+    assert [p.backend for p in session_on(made).placements()] == [compiling] * 3
+    return made.folder
 
 
 def check(bundle, count) -> None:
@@ -58,8 +175,6 @@ def test_a_weight_that_is_gone(compiled, decoder, tmp_path):
         }
     ]
     (bundle.folder / "manifest.json").write_text(json.dumps(sealed(manifest)))
-    session = Session(bundle.folder, options(), cache=FoldCache())
-    reasons = {p.reason for p in session.placements() if p.outputs == names}
+    placements = assert_runs(bundle.folder, decoder, decoder_feeds(), *["onnxruntime"] * 2, bound=0)
+    reasons = {p.reason for p in placements if p.outputs == names}
     assert reasons == {"runtime_fold.onnx has no weight 'nowhere'"}
-    feeds = decoder_feeds()
-    assert session.run(None, feeds)[0].tobytes() == original(decoder, feeds)[0].tobytes()

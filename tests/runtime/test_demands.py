@@ -6,14 +6,11 @@ import re
 
 import numpy as np
 import pytest
-from double import use_double
-from runtime_models import options, original, parse, random
+from runtime_models import assert_same, needs_iree, original, parse, random, session_on
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
-from onnxfold.runtime.backends import iree
 from onnxfold.runtime.backends.component import demands
-from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
 # Graphs, and the sizes of their inputs (-: any), or ! and the reason why they are not compiled.
@@ -68,21 +65,8 @@ def test_what_may_fail_is_not_compiled_and_sizes_that_must_agree_have_one_name(r
         assert expected in ("-", shapes)
 
 
-BACKENDS = ["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)]
-
-
-@pytest.fixture(params=BACKENDS)
-def backend(request, tmp_path, monkeypatch) -> str:
-    """A backend that compiles; onnx-mlir by the double of its compiler."""
-    if request.param == "iree" and iree.Iree().missing():
-        pytest.skip(iree.Iree().missing())
-    if request.param == "onnx-mlir":
-        use_double(tmp_path, monkeypatch)
-    return request.param
-
-
-def session_on(model, names, backend) -> Session:
-    made = Session(model, options(), runtime_constants=names, backend=backend, cache=FoldCache())
+def opened(model, *names: str, backend: str) -> Session:
+    made = session_on(model, *names, backend=backend)
     assert [(p.backend, p.reason) for p in made.placements()] == [(backend, None)]
     return made
 
@@ -99,21 +83,21 @@ SUM = """g (float[n, 64] x, float[64, r] a, float[64, s] b) => (float[n, 64] y) 
 }"""
 
 
-def test_sizes_that_do_not_agree_are_an_error(backend):
+def test_sizes_that_do_not_agree_are_an_error(compiling):
     model = parse(LORA, w=random(64, 64))
-    session = session_on(model, ["a", "b"], backend)
+    session = opened(model, "a", "b", backend=compiling)
     feeds = {"x": random(3, 64), "a": random(64, 8), "b": random(8, 64)}
     want = original(model, feeds)[0]
     np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
     with pytest.raises(UsageError, match=r"'r' is 8 in 'a' and 4 in 'b'"):
         session.run(None, {**feeds, "b": random(4, 64)})
     np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-4, atol=1e-4)
-    assert session.placements()[0].backend == backend
+    assert session.placements()[0].backend == compiling
 
 
-def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(backend):
+def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(compiling):
     model = parse(SUM)
-    session = session_on(model, ["a", "b"], backend)
+    session = opened(model, "a", "b", backend=compiling)
     for sizes in ((8, 8), (8, 1), (1, 8), (5, 5)):
         feeds = {"x": random(3, 64), "a": random(64, sizes[0]), "b": random(64, sizes[1])}
         want = original(model, feeds)[0]
@@ -122,18 +106,18 @@ def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(backend):
         session.run(None, {**feeds, "a": random(64, 8), "b": random(64, 3)})
 
 
-def test_what_has_no_elements_is_computed_by_onnxruntime(backend):
+def test_what_has_no_elements_is_computed_by_onnxruntime(compiling):
     model = parse(LORA, w=random(64, 64))
-    session = session_on(model, ["a", "b"], backend)
+    session = opened(model, "a", "b", backend=compiling)
     feeds = {"x": random(3, 64), "a": random(64, 0), "b": random(0, 64)}
-    assert session.run(None, feeds)[0].tobytes() == original(model, feeds)[0].tobytes()
+    assert_same(session.run(None, feeds), original(model, feeds))
 
 
-@pytest.mark.parametrize("backend", ["counting", pytest.param("iree", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "backend", ["counting", pytest.param("iree", marks=[pytest.mark.slow, needs_iree])]
+)
 def test_tokens_are_embedded_by_a_kernel(backend, compiled):
     """Their indices are looked at before each call."""
-    if backend == "iree" and iree.Iree().missing():
-        pytest.skip(iree.Iree().missing())
     model = parse(
         """g (float[n, 8] x, int64[m] ids) => (float[n, 8] y) {
             rows = Gather(w, ids)
@@ -144,7 +128,7 @@ def test_tokens_are_embedded_by_a_kernel(backend, compiled):
         }""",
         w=random(10, 8),
     )
-    session = session_on(model, ["ids"], backend)
+    session = opened(model, "ids", backend=backend)
     feeds = {"x": random(3, 8), "ids": np.array([0, 9, -1, 3, -10])}
     np.testing.assert_allclose(
         *(session.run(None, feeds)[0], original(model, feeds)[0]), rtol=1e-5, atol=1e-5

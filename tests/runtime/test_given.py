@@ -7,34 +7,17 @@ from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
-import onnxruntime as ort
 import pytest
-from runtime_models import options, original, parse, random
+from runtime_models import READ_BY_BOTH, assert_same, original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.fold_runs import is_fixed
-from onnxfold.runtime.sessions.session import Session
-
-value_of = ort.OrtValue.ortvalue_from_numpy
-
-# Entry reads r and what is made of it.
-BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
-    e = MatMul(r, r)
-    t = Add(x, e)
-    y = MatMul(t, r)
-}"""
 
 
 def of(text: str, *names: str, **arguments) -> tuple:
     """A model, and a session on it with a cache of its own."""
     model = parse(text)
-    session = Session(model, options(), runtime_constants=names, cache=FoldCache(), **arguments)
-    return model, session
-
-
-def assert_same(got, want):
-    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
+    return model, session_on(model, *names, **arguments)
 
 
 def refillable() -> dict[str, tuple[object, np.ndarray]]:
@@ -59,7 +42,7 @@ def refillable() -> dict[str, tuple[object, np.ndarray]]:
 @pytest.mark.parametrize("form", list(refillable()))
 @pytest.mark.parametrize("specialize", [False, True])
 def test_whatever_is_filled_anew_is_another_value(form, specialize):
-    model, session = of(BOTH, "r", specialize=specialize)
+    model, session = of(READ_BY_BOTH, "r", specialize=specialize)
     given, memory = refillable()[form]
     x = random(24, 24, seed=9)
     rng = np.random.default_rng(0)
@@ -121,7 +104,7 @@ def test_what_nobody_can_write_to():
 
 
 def test_an_array_is_trusted_as_long_as_nobody_can_write_to_it():
-    model, session = of(BOTH, "r")
+    model, session = of(READ_BY_BOTH, "r")
     x, r = random(24, 24), random(24, 24, seed=1)
     for seed in range(3):
         r.flags.writeable = False
@@ -236,7 +219,7 @@ def test_numbers_of_less_than_a_byte(dtype, specialize):
 
 
 def test_arrays_out_of_a_pickle():
-    model, session = of(BOTH, "r")
+    model, session = of(READ_BY_BOTH, "r")
     feeds = pickle.loads(pickle.dumps({"x": random(24, 24), "r": random(24, 24, seed=1)}))
     assert feeds["r"].dtype.isbuiltin == 0
     assert_same(session.run(None, feeds), original(model, feeds))
@@ -259,7 +242,7 @@ def test_arrays_out_of_a_pickle():
 )
 @pytest.mark.parametrize("specialize", [False, True])
 def test_a_value_that_the_constant_cannot_have(value, message, specialize):
-    model, session = of(BOTH, "r", specialize=specialize)
+    model, session = of(READ_BY_BOTH, "r", specialize=specialize)
     feeds = {"x": random(24, 24), "r": random(24, 24, seed=1)}
     want = original(model, feeds)
     for _ in range(2):  # before anything else is known, and after

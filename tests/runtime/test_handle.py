@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime as ort
 import pytest
-from runtime_models import options, original, parse, random
+from runtime_models import original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
-
-value_of = ort.OrtValue.ortvalue_from_numpy
 
 TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
     ab = MatMul(a, a)
@@ -23,13 +18,7 @@ TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
 @pytest.fixture(params=[False, True])
 def session(request):
     """Entry reads ab, and s itself."""
-    return Session(
-        parse(TENANTS),
-        options(),
-        runtime_constants=["a", "s"],
-        cache=FoldCache(),
-        specialize=request.param,
-    )
+    return session_on(parse(TENANTS), "a", "s", specialize=request.param)
 
 
 def constants(seed):
@@ -103,7 +92,7 @@ def test_tenants_never_mix(session, way):
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way is not by_handle])
 def test_a_handle_of_another_session_is_refused(session, way):
-    other = Session(parse(TENANTS), options(), runtime_constants=["a", "s"], cache=FoldCache())
+    other = session_on(parse(TENANTS), "a", "s")
     with pytest.raises(UsageError, match="of another session"):
         way(session, other.fold(constants(0)), {"x": random(3, 4)})
 

@@ -7,8 +7,8 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -37,8 +37,8 @@ def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
     )
 
 
-def names(count: int) -> list[str]:
-    return [kernel_cache.name_of({"k": str(k)}) for k in range(count)]
+NAMES = [kernel_cache.name_of({"k": str(k)}) for k in range(5)]
+NAME = NAMES[0]
 
 
 def kept_files() -> list[str]:
@@ -50,21 +50,19 @@ def is_whole(kernel: Kernel, folder: Path) -> bool:
 
 
 def test_a_kernel_comes_out_as_it_was_put_in(tmp_path):
-    (name,) = names(1)
-    kernel = made(tmp_path / "made", name)
-    assert kernel_cache.take(name, tmp_path / "bundle") is None
-    kernel_cache.keep(name, kernel, tmp_path / "made")
-    assert kernel_cache.take(name, tmp_path / "bundle") == kernel
+    kernel = made(tmp_path / "made", NAME)
+    assert kernel_cache.take(NAME, tmp_path / "bundle") is None
+    kernel_cache.keep(NAME, kernel, tmp_path / "made")
+    assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
     assert is_whole(kernel, tmp_path / "bundle")
-    assert kept_files() == [name]
+    assert kept_files() == [NAME]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "zeroed", "flipped", "empty", "other"])
 def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
-    (name,) = names(1)
-    kernel = made(tmp_path / "made", name, size=600)
-    kernel_cache.keep(name, kernel, tmp_path / "made")
-    paths = sorted((kernel_cache.cache_folder() / name).iterdir())
+    kernel = made(tmp_path / "made", NAME, size=600)
+    kernel_cache.keep(NAME, kernel, tmp_path / "made")
+    paths = sorted((kernel_cache.cache_folder() / NAME).iterdir())
     rng = np.random.default_rng(0)
     for k in range(3 if damage == "empty" else 60):
         path = paths[k % 3]
@@ -82,50 +80,47 @@ def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
         else:
             content = bytearray()
         path.write_bytes(content)
-        found = kernel_cache.take(name, tmp_path / "bundle")
+        found = kernel_cache.take(NAME, tmp_path / "bundle")
         if found is None:
-            kernel_cache.keep(name, kernel, tmp_path / "made")
-            assert kernel_cache.take(name, tmp_path / "bundle") == kernel
+            kernel_cache.keep(NAME, kernel, tmp_path / "made")
+            assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
         else:  # another description of the same files: of the time that it takes, say
             assert is_whole(found, tmp_path / "bundle") and path.suffix == ".json"
             path.write_bytes(whole)
 
 
 def test_a_kernel_that_would_be_written_elsewhere_is_not_taken(tmp_path):
-    (name,) = names(1)
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "entry.onnx").write_bytes(b"mine")
     hashes = hashes_of(["entry.onnx"], tmp_path / "made")
     kernel = Kernel("mine", ["y"], file="entry.onnx", hashes=hashes)
-    kernel_cache.keep(name, kernel, tmp_path / "made")
-    assert kernel_cache.take(name, tmp_path / "bundle") is None
+    kernel_cache.keep(NAME, kernel, tmp_path / "made")
+    assert kernel_cache.take(NAME, tmp_path / "bundle") is None
     assert not (tmp_path / "bundle").exists()
 
 
 def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "70000")
-    several = names(5)
-    for k, name in enumerate(several[:3]):
+    for k, name in enumerate(NAMES[:3]):
         kernel_cache.keep(name, made(tmp_path, name, seed=k), tmp_path)
         time.sleep(0.01)
-    assert kernel_cache.take(several[0], tmp_path) is not None  # used again
-    kernel_cache.keep(several[3], made(tmp_path, several[3], seed=3), tmp_path)
-    assert kept_files() == sorted([several[0], several[2], several[3]])
-    large = made(tmp_path, several[4], size=80_000)
-    kernel_cache.keep(several[4], large, tmp_path)  # too large for the limit
+    assert kernel_cache.take(NAMES[0], tmp_path) is not None  # used again
+    kernel_cache.keep(NAMES[3], made(tmp_path, NAMES[3], seed=3), tmp_path)
+    assert kept_files() == sorted([NAMES[0], NAMES[2], NAMES[3]])
+    large = made(tmp_path, NAMES[4], size=80_000)
+    kernel_cache.keep(NAMES[4], large, tmp_path)  # too large for the limit
     assert len(kept_files()) == 3
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "0")
-    kernel_cache.keep(several[4], large, tmp_path)
+    kernel_cache.keep(NAMES[4], large, tmp_path)
     assert len(kept_files()) == 3
 
 
 def test_what_a_user_keeps_there_stays(tmp_path, monkeypatch):
-    first, second = names(2)
-    kernel_cache.keep(first, made(tmp_path, first), tmp_path)
+    kernel_cache.keep(NAME, made(tmp_path, NAME), tmp_path)
     (kernel_cache.cache_folder() / "mine.txt").write_bytes(b"a user's own")
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "22000")
-    kernel_cache.keep(second, made(tmp_path, second), tmp_path)
-    assert kept_files() == sorted([second, "mine.txt"])
+    kernel_cache.keep(NAMES[1], made(tmp_path, NAMES[1]), tmp_path)
+    assert kept_files() == sorted([NAMES[1], "mine.txt"])
 
 
 WORK = """
@@ -134,9 +129,8 @@ from pathlib import Path
 sys.path.insert(0, {here!r})
 from test_kernel_cache import *
 folder = Path({folder!r})
-several = names(4)
 for k in range(60):
-    name = several[k % 4]
+    name = NAMES[k % 4]
     kernel_cache.keep(name, made(folder, name, seed=k % 4), folder)
     if k % 7 == 0:
         kernel_cache.forget(name)
@@ -149,30 +143,18 @@ def test_threads_and_processes_use_it_at_the_same_time(tmp_path):
     here = str(Path(__file__).parent)
     codes = [WORK.format(here=here, folder=str(tmp_path / f"p{k}")) for k in range(2)]
     children = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
-    several, failures = names(4), []
-    stored = tmp_path / "stored"
-    for k, name in enumerate(several):
-        made(stored, name, seed=k)
 
     def work(own: Path) -> None:
-        try:
-            for k in range(60):
-                name = several[k % 4]
-                kernel = made(own / "made", name, seed=k % 4)
-                kernel_cache.keep(name, kernel, own / "made")
-                found = kernel_cache.take(name, tmp_path / "shared")  # as all threads do
-                assert found is None or is_whole(found, tmp_path / "shared")
-        except BaseException as error:
-            failures.append(error)
+        for k in range(60):
+            name = NAMES[k % 4]
+            kernel_cache.keep(name, made(own, name, seed=k % 4), own)
+            found = kernel_cache.take(name, tmp_path / "shared")  # as all threads do
+            assert found is None or is_whole(found, tmp_path / "shared")
 
-    threads = [threading.Thread(target=work, args=(tmp_path / f"t{k}",)) for k in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, [tmp_path / f"t{k}" for k in range(4)]))
     assert [child.wait() for child in children] == [0, 0]
-    assert not failures
-    assert set(kept_files()) <= set(several)
+    assert set(kept_files()) <= set(NAMES)
 
 
 KILLED = """
@@ -186,8 +168,7 @@ def die(*arguments):
     copy(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 shutil.copyfile = die
-(name,) = names(1)
-kernel_cache.keep(name, made(folder, name), folder)
+kernel_cache.keep(NAME, made(folder, NAME), folder)
 """
 
 
@@ -195,51 +176,47 @@ def test_a_process_that_is_killed_leaves_nothing_that_counts(tmp_path):
     code = KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "made"))
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
     assert kept_files()  # what it was writing
-    (name,) = names(1)
-    assert kernel_cache.take(name, tmp_path / "bundle") is None
-    kernel_cache.keep(name, made(tmp_path, name), tmp_path)
-    assert kept_files() == [name]
+    assert kernel_cache.take(NAME, tmp_path / "bundle") is None
+    kernel_cache.keep(NAME, made(tmp_path, NAME), tmp_path)
+    assert kept_files() == [NAME]
 
 
 def test_a_full_disk_is_no_failure(tmp_path):
-    first, second = names(2)
-    kernel = made(tmp_path, first)
-    kernel_cache.keep(first, kernel, tmp_path)
-    large = made(tmp_path, second, size=1_000_000)
+    kernel = made(tmp_path, NAME)
+    kernel_cache.keep(NAME, kernel, tmp_path)
+    large = made(tmp_path, NAMES[1], size=1_000_000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     try:
-        kernel_cache.keep(second, large, tmp_path)
-        assert kernel_cache.take(second, tmp_path / "bundle") is None
+        kernel_cache.keep(NAMES[1], large, tmp_path)
+        assert kernel_cache.take(NAMES[1], tmp_path / "bundle") is None
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-        assert kernel_cache.take(first, tmp_path / "bundle") is None  # there is no room for it
+        assert kernel_cache.take(NAME, tmp_path / "bundle") is None  # there is no room for it
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
-    assert kept_files() == [first]
+    assert kept_files() == [NAME]
     assert not list((tmp_path / "bundle" / "kernels").iterdir())
-    assert kernel_cache.take(first, tmp_path / "bundle") == kernel
+    assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
 
 
 def test_a_cache_that_nobody_may_write_to_is_read(tmp_path):
     if os.getuid() == 0:
         pytest.skip("root may write everywhere")
-    (name,) = names(1)
-    kernel = made(tmp_path, name)
-    kernel_cache.keep(name, kernel, tmp_path)
+    kernel = made(tmp_path, NAME)
+    kernel_cache.keep(NAME, kernel, tmp_path)
     kernel_cache.cache_folder().chmod(0o500)
     try:
-        assert kernel_cache.take(name, tmp_path / "bundle") == kernel
-        kernel_cache.keep(names(2)[1], kernel, tmp_path)
+        assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
+        kernel_cache.keep(NAMES[1], kernel, tmp_path)
     finally:
         kernel_cache.cache_folder().chmod(0o700)
-    assert kept_files() == [name]
+    assert kept_files() == [NAME]
 
 
 def test_a_limit_that_is_no_number_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "much")
-    (name,) = names(1)
-    kernel_cache.keep(name, made(tmp_path, name), tmp_path)
-    assert kept_files() == [name]
+    kernel_cache.keep(NAME, made(tmp_path, NAME), tmp_path)
+    assert kept_files() == [NAME]
     assert "ONNXFOLD_KERNEL_CACHE_BYTES is no number of bytes: much" in caplog.text

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime_models import bundle_of, is_near, original, parse, random
+from runtime_models import assert_same, bundle_of, is_near, original, parse, random
 
 import onnxfold
 from onnxfold.report.runtime_tables import split_text
@@ -35,6 +35,7 @@ two (float[n, m, 64] x) => (float[n, m, 64] y) {
 
 SHAPES = {"w": (64, 128), "a": (64, 4), "b": (4, 128), "v": (128, 64), "c": (128, 4), "d": (4, 64)}
 WEIGHTS = {n: random(*shape, seed=k) for k, (n, shape) in enumerate({**SHAPES, "k": (64,)}.items())}
+FEEDS = {"x": random(2, 5, 64, seed=9)}
 
 
 @pytest.fixture
@@ -61,18 +62,13 @@ def test_entry_is_as_large_as_it_would_be_without_an_adapter(two, tmp_path):
     assert bundle.manifest.cached_bytes == 2 * 64 * 128 * 4
     initializers = {i.name for i in onnx.load(bundle.entry).graph.initializer}
     assert initializers == {"k"}  # the weights are in runtime_fold, once
-    feeds = {"x": random(2, 5, 64, seed=9)}
-    got = onnxfold.Session(bundle).run(None, feeds)[0]
-    assert is_near(got, original(two, feeds)[0])
+    assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
 def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     bundle = lora(tmp_path, two)
-    feeds = {"x": random(2, 5, 64, seed=9)}
     assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits: -O2"}
-    assert (
-        onnxfold.Session(bundle).run(None, feeds)[0].tobytes() == original(two, feeds)[0].tobytes()
-    )
+    assert_same(onnxfold.Session(bundle).run(None, FEEDS), original(two, FEEDS))
     assert "not merged: 2 (it may change the last bits: -O2)" in split_text(bundle)
 
 
@@ -83,9 +79,7 @@ def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     assert ops(bundle.entry).count("MatMul") == 4
     shown = split_text(bundle)
     assert "merged with other constants: 1;" in shown and "1 (more than max_cache)" in shown
-    feeds = {"x": random(2, 5, 64, seed=9)}
-    got = onnxfold.Session(bundle).run(None, feeds)[0]
-    assert is_near(got, original(two, feeds)[0])
+    assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 
 
 def test_what_is_cached_anyway_comes_first(tmp_path):
@@ -111,46 +105,45 @@ def test_a_product_of_factors_alone_stays_two_thin_products(tmp_path):
     assert ops(bundle.entry) == ["MatMul", "MatMul"]
 
 
-@pytest.mark.parametrize("level", [1, 2])
-def test_adapters_of_convolutions_have_any_rank(level):
-    conv = """conv (float[n, 3, 12, 12] x) => (float[n, 8, 6, 6] y) {
-        low = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, a)
-        high = Conv(low, b)
-        s = Constant<value = float {0.5}> ()
-        scaled = Mul(high, s)
-        base = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w, k)
-        y = Add(base, scaled)
-    }"""
-    weights = {"w": random(8, 3, 3, 3), "k": random(8, seed=3)}
-    factors = [{"a": random(r, 3, 3, 3, seed=1), "b": random(8, r, 1, 1, seed=2)} for r in (4, 7)]
-    session = onnxfold.Session(
-        parse(conv, **weights, **factors[0]), runtime_constants=["a", "b"], level=level
-    )
+CONV = """conv (float[n, 3, 12, 12] x) => (float[n, 8, 6, 6] y) {
+    low = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, a)
+    high = Conv(low, b)
+    s = Constant<value = float {0.5}> ()
+    scaled = Mul(high, s)
+    base = Conv<pads = [1, 1, 1, 1], strides = [2, 2]>(x, w, k)
+    y = Add(base, scaled)
+}"""
+GEMM = """gemm (float[n, 16] x) => (float[n, 12] y) {
+    low = Gemm<transB = 1>(x, a)
+    high = Gemm<transB = 1>(low, b)
+    s = Constant<value = float {0.5}> ()
+    scaled = Mul(high, s)
+    base = Gemm<transB = 1>(x, w, k)
+    y = Add(base, scaled)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "x", "w", "a", "b"),
+    [
+        (CONV, 1, (2, 3, 12, 12), (8, 3, 3, 3), (0, 3, 3, 3), (8, 0, 1, 1)),
+        (CONV, 2, (2, 3, 12, 12), (8, 3, 3, 3), (0, 3, 3, 3), (8, 0, 1, 1)),
+        (GEMM, 2, (5, 16), (12, 16), (0, 16), (12, 0)),
+    ],
+)
+def test_adapters_of_convolutions_and_of_gemm_have_any_rank(text, level, x, w, a, b):
+    weights = {"w": random(*w), "k": random(w[0], seed=3)}
+    factors = [
+        {n: random(*(d or rank for d in shape)) for n, shape in (("a", a), ("b", b))}
+        for rank in (4, 7)
+    ]
+    model = parse(text, **weights, **factors[0])
+    session = onnxfold.Session(model, runtime_constants=["a", "b"], level=level)
     (merge,) = session.bundle.manifest.merges
     assert (merge.reason is None) == (level == 2)
-    feeds = {"x": random(2, 3, 12, 12, seed=5)}
+    feeds = {"x": random(*x, seed=5)}
     for given in factors:
-        want = original(parse(conv, **weights, **given), feeds)[0]
-        assert is_near(session.fold(given).run(None, feeds)[0], want)
-
-
-def test_adapters_of_matrices_that_gemm_multiplies():
-    gemm = """gemm (float[n, 16] x) => (float[n, 12] y) {
-        low = Gemm<transB = 1>(x, a)
-        high = Gemm<transB = 1>(low, b)
-        s = Constant<value = float {0.5}> ()
-        scaled = Mul(high, s)
-        base = Gemm<transB = 1>(x, w, k)
-        y = Add(base, scaled)
-    }"""
-    weights = {"w": random(12, 16), "k": random(12, seed=3)}
-    factors = [{"a": random(r, 16, seed=1), "b": random(12, r, seed=2)} for r in (4, 7)]
-    model = parse(gemm, **weights, **factors[0])
-    session = onnxfold.Session(model, runtime_constants=["a", "b"], level=2)
-    assert [m.reason for m in session.bundle.manifest.merges] == [None]
-    feeds = {"x": random(5, 16, seed=5)}
-    for given in factors:
-        want = original(parse(gemm, **weights, **given), feeds)[0]
+        want = original(parse(text, **weights, **given), feeds)[0]
         assert is_near(session.fold(given).run(None, feeds)[0], want)
 
 

@@ -1,4 +1,4 @@
-"""A session on a model: where its weights are, and what is left behind."""
+"""A session on a model: where its weights are, what is left behind, and the caller's options."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import onnxruntime as ort
 import pytest
 from faults.test_file_systems import mounted
 from reference_session import reference_session
-from runtime_models import options, parse, random
+from runtime_models import assert_same, parse, random, session_on
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
-from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
 # w is read by runtime_fold and by entry, v by entry only; t is computed of u when it is split.
@@ -33,6 +32,7 @@ TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {
     t = Transpose<perm = [1, 0]>(u)
     y = MatMul(b, t)
 }"""
+KEY = "session.model_external_initializers_file_folder_path"
 TENSOR = 64 * 64 * 4
 FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
 
@@ -75,13 +75,11 @@ def writing(*nbytes: int) -> Iterator[None]:
 
 
 def opened(path, **arguments) -> Session:
-    arguments.setdefault("runtime_constants", ["r"])
-    return Session(path, options(), backend="onnxruntime", cache=FoldCache(), **arguments)
+    return session_on(path, "r", backend="onnxruntime", **arguments)
 
 
 def assert_computes(session, want, feeds=FEEDS):
-    for got, wanted in zip(session.run(None, feeds), want, strict=True):
-        assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+    assert_same(session.run(None, feeds), want)
 
 
 def original(path: Path | str, feeds=FEEDS):
@@ -175,14 +173,13 @@ def test_through_symbolic_links(tmp_path, temporary, data_too):
 def test_nothing_is_written_beside_the_model(tmp_path, temporary):
     folder = tmp_path / "models"
     folder.mkdir()
-    paths = [write(folder, external=True)]
+    model = write(folder, external=True)
     for path in folder.iterdir():
         path.chmod(0o444)
     folder.chmod(0o555)
     before = (folder.stat().st_mtime_ns, sorted(folder.iterdir()))
     try:
-        session = opened(paths[0])
-        assert_computes(session, original(paths[0]))
+        assert_computes(opened(model), original(model))
         assert (folder.stat().st_mtime_ns, sorted(folder.iterdir())) == before
     finally:
         folder.chmod(0o755)
@@ -329,3 +326,55 @@ def test_above_two_gibibytes(tmp_path, temporary):
     with writing(0):
         session = opened(path)
     assert_computes(session, original(path, feeds), feeds)
+
+
+# -------------------------------------------------------------------- session options
+
+
+def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd):
+    options, path = ort.SessionOptions(), write(tmp_path, external=True)
+    opened(path, sess_options=options)
+    session = opened(path, sess_options=options)
+    with pytest.raises(RuntimeError, match="does not have"):
+        options.get_session_config_entry(KEY)
+    whole = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    got, want = session.run(None, FEEDS), whole.run(None, FEEDS)
+    assert got[0].shape == want[0].shape
+    assert capfd.readouterr() == ("", "")
+
+
+def test_session_options_that_cannot_be_read_back_count_too(tmp_path):
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("n", 3)
+    options.add_session_config_entry("session.disable_prepacking", "1")
+    options.intra_op_num_threads = 1
+    options.logid = "mine"
+    session = opened(write(tmp_path, external=True), sess_options=options)
+    assert session.get_inputs()[0].shape == [3, 64]
+    used = session.get_session_options()
+    assert used.get_session_config_entry("session.disable_prepacking") == "1"
+    assert (used.intra_op_num_threads, used.logid) == (1, "mine")
+
+
+def test_a_profile_is_that_of_entry(tmp_path):
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    session = opened(write(tmp_path, external=True), sess_options=options)
+    assert options.enable_profiling
+    session.run(None, FEEDS)
+    session.end_profiling()
+    (profile,) = tmp_path.glob("profile*")
+    assert "MatMul" in profile.read_text()
+
+
+def test_a_model_that_onnxruntime_writes_is_complete(tmp_path):
+    """It would refer to weights where nobody finds them."""
+    path = write(tmp_path, external=False)
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.log_severity_level = 4
+    session = opened(path, sess_options=options)
+    assert options.optimized_model_filepath == str(tmp_path / "optimized.onnx")
+    assert "w" in storage.load(tmp_path / "optimized.onnx").graph.initializers
+    assert session.run(None, FEEDS)[0].shape == (3, 64)

@@ -6,14 +6,29 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+import weakref
 from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
 import psutil
 import pytest
-from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
+from runtime_models import (
+    OVERRIDABLE,
+    READ_BY_BOTH,
+    adapter_feeds,
+    assert_same,
+    at_once,
+    bundle_of,
+    decoder_feeds,
+    options,
+    original,
+    parse,
+    random,
+    run,
+    session_on,
+    value_of,
+)
 
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
@@ -28,19 +43,22 @@ def bundle(decoder, tmp_path):
     return bundle_of(decoder, tmp_path / "bundle", *NAMES)
 
 
+@pytest.fixture
+def feeds() -> dict[str, np.ndarray]:
+    return decoder_feeds()
+
+
+@pytest.fixture
+def session(bundle) -> Session:
+    return open_session(bundle)
+
+
 def open_session(bundle, **arguments):
     """A session that computes the original's bits, with a cache of its own."""
-    arguments.setdefault("cache", FoldCache())
-    return Session(bundle, options(), backend="onnxruntime", **arguments)
+    return session_on(bundle, backend="onnxruntime", **arguments)
 
 
-def assert_same(got, want):
-    assert [a.tobytes() for a in got] == [a.tobytes() for a in want]
-
-
-def test_the_first_run_folds_and_later_ones_do_not(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_the_first_run_folds_and_later_ones_do_not(decoder, session, feeds):
     for step in range(3):
         feeds["x"] = random(2, 3 + step, 64, seed=step)
         assert_same(session.run(None, feeds), original(decoder, feeds))
@@ -48,40 +66,31 @@ def test_the_first_run_folds_and_later_ones_do_not(decoder, bundle):
     assert session.cache_statistics().entries == 2
 
 
-def test_constants_may_be_fed_only_once(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_constants_may_be_fed_only_once(decoder, session, feeds):
     session.run(None, feeds)
     assert_same(session.run(["y"], {"x": feeds["x"]}), original(decoder, feeds))
 
 
-def test_a_constant_that_was_never_fed_is_missed(bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_a_constant_that_was_never_fed_is_missed(session, feeds):
     del feeds["mask"]
     with pytest.raises(UsageError, match="'mask' has not been given"):
         session.run(None, feeds)
 
 
-def test_new_values_are_folded_again_and_old_ones_found(decoder, bundle):
-    session = open_session(bundle)
+def test_new_values_are_folded_again_and_old_ones_found(decoder, session):
     one, two = decoder_feeds(1), decoder_feeds(2, positions=31)
     for feeds in (one, two, one, two):
         assert_same(session.run(None, feeds), original(decoder, feeds))
     assert session.fold_statistics().folds == 4
 
 
-def test_equal_values_in_another_array_are_the_same_constant(bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_equal_values_in_another_array_are_the_same_constant(session, feeds):
     session.run(None, feeds)
     session.run(None, {name: array.copy() for name, array in feeds.items()})
     assert session.fold_statistics().folds == 2
 
 
-def test_only_what_depends_on_a_change_is_folded_again(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_only_what_depends_on_a_change_is_folded_again(decoder, session, feeds):
     session.run(None, feeds)
     feeds["mask"] = 1 - feeds["mask"]
     assert_same(session.run(None, feeds), original(decoder, feeds))
@@ -91,27 +100,22 @@ def test_only_what_depends_on_a_change_is_folded_again(decoder, bundle):
     assert_same(session.run(None, given), original(decoder, feeds))
 
 
-def test_arrays_that_are_not_contiguous(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_arrays_that_are_not_contiguous(decoder, session, feeds):
     want = original(decoder, feeds)
     feeds["states"] = np.asfortranarray(feeds["states"])
     assert_same(session.run(None, feeds), want)
     assert_same(session.run(None, feeds), want)
 
 
-def test_onnxruntime_values_as_feeds(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
-    values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in feeds.items()}
+def test_onnxruntime_values_as_feeds(decoder, session, feeds):
+    values = {name: value_of(array) for name, array in feeds.items()}
     assert_same(session.run(None, values), original(decoder, feeds))
     results = session.run_with_ort_values(None, values)
     assert_same([result.numpy() for result in results], original(decoder, feeds))
     assert session.fold_statistics().folds == 2
 
 
-def test_cached_tensors_are_bound_without_a_copy(bundle):
-    session = open_session(bundle)
+def test_cached_tensors_are_bound_without_a_copy(session):
     handle = session.fold({name: decoder_feeds()[name] for name in NAMES})
     again = session.fold({name: decoder_feeds()[name] for name in NAMES})
     pointers = [
@@ -120,8 +124,7 @@ def test_cached_tensors_are_bound_without_a_copy(bundle):
     assert pointers[0] == pointers[1]
 
 
-def test_tenants_that_take_turns_by_handles_and_by_feeds(decoder, bundle):
-    session = open_session(bundle)
+def test_tenants_that_take_turns_by_handles_and_by_feeds(decoder, session):
     tenants = [decoder_feeds(seed, positions=20 + seed) for seed in range(8)]
     want = [original(decoder, feeds) for feeds in tenants]
     handles = [session.fold({name: feeds[name] for name in NAMES}) for feeds in tenants]
@@ -133,14 +136,11 @@ def test_tenants_that_take_turns_by_handles_and_by_feeds(decoder, bundle):
         got = handles[k].run(None, x) if turn % 2 else session.run(None, x, handle=handles[k])
         assert_same(got, want[k])
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(160)))
+    at_once(work, range(160), 8)
     assert session.fold_statistics().folds == 16
 
 
-def test_many_threads_fold_once(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_many_threads_fold_once(decoder, session, feeds):
     want = original(decoder, feeds)
     barrier = threading.Barrier(64)
 
@@ -148,8 +148,7 @@ def test_many_threads_fold_once(decoder, bundle):
         barrier.wait()
         assert_same(session.run(None, feeds), want)
 
-    with ThreadPoolExecutor(64) as pool:
-        list(pool.map(work, range(64)))
+    at_once(work, range(64), 64)
     assert session.fold_statistics().folds == 2
 
 
@@ -166,23 +165,33 @@ def test_the_cache_keeps_its_bound(bundle):
     assert statistics.peak_bytes <= 2 * size + 100
 
 
-def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle):
+def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle, feeds):
     session = open_session(bundle, cache=FoldCache(max_bytes=0))
-    feeds = decoder_feeds()
     for _ in range(3):
         assert_same(session.run(None, feeds), original(decoder, feeds))
     assert session.fold_statistics().folds == 2
     assert session.cache_statistics().too_large == 2
 
 
-def test_sessions_share_a_cache(decoder, bundle):
+def test_sessions_share_a_cache(decoder, bundle, feeds):
     cache = FoldCache()
-    feeds = decoder_feeds()
     sessions = [open_session(bundle, cache=cache) for _ in range(2)]
     for session in sessions:
         assert_same(session.run(None, feeds), original(decoder, feeds))
     assert [s.fold_statistics().folds for s in sessions] == [2, 0]
     assert cache.statistics().hits == 2
+
+
+@pytest.mark.parametrize("entry", ["session.qdqisint8allowed", "session.disable_quant_qdq"])
+def test_sessions_with_options_that_change_bits_share_no_folds(bundle, feeds, entry):
+    cache, other = FoldCache(), options()
+    other.add_session_config_entry(entry, "1")
+    folds = []
+    for own in (options(), other, other):
+        session = open_session(bundle, cache=cache, sess_options=own)
+        session.run(None, feeds)
+        folds.append(session.fold_statistics().folds)
+    assert folds == [2, 2, 0]
 
 
 def test_waiting_for_a_fold_that_fails_is_no_hit():
@@ -193,16 +202,13 @@ def test_waiting_for_a_fold_that_fails_is_no_hit():
         time.sleep(0.1)  # the other thread waits by now
         raise MemoryError
 
-    def wait():
-        asked.wait()
+    def ask(waits):
+        if waits:
+            asked.wait()
         with pytest.raises(MemoryError):
             cache.get("key", make)
 
-    with ThreadPoolExecutor(2) as executor:
-        waiting = executor.submit(wait)
-        with pytest.raises(MemoryError):
-            cache.get("key", make)
-        waiting.result()
+    at_once(ask, [True, False])
     assert (cache.statistics().hits, cache.statistics().misses) == (0, 2)
 
 
@@ -217,40 +223,26 @@ def test_a_session_of_its_own_for_each_setting(decoder, bundle):
     assert session.fold_statistics().folds == 4
 
 
-def test_a_constant_that_entry_reads_as_well(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] r) => (float[64, 64] y) {
-            e = MatMul(r, r)
-            t = Add(x, e)
-            y = MatMul(t, r)
-        }"""
-    )
+def test_a_constant_that_entry_reads_as_well():
+    model = parse(READ_BY_BOTH)
     for specialize in (False, True):
-        session = Session(
-            model, options(), runtime_constants=["r"], specialize=specialize, cache=FoldCache()
-        )
+        session = session_on(model, "r", specialize=specialize)
         for seed in (1, 2):
-            feeds = {"x": random(64, 64), "r": random(64, 64, seed=seed)}
+            feeds = {"x": random(24, 24), "r": random(24, 24, seed=seed)}
             assert_same(session.run(None, feeds), original(model, feeds))
             assert_same(session.run(None, {"x": feeds["x"]}), original(model, feeds))
 
 
 def test_a_model_is_split_on_the_way(adapter):
-    session = Session(adapter, options(), runtime_constants=["a", "b", "scale"])
+    session = session_on(adapter, "a", "b", "scale")
     for seed in range(3):
         feeds = adapter_feeds(seed)
         assert_same(session.run(None, feeds), original(adapter, feeds))
 
 
 def test_a_default_value_holds_until_another_is_fed(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
-            t = MatMul(w, w)
-            y = MatMul(x, t)
-        }""",
-        w=random(64, 64),
-    )
-    session = Session(model, options(), overridable=True, cache=FoldCache())
+    model = parse(OVERRIDABLE, w=random(64, 64))
+    session = session_on(model, overridable=True)
     assert [i.name for i in session.get_inputs()] == ["x"]
     assert [i.name for i in session.get_overridable_initializers()] == ["w"]
     feeds = {"x": random(64, 64)}
@@ -268,7 +260,7 @@ def test_types_that_numpy_does_not_have():
             y = Add(x, e)
         }"""
     )
-    session = Session(model, options(), runtime_constants=["r"], cache=FoldCache())
+    session = session_on(model, "r")
     r = random(64, 64).astype(ml_dtypes.bfloat16)
     x = random(64, 64)
     for _ in range(2):
@@ -277,8 +269,7 @@ def test_types_that_numpy_does_not_have():
     assert session.fold_statistics().folds == 1
 
 
-def test_it_describes_itself_as_the_original(decoder, bundle):
-    session = open_session(bundle)
+def test_it_describes_itself_as_the_original(decoder, session):
     plain = ort.InferenceSession(decoder.SerializeToString(), options())
     for got, want in zip(session.get_inputs(), plain.get_inputs(), strict=True):
         assert (got.name, got.type, got.shape) == (want.name, want.type, want.shape)
@@ -290,15 +281,14 @@ def test_it_describes_itself_as_the_original(decoder, bundle):
     assert {p.backend for p in session.placements()} == {"onnxruntime"}
 
 
-def test_errors(bundle, tmp_path):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_errors(bundle, tmp_path, session, feeds):
     session.run(None, feeds)
     with pytest.raises(UsageError, match=r"there is no input 'mass'; did you mean 'mask'\?"):
         session.run(None, {"x": feeds["x"], "mass": feeds["mask"]})
-    for run in (session.run, session.fold({n: v for n, v in feeds.items() if n != "x"}).run):
+    handle = session.fold({n: v for n, v in feeds.items() if n != "x"})
+    for each in (session, handle):
         with pytest.raises(UsageError, match="the feed lacks the input 'x'"):
-            run(None, {})
+            each.run(None, {})
     with pytest.raises(UsageError, match="runtime constants are fixed"):
         open_session(bundle, runtime_constants=["x"])
     with pytest.raises(ModelError, match="not a bundle"):
@@ -311,9 +301,7 @@ def test_errors(bundle, tmp_path):
         session.run(None, {"x": feeds["x"]}, handle=3)
 
 
-def test_a_fold_that_fails_can_be_tried_again(decoder, bundle):
-    session = open_session(bundle)
-    feeds = decoder_feeds()
+def test_a_fold_that_fails_can_be_tried_again(decoder, bundle, session, feeds):
     wrong = {**feeds, "states": random(2, 50, 63)}
     with pytest.raises(Exception, match="states"):
         session.run(None, wrong)
@@ -361,14 +349,10 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
 def test_a_kernel_that_fails_is_replaced_unless_its_backend_must_run(
     compiled, adapter, monkeypatch, caplog
 ):
-    constants, backend = ["a", "b", "scale"], "a slow one"
-    feeds = adapter_feeds()
-
-    def session(**arguments):
-        own = {"runtime_constants": constants, "backend": backend, "cache": FoldCache()}
-        return Session(adapter, options(), **own, **arguments)
-
-    strict, lenient = session(strict_backend=True), session()
+    names, backend, feeds = ("a", "b", "scale"), "a slow one", adapter_feeds()
+    strict, lenient = (
+        session_on(adapter, *names, backend=backend, strict_backend=k) for k in (True, False)
+    )
     monkeypatch.setenv("FAILS", "1")
     assert_same(lenient.run(None, feeds), original(adapter, feeds))
     assert "failed: the device is gone; onnxruntime takes over" in caplog.text
@@ -386,20 +370,15 @@ def test_what_does_not_fit_a_kernel_runs_elsewhere_unless_its_backend_must_run(c
     )
     feeds = {"x": random(3), "c": random(0)}
 
-    def run(**arguments):
-        own = {"runtime_constants": ["c"], "backend": "counting", "cache": FoldCache()}
-        return Session(model, options(), **own, **arguments).run(None, feeds)
-
-    assert_same(run(), [feeds["x"]])
+    own = {"runtime_constants": ["c"], "backend": "counting"}
+    assert_same(run(model, feeds, **own)[0], [feeds["x"]])
     with pytest.raises(OnnxFoldError, match=r"'m': counting does not run it: 'c' of shape \(0,\)"):
-        run(strict_backend=True)
+        run(model, feeds, strict_backend=True, **own)
 
 
-def test_nothing_is_left_of_a_session(decoder, bundle):
-    import weakref
-
+def test_nothing_is_left_of_a_session(bundle, feeds):
     session = open_session(bundle)
-    session.run(None, decoder_feeds())
+    session.run(None, feeds)
     reference = weakref.ref(session)
     del session
     gc.collect()

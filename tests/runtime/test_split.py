@@ -10,7 +10,17 @@ import onnxruntime as ort
 import pytest
 from model_table import cases, feeds
 from model_table import parse as parse_case
-from runtime_models import adapter_feeds, bundle_of, decoder_feeds, options, original, parse, random
+from runtime_models import (
+    OVERRIDABLE,
+    adapter_feeds,
+    bundle_of,
+    decoder_feeds,
+    options,
+    original,
+    parse,
+    random,
+    session_on,
+)
 
 from onnxfold import compare, optimize_file, storage
 from onnxfold.analysis.constness import RECORD_KEY
@@ -163,13 +173,7 @@ def test_the_cache_can_be_bounded(decoder, tmp_path):
 
 
 def test_overridable_initializers_on_request(tmp_path):
-    model = parse(
-        """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
-            t = MatMul(w, w)
-            y = MatMul(x, t)
-        }""",
-        w=random(64, 64),
-    )
+    model = parse(OVERRIDABLE, w=random(64, 64))
     feeds = {"x": random(64, 64), "w": random(64, 64, seed=3)}
     with pytest.raises(UsageError, match="no runtime constant is named"):
         check(model, tmp_path / "no", feeds)
@@ -274,3 +278,40 @@ def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     assert bundle.manifest.nodes["runtime_fold"] == 0
     assert bundle.entry.stat().st_size <= source.stat().st_size
     compare(source, bundle.entry, seeds=1).assert_equal()
+
+
+LOOP = """loop ({counted}float[1, 64] x, float[n, k] states) => (float[1, 64] y) {{
+    {steps}
+    y = Loop (steps, , x) <body = body (int64 i, bool go_in, float[1, 64] q) =>
+        (bool go, float[1, 64] out) {{
+        go = Identity(go_in)
+        keys = MatMul(states, w)
+        turned = Transpose <perm = [1, 0]> (keys)
+        scores = MatMul(q, turned)
+        p = Softmax(scores)
+        out = MatMul(p, keys)
+    }}>
+}}"""
+
+
+def opened_loop(counted: str, steps: str):
+    model = parse(LOOP.format(counted=counted, steps=steps), w=random(64, 64) / np.float32(8))
+    return model, session_on(model, "states")
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+def test_a_loop_that_may_not_run_keeps_its_nodes(steps):
+    model, session = opened_loop("int64 steps, ", "")
+    assert not session.bundle.manifest.groups
+    (stay,) = (s for s in session.bundle.manifest.stays if s.op == "MatMul")
+    assert stay.reason == "it is in a Loop, whose body may not run"
+    for columns in (64,) if steps else (64, 63):  # what would fail does not run
+        feeds = {"steps": np.array(steps), "x": random(1, 64), "states": random(9, columns)}
+        np.testing.assert_allclose(session.run(None, feeds), original(model, feeds), rtol=1e-5)
+
+
+def test_what_fails_in_a_body_that_runs_fails():
+    _, session = opened_loop("", "steps = Constant<value = int64 {3}> ()")
+    assert session.bundle.manifest.groups
+    with pytest.raises(Exception, match="MatMul"):
+        session.run(None, {"x": random(1, 64), "states": random(9, 63)})

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import onnx
 import pytest
-from runtime_models import bundle_of, decoder_feeds, options, original
+from runtime_models import assert_runs, bundle_of, decoder_feeds
 
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
-from onnxfold.runtime.sessions.cache import FoldCache
-from onnxfold.runtime.sessions.session import Session
 
 SLOW, FAST = "a slow one", "a fast one"
 
@@ -25,11 +22,6 @@ def compile_(model, folder, backend=SLOW, **arguments):
     return bundle_of(model, folder, *names, backend=backend, **arguments)
 
 
-def run(bundle, backend="auto"):
-    session = Session(bundle, options(), backend=backend, cache=FoldCache())
-    return session.run(None, decoder_feeds())[0], session.placements()
-
-
 def test_the_manifest_tells_how_long_both_take(compiled, decoder, tmp_path):
     compile_(decoder, tmp_path / "b")
     kernels = open_bundle(tmp_path / "b").manifest.kernels
@@ -40,21 +32,16 @@ def test_the_manifest_tells_how_long_both_take(compiled, decoder, tmp_path):
 
 def test_auto_takes_the_faster_one(compiled, decoder, tmp_path):
     bundle = compile_(decoder, tmp_path / "b")
-    got, placements = run(bundle)
-    assert {p.backend for p in placements} == {"onnxruntime"}
+    placements = assert_runs(bundle, decoder, decoder_feeds(), *["onnxruntime"] * 3, bound=0)
     reason = f"it is as fast as the kernel that {SLOW} made, or faster"
     assert {p.reason for p in placements} == {reason}
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
-    assert got.tobytes() == original(decoder, decoder_feeds())[0].tobytes()
-    fast, placements = run(compile_(decoder, tmp_path / "c", FAST))
-    assert {p.backend for p in placements} == {FAST}
-    np.testing.assert_allclose(fast, got, rtol=1e-4, atol=1e-5)
+    assert_runs(compile_(decoder, tmp_path / "c", FAST), decoder, decoder_feeds(), *[FAST] * 3)
 
 
 def test_who_insists_on_a_backend_gets_its_kernels(compiled, decoder, tmp_path):
     bundle = compile_(decoder, tmp_path / "b")
-    _, placements = run(bundle, SLOW)
-    assert {p.backend for p in placements} == {SLOW}
+    placements = assert_runs(bundle, decoder, decoder_feeds(), *[SLOW] * 3, backend=SLOW)
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
 
 

@@ -178,7 +178,7 @@ class _Work(NamedTuple):
         name = kernel_cache.name_of(key)
         kernel = kernel_cache.take(name, self.folder)
         if kernel is not None:
-            return _renamed(kernel, part)
+            return kernel
         try:
             target = self.folder / KERNELS / name
             target.parent.mkdir(exist_ok=True)
@@ -187,7 +187,7 @@ class _Work(NamedTuple):
             hashes = kernel_cache.hashes_of(files, self.folder)
         except (CompileError, OSError) as error:
             return _refused(part, error)
-        kernel = Kernel(
+        return Kernel(
             backend=self.backend.name,
             outputs=part.outputs,
             file=files[0],
@@ -197,7 +197,6 @@ class _Work(NamedTuple):
             beside=files[1:],
             hashes=hashes,
         )
-        return _renamed(kernel, part)
 
     def checked(self, kernel: Kernel, part: Component) -> Kernel:
         """Return a kernel with its error and times; without a file if its results are wrong."""
@@ -205,7 +204,7 @@ class _Work(NamedTuple):
         timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
         if kernel.file is None or kernel.timed_at == timed_at:
             return kernel
-        name = kernel_cache.name_of(kernel.key)
+        kernel, name = _renamed(kernel, part), kernel_cache.name_of(kernel.key)
         try:
             inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
             weights = list(weights_of(part.original.graph.initializers, part.weights).values())

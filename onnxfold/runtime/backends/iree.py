@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold.memory import cpu_features
-from onnxfold.onnxruntime_sessions import Array, array_of
+from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -183,7 +183,7 @@ def _config(process: int) -> Any:
 def _to_host(result: Any) -> Array:
     """Return the elements of a device's array, keeping it alive, which IREE's own view does not."""
     view = np.asarray(result.to_host())
-    return _over(view, (result, view)) if view.size else view
+    return _over(view, (result, view))
 
 
 def _to_device(array: Array) -> Any:
@@ -200,10 +200,8 @@ def _to_device(array: Array) -> Any:
 
 def _over(array: Array, owner: Any) -> Array:
     """Return a writable array on the memory of a contiguous one, which keeps the owner alive."""
-    memory: Any = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
-    memory.owner = owner
-    made: Array = np.frombuffer(memory, np.uint8).view(array.dtype)
-    return made.reshape(array.shape)
+    content = bytes_at(array.ctypes.data, array.nbytes, owner)
+    return content.view(array.dtype).reshape(array.shape)
 
 
 @functools.cache

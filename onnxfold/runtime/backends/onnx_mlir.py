@@ -34,7 +34,7 @@ from onnxfold.runtime.backends.base import (
     reasons_against,
     with_options,
 )
-from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library, LibraryError
+from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library
 from onnxfold.runtime.backends.process import ending, memory_limit, run_command, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel
 
@@ -204,7 +204,7 @@ def _ask(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def flags(machine: str = "", cpu: str | None = None) -> list[str]:
+def flags() -> list[str]:
     """Return the flags of every compilation.
 
     The compiler must not fold constants: its intermediate results have 64 bits, so bits differ from
@@ -214,21 +214,14 @@ def flags(machine: str = "", cpu: str | None = None) -> list[str]:
     there: `Library.call` checks them.
     """
     target = []
-    if (machine or platform.machine()) in ("x86_64", "AMD64"):
-        level = cpu_level() if cpu is None else cpu
-        target = ["--march=x86-64", *([f"--mcpu={level}"] if level else [])]
+    if platform.machine() in ("x86_64", "AMD64"):
+        target = ["--march=x86-64", *([f"--mcpu={cpu_level()}"] if cpu_level() else [])]
     return ["-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"]
 
 
-def library_arguments(folder: Path, name: str, given: Sequence[str]) -> list[str]:
-    """Return the arguments for a shared library ``NAME.so``, whose symbols have the name as tag."""
-    output = ["--EmitLib", f"--tag={name}", "-o", str(folder / name)]
-    return [*given, *output, str(folder / MODEL)]
-
-
-def stage_arguments(folder: Path, stage: str, given: Sequence[str]) -> list[str]:
-    """Return the arguments for one of `STAGES`, which writes ``STAGE.onnx.mlir``."""
-    return [*given, STAGES[stage], "--tag=NONE", "-o", str(folder / stage), str(folder / MODEL)]
+def arguments(given: Sequence[str], mode: str, tag: str, folder: Path, name: str) -> list[str]:
+    """Return the arguments for a file ``NAME.so`` or ``NAME.onnx.mlir``, depending on the mode."""
+    return [*given, mode, f"--tag={tag}", "-o", str(folder / name), str(folder / MODEL)]
 
 
 class OnnxMlir:
@@ -287,23 +280,23 @@ class OnnxMlir:
         The name of the target becomes the tag of the library's symbols.
         """
         name = target.name
-        made = self._made(content, library_arguments, name, ".so", target.parent, seconds)
+        made = self._made(content, "--EmitLib", name, name, ".so", target.parent, seconds)
         return Built([made], f"run_main_graph_{name}")
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
         """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
         return [
-            self._made(content, stage_arguments, stage, ".onnx.mlir", folder, seconds)
-            for stage in STAGES
+            self._made(content, mode, "NONE", stage, ".onnx.mlir", folder, seconds)
+            for stage, mode in STAGES.items()
         ]
 
     def _made(
-        self, content: bytes, arguments: Any, name: str, suffix: str, to: Path, seconds: float
+        self, content: bytes, mode: str, tag: str, name: str, suffix: str, to: Path, seconds: float
     ) -> Path:
         """Write a file from a model with the compiler, and move it to a folder."""
         with work_folder() as folder:
             (folder / MODEL).write_bytes(content)
-            self._tool.run(folder, arguments(folder, name, self._flags), seconds)
+            self._tool.run(folder, arguments(self._flags, mode, tag, folder, name), seconds)
             made = folder / f"{name}{suffix}"
             if not made.is_file():
                 raise CompileError(f"onnx-mlir wrote no {made.name}")
@@ -335,7 +328,7 @@ class OnnxMlir:
             with lock:
                 results = library.call(kernel.function, [*given, *fixed])
             if len(results) != len(kernel.outputs):
-                raise LibraryError(f"it has {len(results)} results, not {len(kernel.outputs)}")
+                raise CompileError(f"it has {len(results)} results, not {len(kernel.outputs)}")
             return dict(zip(kernel.outputs, results, strict=True))
 
         return run

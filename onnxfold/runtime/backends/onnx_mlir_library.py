@@ -23,11 +23,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import numpy.typing as npt
 
+from onnxfold.onnxruntime_sessions import Array, bytes_at
 from onnxfold.runtime.backends.base import CompileError
-
-Array = npt.NDArray[Any]
 
 _API: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("omTensorCreate", c_void_p, (c_void_p, c_void_p, c_int64, c_int)),
@@ -66,10 +64,6 @@ byte each. Strings (8) are pointers to memory with an unknown owner."""
 NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.items()}
 
 
-class LibraryError(CompileError):
-    """A library does not load, or a call fails."""
-
-
 class Library:
     """A shared library compiled by onnx-mlir, which several threads may call.
 
@@ -77,20 +71,20 @@ class Library:
         path: The library.
 
     Raises:
-        LibraryError: The file does not load, or is not such a library.
+        CompileError: The file does not load, or is not such a library.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
         path = Path(path).absolute()
         if not path.is_file():
-            raise LibraryError(f"{path.name}: {os.strerror(errno.ENOENT)}")
+            raise CompileError(f"{path.name}: {os.strerror(errno.ENOENT)}")
         try:  # resolve all symbols now, and hide them from other libraries
             mode = os.RTLD_NOW | os.RTLD_LOCAL
             self._library = ctypes.CDLL(str(path), mode=mode, use_errno=True)
         except OSError as error:
             reason = str(error).removeprefix(f"{path}: ")
-            raise LibraryError(f"the library does not load: {reason}") from error
+            raise CompileError(f"the library does not load: {reason}") from error
         for name, result, arguments in _API:
             self._declare(name, result, arguments)
 
@@ -100,7 +94,7 @@ class Library:
             dlclose(self._library._handle)
 
     def require(self, entry: str) -> None:
-        """Raise LibraryError unless the library has a function."""
+        """Raise CompileError unless the library has a function."""
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
@@ -114,7 +108,7 @@ class Library:
             The outputs, as views of the library's memory.
 
         Raises:
-            LibraryError: The function fails.
+            CompileError: The function fails.
         """
         function = self._declare(entry, c_void_p, (c_void_p,))
         given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
@@ -125,7 +119,7 @@ class Library:
             if not made:
                 code = ctypes.get_errno()
                 why = f": {os.strerror(code)} (errno {code})" if code else ""
-                raise LibraryError(f"{entry} failed{why}")
+                raise CompileError(f"{entry} failed{why}")
             return _OutputList(self, self._library, made).arrays({a.ctypes.data for a in given})
         finally:
             self._library.omTensorListDestroy(pointer)
@@ -134,7 +128,7 @@ class Library:
         try:
             function = getattr(self._library, name)
         except AttributeError:
-            raise LibraryError(f"the library has no function {name}") from None
+            raise CompileError(f"the library has no function {name}") from None
         function.restype, function.argtypes = result, arguments
         return function
 
@@ -143,7 +137,7 @@ def _input_list(api: Any, arrays: Sequence[Array]) -> int:
     """Return a list of input tensors on the memory of arrays; the caller must destroy it.
 
     Raises:
-        LibraryError: There is not enough memory.
+        CompileError: There is not enough memory.
     """
     tensors = []
     for array in arrays:
@@ -155,7 +149,7 @@ def _input_list(api: Any, arrays: Sequence[Array]) -> int:
     if not made:
         for tensor in tensors:
             api.omTensorDestroy(tensor)
-        raise LibraryError("there is no memory for the inputs")
+        raise CompileError("there is no memory for the inputs")
     return int(made)
 
 
@@ -191,17 +185,15 @@ class _OutputList:
         number = api.omTensorGetDataType(tensor)
         dtype = DTYPES.get(number)
         if dtype is None:
-            raise LibraryError(f"an output has the element type {number}, which NumPy has not")
+            raise CompileError(f"an output has the element type {number}, which NumPy has not")
         shape = tuple(api.omTensorGetShape(tensor)[:rank]) if rank else ()
         strides = tuple(api.omTensorGetStrides(tensor)[:rank]) if rank else ()
         if 0 in shape:
             return np.empty(shape, dtype)
         if min(strides, default=0) < 0:
-            raise LibraryError(f"an output goes backwards in memory: strides {strides}")
+            raise CompileError(f"an output goes backwards in memory: strides {strides}")
         span = 1 + sum((d - 1) * s for d, s in zip(shape, strides, strict=True))
-        address = api.omTensorGetDataPtr(tensor)
-        memory: Any = (ctypes.c_ubyte * (span * dtype.itemsize)).from_address(address)
-        memory.owner = self  # keeps the list alive
+        memory = bytes_at(api.omTensorGetDataPtr(tensor), span * dtype.itemsize, self)
         steps = [s * dtype.itemsize for s in strides]
         array: Array = np.ndarray(shape, dtype, memory, strides=steps)
         return array if owned else array.copy()

@@ -23,24 +23,23 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features, give_back_freed
 from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
+from onnxfold.runtime.bundles.bundle import hash_model
 from onnxfold.signatures import checked
 from onnxfold.user_caches import put, touch
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
 
 logger = logging.getLogger("onnxfold")
 
 DEFAULT_BYTES = 1 << 30
 """Bound of a cache that is not told another one."""
 
-_FORMAT = 2  # of the folder
+_FORMAT = 3  # of the folder
 _MODEL = "folded.onnx"
 _DIGEST = "sha256"
 
@@ -167,10 +166,11 @@ class FoldCache:
             return replace(self._statistics, entries=len(self._entries))
 
     def clear(self) -> None:
-        """Hold nothing any more; files in the folder stay."""
+        """Hold nothing any more; memory goes back to the system, files in the folder stay."""
         with self._lock:
             self._entries.clear()
             self._statistics.bytes = 0
+        give_back_freed()
 
     def _hold(self, key: Hashable, made: Folded) -> None:
         with self._lock:
@@ -249,7 +249,7 @@ class _FoldStore:
             folded = _load(path)
             touch(path)
             return folded
-        except OnnxFoldError as error:
+        except (OnnxFoldError, OSError) as error:
             if os.path.lexists(path):  # otherwise another process has just removed it
                 logger.warning("%s is removed: %s", path, error)
                 shutil.rmtree(path)
@@ -268,12 +268,12 @@ class _FoldStore:
         graph = ir.Graph([], [], nodes=[], initializers=weights, name="folded")
         model = ir.Model(graph, ir_version=10)
         try:
-            model.metadata_props[_DIGEST] = _digest(model)
             plan = storage.planned(model, external_data=True)
             if plan.size > self._max_bytes:
                 return made
             with files.scratch_folder("fold", parent=self.folder) as new:
                 storage.save(model, os.path.join(new, _MODEL), plan=plan, fsync=False)
+                Path(new, _DIGEST).write_text(hash_model(Path(new, _MODEL)), encoding="ascii")
                 put(new, path, self._max_bytes)
                 return _load(path, is_trusted=True)
         except (OSError, OnnxFoldError) as error:
@@ -283,31 +283,20 @@ class _FoldStore:
             graph.initializers.clear()  # a model is a cycle, which would keep the tensors
 
 
-def _digest(model: ir.Model) -> str:
-    """SHA-256 of a model's initializers: names, types, shapes and elements."""
-    digest = hashlib.sha256()
-    for name, value in model.graph.initializers.items():
-        tensor = value.const_value
-        assert tensor is not None
-        array = tensor.numpy()
-        digest.update(repr((name, tensor.dtype.name, array.shape)).encode())
-        digest.update(array.reshape(-1).view("u1").data)
-    return digest.hexdigest()
-
-
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
     """Return the tensors of a folder, mapped; what is trusted to be what was written is not read.
 
     Raises:
         ModelError: The content is not what was written.
+        OSError: A file is missing or cannot be read.
     """
     from onnxfold import storage
 
-    model = storage.load(os.path.join(path, _MODEL))
-    if not is_trusted and model.metadata_props.get(_DIGEST) != _digest(model):
+    file = Path(path, _MODEL)
+    if not is_trusted and Path(path, _DIGEST).read_bytes() != hash_model(file).encode():
         raise ModelError("it is damaged", file=path)
     values = {}
-    for name, value in model.graph.initializers.items():
+    for name, value in storage.load(file).graph.initializers.items():
         assert value.const_value is not None
         values[name] = ort_value(value.const_value.numpy())
         if values[name].data_ptr() % 64:  # a small tensor, which lies in the model itself

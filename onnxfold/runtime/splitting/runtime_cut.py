@@ -54,7 +54,7 @@ class ConstantRegion:
         runtime_constants: Inputs of its graph.
         constness: The constness of the model's values.
         sizes: Their nominal sizes.
-        everything: Whether nodes on compile-time constants alone are folded, too.
+        folded: The kinds of nodes that are folded.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ConstantRegion:
         runtime_constants: Iterable[ir.Value],
         constness: ConstnessAnalysis,
         sizes: NominalSizes,
-        everything: bool,
+        folded: Collection[Constness],
     ) -> None:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
@@ -72,7 +72,6 @@ class ConstantRegion:
         """Values of the region that other nodes read."""
         self._types = SymbolicAnalysis(model)
         self._constness = constness
-        folded = {Constness.RUNTIME, *([Constness.COMPILE_TIME] if everything else [])}
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(model.graph.outputs)  # entry makes outputs in any case
         for node in model.graph:

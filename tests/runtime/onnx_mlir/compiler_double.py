@@ -3,9 +3,8 @@
 It takes the place of the real compiler where there is none, so that compiling, loading and running
 can be tested as a whole: it makes C of the model and gives that to the system's compiler. Of the
 real one it has the command line, the names of the files, the exported functions and the exit codes;
-code for anything but simple float32 models it has not. ``DOUBLE_CONSTANTS_IN_FILE`` stores weights
-in a file, ``DOUBLE_BODY`` is C to run instead of the model, ``DOUBLE_CALLS`` a file to write the
-arguments to.
+code for anything but simple float32 models it has not. ``DOUBLE_BODY`` is C to run instead of the
+model, ``DOUBLE_CALLS`` a file to write the arguments to.
 """
 
 from __future__ import annotations
@@ -86,8 +85,7 @@ def main(words: list[str]) -> None:
         for value in model.graph.input:
             if value.type.tensor_type.elem_type == 16 or '"' in value.name:
                 die('array && "failed to parse the signature"')
-    program = Program(model.graph, tag, Path(output))
-    program.has_f16c = "--mcpu=x86-64-v3" in flags
+    program = Program(model.graph, tag, "--mcpu=x86-64-v3" in flags)
     c_file = Path(f"{output}.c")
     c_file.write_text(program.text())
     command = ["cc", "-shared", "-fPIC", "-O1", "-I", str(HERE), "-o", f"{output}.so", str(c_file)]
@@ -99,14 +97,13 @@ def main(words: list[str]) -> None:
 class Program:
     """The C program of a graph."""
 
-    def __init__(self, graph: onnx.GraphProto, tag: str, output: Path) -> None:
+    def __init__(self, graph: onnx.GraphProto, tag: str, has_f16c: bool) -> None:
         self.graph = graph
         self.tag = tag
-        self.output = output
+        self.has_f16c = has_f16c
         self.names: dict[str, str] = {}
         self.lines: list[str] = []
         self.made: list[str] = []
-        self.has_f16c = True
 
     def value(self, name: str, expression: str, owned: bool = True) -> None:
         variable = f"v{len(self.names)}"
@@ -117,18 +114,18 @@ class Program:
 
     def text(self) -> str:
         graph = self.graph
-        stored = []
-        for tensor in graph.initializer:
-            array = numpy_helper.to_array(tensor)
-            if array.dtype not in (np.float32, np.int64):
-                fail(14, f"error: no code for {array.dtype}")
-            stored.append(array)
-        declarations = self._constants(stored)
         initialized = {tensor.name for tensor in graph.initializer}
         inputs = [v for v in graph.input if v.name not in initialized]
         for k, known in enumerate(inputs):
             self.value(known.name, f"given->tensors[{k}]", owned=False)
-        for k, (tensor, array) in enumerate(zip(graph.initializer, stored, strict=True)):
+        declarations = []
+        for k, tensor in enumerate(graph.initializer):
+            array = numpy_helper.to_array(tensor)
+            if array.dtype not in (np.float32, np.int64):
+                fail(14, f"error: no code for {array.dtype}")
+            content = ", ".join(map(str, array.tobytes())) or "0"
+            attribute = "__attribute__((aligned(16)))"
+            declarations.append(f"static const uint8_t c{k}[] {attribute} = {{{content}}};")
             dims = ", ".join(map(str, array.shape)) or "1"
             number = 1 if array.dtype == np.float32 else 7
             self.value(
@@ -160,14 +157,6 @@ class Program:
                 "}",
             ]
         )
-
-    def _constants(self, arrays: list[np.ndarray]) -> list[str]:
-        """The weights as C."""
-        return [
-            f"static const uint8_t c{k}[] __attribute__((aligned(16))) = "
-            f"{{{', '.join(map(str, array.tobytes())) or '0'}}};"
-            for k, array in enumerate(arrays)
-        ]
 
     def _node(self, node: onnx.NodeProto) -> None:
         given = [self.names[name] for name in node.input]

@@ -4,11 +4,11 @@ import ctypes
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from double import python_program, written_double
 
 from onnxfold.runtime.backends.process import work_folder
 
@@ -69,13 +69,6 @@ def tagged_library(tmp_path) -> Callable[..., Path]:
     return build_
 
 
-def _script(path: Path, program: str) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{HERE / program}" "$@"\n')
-    path.chmod(0o755)
-    return path
-
-
 @pytest.fixture
 def clean_path(tmp_path, monkeypatch) -> Path:
     """A folder on the PATH for programs, and no compiler or engine of this machine."""
@@ -96,7 +89,7 @@ def clean_path(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def compiler(clean_path) -> Path:
     """The double of the compiler, on the PATH."""
-    return _script(clean_path / "onnx-mlir", "compiler_double.py")
+    return written_double(clean_path / "onnx-mlir")
 
 
 @pytest.fixture
@@ -130,4 +123,5 @@ class Engine:
 def engine(clean_path, tmp_path, monkeypatch) -> Engine:
     """The double of docker, on the PATH, with the image."""
     monkeypatch.setenv("ENGINE_DOUBLE", str(tmp_path / "engine"))
-    return Engine(_script(clean_path / "docker", "engine_double.py"), tmp_path / "engine")
+    docker = python_program(clean_path / "docker", HERE / "engine_double.py")
+    return Engine(docker, tmp_path / "engine")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Engine
+from double import program
 
 from onnxfold.runtime.backends import onnx_mlir as commands
 from onnxfold.runtime.backends.onnx_mlir import IMAGE, UPSTREAM_IMAGE, Tool
@@ -46,7 +47,7 @@ def test_the_readme_shows_the_command_line_that_is_run(tmp_path):
     shown = re.search(r"```text\n(docker run.*?)```", README, re.DOTALL)[1].split()
     folder = Path("/DIR")
     container = Tool("docker", "", "sha256:ID", ("--memory=BYTES", "--user=UID:GID"))
-    arguments = commands.library_arguments(folder, "NAME", commands.flags())
+    arguments = commands.arguments(commands.flags(), "--EmitLib", "NAME", folder, "NAME")
     words = container.command(folder, arguments, "onnxfold-RANDOM")
     made = [word.replace("/DIR", "DIR") for word in words]
     # on another kind of machine, and for an older CPU, they are not there
@@ -70,9 +71,7 @@ def test_pulling_asks_the_next_engine_if_one_does_not_answer(engine, clean_path,
     assert done.returncode == 1
     assert "Cannot connect to the Docker daemon" in done.stderr
     assert "no container engine answers (docker podman)" in done.stderr
-    podman = clean_path / "podman"
-    podman.write_text('#!/bin/sh\necho podman "$1"\n')
-    podman.chmod(0o755)
+    program(clean_path / "podman", 'echo podman "$1"')
     done = subprocess.run([DOCKER / "pull"], capture_output=True, text=True)
     assert done.returncode == 0 and "podman pull" in done.stdout
     monkeypatch.setenv("ONNXFOLD_CONTAINER_ENGINE", "docker")

@@ -8,10 +8,10 @@ import subprocess
 import tempfile
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from conftest import Engine, _script
+from conftest import Engine
+from double import program, written_double
 from runtime_models import parse
 
 from onnxfold.runtime.backends import onnx_mlir as commands
@@ -32,15 +32,8 @@ def missing() -> str:
     return str(caught.value)
 
 
-def program(path: Path, text: str) -> Path:
-    """An executable shell script."""
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
 def test_the_binary_that_is_named_comes_first(compiler, engine, tmp_path, monkeypatch):
-    other = _script(tmp_path / "elsewhere" / "onnx-mlir", "compiler_double.py")
+    other = written_double(tmp_path / "elsewhere" / "onnx-mlir")
     found = find_tool()
     assert not found.image and found.program == str(compiler)
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(other))
@@ -115,7 +108,7 @@ def test_the_second_engine_is_asked_if_the_first_does_not_run(engine, clean_path
 
 def test_the_exact_command_lines(tmp_path):
     folder = tmp_path / "work"
-    arguments = commands.library_arguments(folder, "c0ffee", commands.flags())
+    arguments = commands.arguments(commands.flags(), "--EmitLib", "c0ffee", folder, "c0ffee")
     target = [f for f in commands.flags() if f.startswith(("--march", "--mcpu"))]
     assert arguments == [
         *("-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"),
@@ -154,18 +147,27 @@ def test_the_user_in_the_container_is_the_one_outside(engine, clean_path, monkey
 @pytest.mark.parametrize(
     ("stage", "flag"), [("1-onnx", "EmitONNXIR"), ("2-mlir", "EmitMLIR"), ("3-llvm", "EmitLLVMIR")]
 )
-def test_the_command_lines_of_the_stages(tmp_path, stage, flag):
-    assert commands.stage_arguments(tmp_path, stage, commands.flags()) == [
-        *(*commands.flags(), f"--{flag}", "--tag=NONE"),
-        *("-o", f"{tmp_path}/{stage}", f"{tmp_path}/model.onnx"),
-    ]
+def test_the_command_lines_of_the_stages(compiler, tmp_path, monkeypatch, stage, flag):
+    monkeypatch.setenv("DOUBLE_CALLS", str(tmp_path / "calls"))
+    assert tmp_path / f"{stage}.mlir" in OnnxMlir().dump(MODEL, tmp_path, seconds=60)
+    (call,) = [c for c in (tmp_path / "calls").read_text().splitlines() if f"--{flag}" in c]
+    words = " ".join([*commands.flags(), f"--{flag}", "--tag=NONE"])
+    assert re.fullmatch(rf"{re.escape(words)} -o (/\S+)/{stage} \1/model\.onnx", call)
 
 
-def test_the_only_name_for_an_x86_is_its_own():
+@pytest.mark.parametrize(
+    ("machine", "level", "target"),
+    [
+        ("x86_64", "", ["--march=x86-64"]),
+        ("x86_64", "x86-64-v3", ["--march=x86-64", "--mcpu=x86-64-v3"]),
+        ("s390x", "", []),
+    ],
+)
+def test_the_only_name_for_an_x86_is_its_own(monkeypatch, machine, level, target):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr(commands, "cpu_level", lambda: level)
     rest = ["--disable-constant-prop", "--verifyInputTensors=false"]
-    assert commands.flags("x86_64", "") == ["-O3", "--march=x86-64", *rest]
-    assert commands.flags("x86_64", "x86-64-v3")[2] == "--mcpu=x86-64-v3"
-    assert commands.flags("s390x") == ["-O3", *rest]
+    assert commands.flags() == ["-O3", *target, *rest]
 
 
 def test_a_real_docker_knows_the_options(tmp_path):
@@ -193,13 +195,14 @@ def test_only_the_folder_is_mounted_and_nothing_else_gets_in(engine, work, monke
     assert not {"-t", "-i", "-ti", "-it", "--tty", "--interactive"} & set(call)
 
 
-@pytest.mark.parametrize("name", ["a,comma", 'a"quote', 'a,"b"'])
+@pytest.mark.parametrize("name", ["a,comma", 'a"quote', 'a,"b"', "with:colon", "with space"])
 def test_a_folder_of_any_name_is_mounted(engine, tmp_path, monkeypatch, name):
     (tmp_path / name).mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    (file,) = OnnxMlir().compile(MODEL, tmp_path / "kernel", seconds=60).files
-    assert file.stat().st_size
+    (file,) = OnnxMlir().compile(MODEL, tmp_path / "k", seconds=60).files
+    assert file == tmp_path / "k.so" and file.stat().st_size
     assert engine.calls()[-1][0] == "run"
+    assert not list((tmp_path / name).iterdir())
 
 
 NO_ROOM = "LLVM ERROR: IO failure on output stream: No space left on device"
@@ -263,14 +266,6 @@ def test_a_client_that_is_killed_leaves_no_container(engine, work):
     with pytest.raises(CompileError, match="signal 9"):
         find_tool().run(work, [], 60)
     assert engine.calls()[-1][:2] == ["rm", "--force"]
-
-
-@pytest.mark.parametrize("name", ["with:colon", "with space"])
-def test_temporary_files_may_be_anywhere(engine, tmp_path, monkeypatch, name):
-    (tmp_path / name).mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / name))
-    assert OnnxMlir().compile(MODEL, tmp_path / "k", seconds=60).files == [tmp_path / "k.so"]
-    assert not list((tmp_path / name).iterdir())
 
 
 def test_a_binary_that_is_gone(tmp_path):

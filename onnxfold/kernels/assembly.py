@@ -36,7 +36,7 @@ class Assembly:
 
 
 def assemble(
-    operations: Sequence[Operation],
+    operation: Operation,
     wanted: Sequence[int],
     functions: Sequence[onnx.FunctionProto],
     opsets: Mapping[str, int],
@@ -48,9 +48,8 @@ def assemble(
     Every value gets a new name, in subgraphs too, so that names of the model cannot clash.
 
     Args:
-        operations: The operation, behind those that make sequences for it. Operands that are
-            results of others in the list are connected in the model; all others must be known.
-        wanted: The indices of the results of the operation to fetch.
+        operation: The operation, whose operands are known.
+        wanted: The indices of its results to fetch.
         functions: The model's local functions.
         opsets: Domain to version.
         general: Make the same model for operands of other sizes and elements, but for strings and
@@ -62,20 +61,17 @@ def assemble(
     model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
-    last = len(operations) - 1
-    result = Assembly(model, [f"r{last}_{index}" for index in wanted])
+    result = Assembly(model, [f"r{index}" for index in wanted])
     graph = model.graph
     graph.name = "fold"
     names: dict[Buffer, str] = {}
-    for k, operation in enumerate(operations):
-        for buffer in operation.operands:
-            if buffer is not None and buffer not in names:
-                names[buffer] = f"c{len(names)}"
-                _supply(result, buffer, names[buffer], general)
-        outputs = [f"r{k}_{i}" if v.name else "" for i, v in enumerate(operation.node.outputs)]
-        names.update((b, outputs[i]) for i, b in enumerate(operation.results) if b is not None)
-        operands = ["" if b is None else names[b] for b in operation.operands]
-        graph.node.append(operation.to_proto(operands, outputs))
+    for buffer in operation.operands:
+        if buffer is not None and buffer not in names:
+            names[buffer] = f"c{len(names)}"
+            _supply(result, buffer, names[buffer], general)
+    outputs = [f"r{k}" if value.name else "" for k, value in enumerate(operation.node.outputs)]
+    operands = ["" if buffer is None else names[buffer] for buffer in operation.operands]
+    graph.node.append(operation.to_proto(operands, outputs))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in result.outputs)
     return result
 
@@ -94,16 +90,16 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> Non
     assembly.feeds[name] = buffer
 
 
-def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
+def oldest_opsets(operation: Operation) -> dict[str, int]:
     """Return the oldest opsets at which all the ops have the same meaning as at those of the model.
 
     A model may use an opset newer than this onnxruntime supports, but only ops that have not
     changed. A function has opsets of its own, which onnxruntime applies to its body only if the
     model's are at least as new.
     """
-    opsets = dict(operations[-1].opsets)
+    opsets = dict(operation.opsets)
     version = 1
-    for node in nodes_within(operation.node for operation in operations):
+    for node in nodes_within([operation.node]):
         schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
         if schema is None:
             return opsets

@@ -75,11 +75,11 @@ class Operation(Deferred):
         return self._attributes
 
     def awaited(self) -> list[tuple[int, Buffer]]:
-        """Return the results that are still to be computed, by their index; no sequences."""
+        """Return the results that are still to be computed, by their index."""
         return [
             (k, buffer)
             for k, buffer in enumerate(self.results)
-            if buffer is not None and buffer.deferred is self and buffer.type_proto is None
+            if buffer is not None and buffer.deferred is self
         ]
 
     @property
@@ -101,10 +101,7 @@ class Operation(Deferred):
         if self.kernel is None:
             return Kind.GENERAL
         if self._kind is None:
-            dtypes = [
-                b.dtype.numpy() if b is not None and b.type_proto is None else None
-                for b in self.operands
-            ]
+            dtypes = [None if b is None else b.dtype.numpy() for b in self.operands]
             self._kind = self.kernel.kind_for(dtypes, self.attributes)
         return self._kind
 

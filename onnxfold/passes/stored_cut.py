@@ -116,10 +116,7 @@ class Cut:
         cost = self._sweep.cost.get(value)
         if cost is None:
             return stored_bytes(value)
-        if cost and self._options.folds(value):
-            # a sequence cannot be stored as an initializer
-            return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
-        return cost
+        return 0 if self._options.folds(value) else cost
 
     def _first_view(self, value: ir.Value) -> ir.Value:
         """Return the first value that is the same view of the same bytes: they are stored once."""

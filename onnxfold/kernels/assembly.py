@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.graphs import nodes_within
 from onnxfold.kernels.inference import schema_of, tensor_proto, type_of
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import OWN, Operation
 from onnxfold.pool import Buffer
 
 # Operands up to this many bytes are stored in the model, larger ones are fed.
@@ -45,8 +45,6 @@ def assemble(
 ) -> Assembly:
     """Return a model of an operation.
 
-    Every value gets a new name, in subgraphs too, so that names of the model cannot clash.
-
     Args:
         operation: The operation, whose operands are known.
         wanted: The indices of its results to fetch.
@@ -61,17 +59,20 @@ def assemble(
     model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
-    result = Assembly(model, [f"r{index}" for index in wanted])
+    result = Assembly(model, [f"{OWN}r{index}" for index in wanted])
     graph = model.graph
     graph.name = "fold"
-    names: dict[Buffer, str] = {}
-    for buffer in operation.operands:
+    names: dict[Buffer | None, str] = {None: ""}
+    inputs = operation.inputs
+    for buffer in inputs:
         if buffer is not None and buffer not in names:
-            names[buffer] = f"c{len(names)}"
+            names[buffer] = f"{OWN}c{len(names)}"
             _supply(result, buffer, names[buffer], general)
-    outputs = [f"r{k}" if value.name else "" for k, value in enumerate(operation.node.outputs)]
-    operands = ["" if buffer is None else names[buffer] for buffer in operation.operands]
-    graph.node.append(operation.to_proto(operands, outputs))
+    for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
+        assert buffer is not None and value.name is not None
+        _supply(result, buffer, value.name, general)
+    outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
+    graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in result.outputs)
     return result
 

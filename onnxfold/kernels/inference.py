@@ -11,7 +11,7 @@ import onnx.checker
 import onnx.shape_inference
 import onnx_ir as ir
 
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import OWN, Operation
 from onnxfold.kernels.registry import Array, Unfoldable
 from onnxfold.onnx_ir_private import uses
 from onnxfold.pool import Buffer
@@ -44,11 +44,12 @@ def infer(operation: Operation) -> list[ResultType | None]:
     schema = schema_of(node.op_type, operation.opset, node.domain)
     if schema is None:
         return [None] * len(node.outputs)
-    names = [f"i{k}" if b is not None else "" for k, b in enumerate(operation.operands)]
-    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
+    names = [f"{OWN}i{k}" if b is not None else "" for k, b in enumerate(operation.inputs)]
+    outputs = [f"{OWN}o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
-    for name, buffer in zip(names, operation.operands, strict=True):
+    captures = [value.name or "" for value in operation.captures]
+    for name, buffer in zip([*names, *captures], operation.operands, strict=True):
         if buffer is None:
             continue
         types[name] = type_of(buffer)
@@ -192,7 +193,7 @@ def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
     if proto is None or not proto.WhichOneof("value"):
         return None
     if not proto.HasField("tensor_type"):
-        raise Unfoldable("its result is a sequence, an optional or sparse")
+        raise Unfoldable("its result is not a tensor")
     tensor = proto.tensor_type
     if not tensor.elem_type:
         return None

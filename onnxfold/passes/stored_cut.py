@@ -223,7 +223,7 @@ class Cut:
             return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return stays_quantized()
-        return "its result is not a tensor"
+        return "an op that reads its result takes no constant there"
 
     def _result_bytes(self, node: ir.Node) -> int:
         return sum(map(self._nbytes, self._results(node)))

@@ -149,10 +149,11 @@ def test_values_read_and_made_in_a_body_may_be_called_anything(name, body):
         "e = SequenceEmpty () o = SequenceInsert (e, w) z = ConcatFromSequence <axis = 0> (o)",
     ],
 )
-def test_constants_of_any_size_pass_through_sequences_and_optionals(chain, size):
+def test_sequences_and_optionals_stay(chain, size):
+    """Rules replace their parts."""
     proto = parse(f"g (float[{size}] x) => (float[{size}] y) {{ {chain} y = Add (x, z) }}")
     folded = fold(with_weights(proto, w=large(size)), {"x": large(size, seed=1)})
-    assert folded.ops == {"Add": 1}
+    assert folded.reasons[folded.proto.graph.node[0].op_type] == "its result is not a tensor"
 
 
 @pytest.mark.parametrize("op", ["Elu", "Selu", "Softplus", "HardSigmoid", "LeakyRelu"])

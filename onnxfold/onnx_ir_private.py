@@ -10,23 +10,8 @@ import onnx_ir as ir
 
 # `ir.ExternalTensor` and similar classes have a public base only as a protocol, without names,
 # metadata and sizes. ``uses()`` returns `Usage` objects.
-from onnx_ir._core import TensorBase, Usage
-
-__all__ = [
-    "TensorBase",
-    "metadata_of",
-    "holds_graphs",
-    "is_a",
-    "is_unused",
-    "is_used",
-    "nodes_of",
-    "meta_entry",
-    "detach_inputs",
-    "set_input",
-    "dismantled",
-    "uses",
-]
-
+from onnx_ir._core import TensorBase as TensorBase
+from onnx_ir._core import Usage
 
 _GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 _Tensor = TypeVar("_Tensor", bound=TensorBase)

@@ -31,6 +31,7 @@ from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
 from onnxfold.storage import data_bytes
+from onnxfold.storage.tensors import tensors_in
 
 # Whatever the limit of memory: bytes that everything may take.
 _LEAST_MEMORY = 16 << 20
@@ -43,7 +44,6 @@ _PRODUCTS = ("Gemm", "MatMul")
 _CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
 _PER_ELEMENT = ops(Trait.PER_ELEMENT)
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
-_TENSOR = ir.AttributeType.TENSOR
 
 
 class Engines:
@@ -186,18 +186,13 @@ class Engines:
 
         Shape inference and engines get copies of all constants in there.
         """
-        tensors: dict[int, ir.TensorProtocol] = {}
-        pending = list(subgraphs_of(operation.node))
+        graphs = list(subgraphs_of(operation.node))
         if operation.node.op_identifier() in self._functions:
-            pending += [function.graph for function in self._functions.values()]
-        while pending:
-            graph = pending.pop()
-            found = [value.const_value for value in graph.initializers.values()]
-            for node in graph:
-                pending.extend(subgraphs_of(node))
-                found += [a.value for a in node.attributes.values() if a.type == _TENSOR]
-            tensors.update((id(tensor), tensor) for tensor in found if tensor is not None)
-        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors.values())
+            graphs += [function.graph for function in self._functions.values()]
+        if not graphs:
+            return
+        tensors = tensors_in([*graphs, *(inner for g in graphs for inner in g.subgraphs())])
+        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
         if needed > self._memory:
             raise Unfoldable(_TOO_LARGE.format(needed))
 

@@ -212,9 +212,18 @@ def located(
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     """Return the tensors of all initializers and attributes of the model."""
+    return tensors_in(all_graphs(model), model.functions.values())
+
+
+def tensors_in(
+    graphs: Iterable[ir.Graph], functions: Iterable[ir.Function] = ()
+) -> list[ir.TensorProtocol]:
+    """Return the tensors of initializers and attributes in graphs, and in default attributes of
+    functions, each once.
+    """
     found: dict[int, ir.TensorProtocol] = {}
-    owners: list[ir.Function | ir.Node] = [*model.functions.values()]
-    for graph in all_graphs(model):
+    owners: list[ir.Function | ir.Node] = [*functions]
+    for graph in graphs:
         owners += graph
         for value in graph.initializers.data.values():
             if value.const_value is not None:

@@ -40,8 +40,8 @@ def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     return -(-count * _BITS[dtype] // 8)
 
 
-class _StoredTensor:
-    """Base of tensors whose stored bytes are in memory, or in a mapped file."""
+class StoredTensor:
+    """Base of tensors with read-only elements in memory or in a mapped file."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class _StoredTensor:
         file.write(self.stored().data)
 
 
-class ViewTensor(_StoredTensor, TensorBase):
+class ViewTensor(StoredTensor, TensorBase):
     """A tensor that is a view of bytes in memory, or in the .onnx file itself.
 
     Attributes:
@@ -123,7 +123,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
 
 
-class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
+class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
     """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
 
     Its location was checked when the model was loaded, and is not checked again. In particular, a

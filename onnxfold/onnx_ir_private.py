@@ -136,3 +136,11 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     for link in (links._root, *links._value_ids_to_boxes.values()):
         del link.prev, link.next
     links._value_ids_to_boxes.clear()
+
+
+def root_cause(error: BaseException) -> str:
+    """Return what an error of onnx-ir is about."""
+    # The context too: onnx-ir's own error reporting fails for external tensors (a TypeError).
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return str(error) or type(error).__name__

@@ -39,6 +39,7 @@ _NEWEST = {
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
 _LARGEST_VERSION = (1 << 31) - 1
+_FIRST_WITH_OPSETS = 3  # IR version
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 
@@ -137,6 +138,24 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
                     raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
 
 
+def parse(skeleton: bytes) -> onnx.ModelProto:
+    """Parse a serialized model without its large tensors.
+
+    Raises:
+        ModelError: It is not a ``ModelProto`` with a graph, or has texts that are not UTF-8.
+    """
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
+    except DecodeError as error:
+        raise ModelError(f"not an ONNX model ({error})") from None
+    if not proto.HasField("graph"):
+        raise ModelError(
+            "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
+        )
+    check_texts(proto, skeleton)
+    return proto
+
+
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
@@ -156,6 +175,22 @@ def opsets_of(
                 node=owner,
             )
     return found
+
+
+def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
+    """Return the versions of the domains that a model imports.
+
+    Raises:
+        ModelError: See `opsets_of`; or ops of ONNX are used, but its domain is not imported.
+    """
+    opsets = opsets_of(proto.opset_import)
+    if (
+        "" not in opsets
+        and proto.ir_version >= _FIRST_WITH_OPSETS
+        and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
+    ):
+        raise ModelError("no opset of ONNX is imported")
+    return opsets
 
 
 def check_calls(proto: onnx.ModelProto) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import nodes_within
-from onnxfold.kernels.inference import schema_of, tensor_proto, type_of
+from onnxfold.kernels.inference import tensor_proto, type_of
 from onnxfold.kernels.operation import OWN, Operation
 from onnxfold.pool import Buffer
 
@@ -19,9 +18,6 @@ _INLINE_BYTES = 4096
 # All supported versions of onnxruntime read it, even if the model's own version is newer than the
 # installed one supports; the first version with overloads of functions.
 IR_VERSION = 10
-
-# The oldest opset for which onnxruntime guarantees support.
-OLDEST_OPSET = 7
 
 
 @dataclass
@@ -39,7 +35,6 @@ def assemble(
     operation: Operation,
     wanted: Sequence[int],
     functions: Sequence[onnx.FunctionProto],
-    opsets: Mapping[str, int],
     *,
     general: bool,
 ) -> Assembly:
@@ -49,11 +44,10 @@ def assemble(
         operation: The operation, whose operands are known.
         wanted: The indices of its results to fetch.
         functions: The model's local functions.
-        opsets: Domain to version.
         general: Make the same model for operands of other sizes and elements, but for strings and
             numbers of less than a byte. onnxruntime may compute other bits than for constants.
     """
-    imports = dict(opsets)
+    imports = dict(operation.opsets)
     for function in functions:
         imports.setdefault(function.domain, 1)
     model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
@@ -89,23 +83,3 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> Non
         dimension.Clear()
     graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
     assembly.feeds[name] = buffer
-
-
-def oldest_opsets(operation: Operation) -> dict[str, int]:
-    """Return the oldest opsets at which all the ops have the same meaning as at those of the model.
-
-    A model may use an opset newer than this onnxruntime supports, but only ops that have not
-    changed. A function has opsets of its own, which onnxruntime applies to its body only if the
-    model's are at least as new.
-    """
-    opsets = dict(operation.opsets)
-    version = 1
-    for node in nodes_within([operation.node]):
-        schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
-        if schema is None:
-            return opsets
-        if node.domain == "":
-            version = max(version, schema.since_version)
-    if "" in opsets:
-        opsets[""] = max(version, min(opsets[""], OLDEST_OPSET))
-    return opsets

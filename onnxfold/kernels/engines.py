@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
@@ -23,7 +23,7 @@ from onnxfold.evaluation import (
     time_for,
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
-from onnxfold.kernels.assembly import assemble, oldest_opsets
+from onnxfold.kernels.assembly import assemble
 from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes
@@ -111,33 +111,23 @@ class Engines:
                 computed = operation.call(arrays)
                 return [computed[k] for k in wanted]
             operation.kernel = None
-        # Many ops are functions to onnxruntime, whose bodies depend on the opset. Only models that
-        # are newer than it is are computed at another one than their own.
-        own, oldest = operation.opsets, oldest_opsets(operation)
         try:
-            try:
-                return self._by_onnxruntime(operation, wanted, own)
-            except EvaluationError as error:
-                if error.is_final or oldest == own:
-                    raise
-                return self._by_onnxruntime(operation, wanted, oldest)
+            return self._by_onnxruntime(operation, wanted)
         except EvaluationError as error:
             raise Unfoldable(str(error)) from error
 
-    def _by_onnxruntime(
-        self, operation: Operation, wanted: Sequence[int], opsets: Mapping[str, int]
-    ) -> list[Array]:
+    def _by_onnxruntime(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
         """Return results of an operation; only what is certain runs in this process.
 
         Raises:
             EvaluationError: As for `evaluate_isolated`.
         """
         if not self.time.share():
-            raise EvaluationError(self.time.reason, is_final=True)
+            raise EvaluationError(self.time.reason)
         exact = self._exact and not operation.is_wide
         is_certain = _is_certain(operation)
         functions = self._called_by(operation)
-        assembly = assemble(operation, wanted, functions, opsets, general=is_certain)
+        assembly = assemble(operation, wanted, functions, general=is_certain)
         model = assembly.model.SerializeToString()
         feeds = {name: b.array() for name, b in assembly.feeds.items()}
         if is_certain:

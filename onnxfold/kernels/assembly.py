@@ -76,7 +76,7 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> Non
     graph = assembly.model.graph
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
-        graph.initializer.append(tensor_proto(buffer.dtype, buffer.array(), name))
+        graph.initializer.append(tensor_proto(buffer.array(), name))
         return
     kind = type_of(buffer)
     for dimension in kind.tensor_type.shape.dim if general else ():

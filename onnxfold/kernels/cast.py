@@ -24,9 +24,9 @@ from onnxfold.kernels.dtypes import (
     STRING,
     DType,
     check_allocatable,
-    check_readable,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, kernel
+from onnxfold.pool.buffer import distinct
 
 _CASTABLE = NUMBERS | {BOOL}
 
@@ -75,10 +75,10 @@ def _cast(x: Array, target: DType) -> Array:
 
 
 def _refuse_out_of_range(x: Array, target: DType) -> None:
-    check_readable(x)
     check_allocatable(x.shape, target)
     if not x.size:
         return
+    x = distinct(x)
     # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
     info = np.iinfo(target)
     low, high = float(info.min), float(int(info.max) + 1)

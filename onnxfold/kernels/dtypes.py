@@ -87,16 +87,6 @@ def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
         raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
 
 
-def check_readable(*operands: Array) -> None:
-    """Raise Unfoldable for an operand whose elements would not fit into the machine's memory.
-
-    Called by kernels that read every element: a zero-stride operand may have any number of them.
-    """
-    for x in operands:
-        if x.nbytes > _MEMORY:
-            raise Unfoldable(f"an operand of shape {list(x.shape)} has too many elements to read")
-
-
 def normalized_axis(axis: int, rank: int) -> int:
     """Return ``axis`` counted from the front. Raises Unfoldable if there is no such axis."""
     if not -rank <= axis < rank:

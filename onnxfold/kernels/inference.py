@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import onnx
 import onnx.checker
+import onnx.numpy_helper
 import onnx.shape_inference
 import onnx_ir as ir
 
@@ -173,20 +174,13 @@ def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
         return None
     if not buffer.dtype.is_integer() or buffer.dtype.bitwidth < 8:
         return None
-    return tensor_proto(buffer.dtype, buffer.array())
+    return tensor_proto(buffer.array())
 
 
-def tensor_proto(dtype: ir.DataType, elements: Array, name: str = "") -> onnx.TensorProto:
+def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
     """Return a tensor of the elements of a pool array."""
-    proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=elements.shape)
-    if dtype == ir.DataType.STRING:
-        texts = elements.reshape(-1)
-        proto.string_data.extend(s if isinstance(s, bytes) else str(s).encode() for s in texts)
-    elif dtype.bitwidth < 8:
-        proto.raw_data = ir.Tensor(elements, dtype=dtype).tobytes()
-    else:
-        proto.raw_data = elements.tobytes()
-    return proto
+    texts = elements.astype(object) if elements.dtype.kind == "S" else elements
+    return onnx.numpy_helper.from_array(texts, name)
 
 
 def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:

@@ -78,6 +78,7 @@ _ROWS = (
     (T.LIKE_FIRST, "Scatter ScatterElements ScatterND"),
     (T.HEAVY, "Pow RMSNormalization TopK"),
     (T.HEAVY | T.ALONG_AXES, "DequantizeLinear QuantizeLinear"),
+    (T.ALONG_AXES, "CastLike"),
     (T.COMMUTES, "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Mean Mul Or Sum Xor"),
     (T.COMMUTES | T.ORDERS, "Max Min"),
     (T.REDUCES, "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin"),

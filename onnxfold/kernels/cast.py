@@ -1,4 +1,4 @@
-"""Cast and CastLike between booleans, integers of 8 to 64 bits and floats of 16 to 64.
+"""Cast between booleans, integers of 8 to 64 bits and floats of 16 to 64.
 
 Strings, 8-bit floats and all narrower types are left to onnxruntime.
 """
@@ -48,21 +48,7 @@ def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Arr
     Floats are truncated toward zero to integers, integers wrap, everything but 0 is true. float64
     is converted to 16-bit floats through float32, which rounds twice.
     """
-    return _cast(x, _numpy_dtype(to))
-
-
-@functools.cache
-def _numpy_dtype(number: int) -> DType:
-    return ir.DataType(number).numpy()
-
-
-@kernel("CastLike", since=15)
-def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    """Return the elements of ``x`` in the dtype of ``like``; see :func:`cast`."""
-    return _cast(x, like.dtype)
-
-
-def _cast(x: Array, target: DType) -> Array:
+    target = _numpy_dtype(to)
     if x.dtype == target:
         return x
     if x.dtype not in _CASTABLE or target not in _CASTABLE:
@@ -72,6 +58,11 @@ def _cast(x: Array, target: DType) -> Array:
     if x.dtype == FLOAT64 and target in (FLOAT16, BFLOAT16):
         x = x.astype(FLOAT32)  # as onnxruntime rounds
     return np.asarray(x.astype(target))
+
+
+@functools.cache
+def _numpy_dtype(number: int) -> DType:
+    return ir.DataType(number).numpy()
 
 
 def _refuse_out_of_range(x: Array, target: DType) -> None:

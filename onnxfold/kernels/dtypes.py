@@ -19,6 +19,7 @@ from onnxfold.kernels.registry import (
     Unfoldable,
 )
 from onnxfold.memory import memory_of_the_machine
+from onnxfold.storage.checks import MAX_RANK
 
 DType = np.dtype[Any]
 
@@ -37,8 +38,6 @@ NUMBERS = INTEGERS | FLOATS
 
 # Maximum number of axes, sizes or parts of an op.
 _LONGEST_LIST = 1 << 16
-
-MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 def require(x: Array, accepted: frozenset[DType]) -> None:

@@ -28,7 +28,7 @@ from onnxfold.storage.tensors import data_bytes
 # NumPy has no larger arrays of 16-byte elements, even if another dimension is 0.
 _MAX_ELEMENTS = 1 << 58
 # NumPy has no arrays with more dimensions.
-_MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
 # Maximum number of nodes after inlining all calls; real models stay far below.
 _MOST_NODES = 10_000_000
@@ -62,8 +62,8 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
     reason = ""
     if dtype is None:
         reason = f"tensor of unknown data type {tensor.data_type}"
-    elif len(dims) > _MAX_RANK:
-        reason = f"tensor of {len(dims)} dimensions, {_MAX_RANK} are possible"
+    elif len(dims) > MAX_RANK:
+        reason = f"tensor of {len(dims)} dimensions, {MAX_RANK} are possible"
     elif dims and min(dims) < 0:
         reason = f"tensor has a negative dimension: {list(dims)}"
     # NumPy ignores zeros here: it has no array of shape [0, 2**60, 2**60]

@@ -28,6 +28,7 @@ STRING = np.dtype(object)
 FLOAT16 = np.dtype(np.float16)
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
+INT64 = np.dtype(np.int64)
 BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
 
 SIGNED = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
@@ -35,6 +36,9 @@ UNSIGNED = frozenset(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.ui
 INTEGERS = SIGNED | UNSIGNED
 FLOATS: frozenset[DType] = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64))
 NUMBERS = INTEGERS | FLOATS
+ORDERED = NUMBERS - {INT64}
+"""The dtypes that onnxruntime compares correctly. Its SIMD code compares the lower halves of int64
+as signed numbers."""
 
 # Maximum number of axes, sizes or parts of an op.
 _LONGEST_LIST = 1 << 16

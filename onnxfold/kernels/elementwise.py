@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxfold.kernels.dtypes import (
+    BFLOAT16,
     BOOL,
     FLOAT16,
     FLOAT32,
@@ -19,6 +21,7 @@ from onnxfold.kernels.dtypes import (
     FLOATS,
     INTEGERS,
     NUMBERS,
+    ORDERED,
     SIGNED,
     DType,
     broadcast_shape,
@@ -103,6 +106,26 @@ def _refuse_traps(a: Array, b: Array) -> None:
         raise Unfoldable("integer division by zero")
     if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():
         raise Unfoldable("integer division overflows")
+
+
+@kernel("Clip", since=11, kind=elementwise_on(ORDERED))
+def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset: int) -> Array:
+    """Return ``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound is ignored.
+
+    An omitted bound is the dtype's greatest *finite* value, to which infinities are clipped. For
+    bfloat16, and for float16 in opset 11, it is infinity.
+    """
+    require(x, ORDERED)
+    finfo: Any = ml_dtypes.finfo
+    info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
+    least, greatest = info.min, info.max
+    if x.dtype == BFLOAT16 or (x.dtype == FLOAT16 and opset < 12):
+        least, greatest = -np.inf, np.inf
+    low = np.asarray(least, x.dtype) if low is None else low.reshape(())
+    high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
+    # np.maximum would propagate a NaN bound and choose between 0.0 and -0.0.
+    x = np.asarray(np.where(x < low, low, x))
+    return np.asarray(np.where(high < x, high, x))
 
 
 _SELECTED_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))

@@ -43,6 +43,10 @@ def number(v: int) -> np.ndarray:
     return np.array(v, np.int64)
 
 
+def edge(k: int):
+    return lambda dtype: np.resize(edges(dtype), k + 1)[k:].reshape(())
+
+
 def scalars(*given: int):
     return [lambda dtype, v=v: np.array(v, dtype) for v in given]
 
@@ -56,6 +60,11 @@ TWO = [
     *[row(MANY, MANY), row(*ACROSS), row((), ()), row((3,), ()), row((0,), (1,))],
     *[row((2, 3), (3,)), row((2, 1, 3), (4, 1)), row((5,), (2, 3, 1)), row((0, 3), (3,))],
 ]
+BOUNDS = [(None, *range(0, 26, 2)), (None, *range(0, 26, 3))]
+CLIP = [row(MANY[:1], None, None), row((2, 50), edge(2), edge(3))] + [
+    row((300,), *(None if k is None else edge(k) for k in pair))
+    for pair in itertools.product(*BOUNDS)
+]
 ROWS: dict[tuple[str, int], list[Row]] = {
     **{(op, 6): ONE for op in ("Neg", "Abs", "Sqrt", "Reciprocal", "Floor", "Ceil")},
     ("Not", 1): ONE,
@@ -63,6 +72,7 @@ ROWS: dict[tuple[str, int], list[Row]] = {
     **{(op, 7): TWO for op in ("And", "Or")},
     **{(op, 12): TWO for op in ("LessOrEqual", "GreaterOrEqual")},
     ("Mod", 10): TWO,
+    ("Clip", 11): CLIP,
     ("Where", 9): [
         *[row(B, (2, 3), (3,)), row(B[:, :1], (3,), (2, 3)), row(B[0], (2, 0, 1), ())],
         *[row(B, (2, 3), (1,)), row(B[0, 0], (), ())],
@@ -126,6 +136,7 @@ ROWS: dict[tuple[str, int], list[Row]] = {
 }
 
 LEAVES: dict[str, list[np.dtype]] = {
+    "Clip": [np.dtype(np.int64)],
     "Equal": [values.STRING],
     **dict.fromkeys(("Mod", "Range"), values.FLOATS),
 }
@@ -346,6 +357,8 @@ def test_kind_follows_the_dtypes():
     div, f32, i32 = find("Div", 14), np.dtype(np.float32), np.dtype(np.int32)
     assert div.kind_for([f32, f32], {}) is Kind.ELEMENTWISE
     assert div.kind_for([i32, i32], {}) is Kind.GENERAL
+    assert find("Clip", 13).kind_for([i32, i32, i32], {}) is Kind.ELEMENTWISE
+    assert find("Clip", 13).kind_for([np.dtype(np.int64)] * 3, {}) is Kind.GENERAL
     assert find("Add", 14).kind_for([values.FLOAT8[0]] * 2, {}) is Kind.GENERAL
     assert div.kind_for([f32, f32], {"unheard_of": 1}) is Kind.GENERAL
 

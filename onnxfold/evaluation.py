@@ -53,17 +53,7 @@ _UNLIMITED = 1e6  # CPU seconds
 
 
 class EvaluationError(Exception):
-    """onnxruntime cannot run the model; the message says why in one line.
-
-    Args:
-        message: The reason.
-        is_final: Whether it cannot at another opset either: it would take too much time or memory,
-            or the operands are such that the model itself fails on them.
-    """
-
-    def __init__(self, message: str, *, is_final: bool = False) -> None:
-        super().__init__(message)
-        self.is_final = is_final
+    """onnxruntime cannot run the model; the message says why in one line."""
 
 
 class TimeLimit:
@@ -136,8 +126,8 @@ def evaluate_isolated(
         memory: Private memory that it may take, bytes.
 
     Raises:
-        EvaluationError: As for `onnxruntime`; there is no such process; or finally, it crashed, or
-            took more memory or time.
+        EvaluationError: As for `onnxruntime`; there is no such process; it crashed, or took more
+            memory or time.
     """
     request = [list(feeds), list(outputs), exact, memory]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
@@ -165,12 +155,12 @@ def evaluate_isolated(
             reason = f"onnxruntime crashed on it ({how})"
         else:
             raise EvaluationError(f"no process computes it: {failure}") from failure
-        raise EvaluationError(reason, is_final=True) from failure
+        raise EvaluationError(reason) from failure
     finally:
         took = min(seconds, time.monotonic() - began) + _START_COST
         limit.left -= took if spent is None else spent
-    if isinstance(told, dict):
-        raise EvaluationError(**told)
+    if isinstance(told, str):
+        raise EvaluationError(told)
     return [
         array if texts is None else np.array([*texts, None], object)[:-1].reshape(array.shape)
         for texts, array in zip(told, made, strict=True)
@@ -191,8 +181,7 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
     except EvaluationError as error:
         if isinstance(error.__cause__, MemoryError) or "alloc" in str(error):
             raise MemoryError from error
-        failure = {"message": str(error), "is_final": error.is_final}
-        return [time.process_time() - began, failure], []
+        return [time.process_time() - began, str(error)], []
     if sum(array.nbytes for array in results) > memory:
         raise MemoryError
     told: list[list[str] | None] = [None] * len(results)
@@ -223,7 +212,7 @@ def onnxruntime(
     number.
 
     Raises:
-        EvaluationError: it has no kernel; or finally, the two differ, or it refuses the operands.
+        EvaluationError: it has no kernel, it refuses the operands, or the two differ.
     """
     try:
         values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
@@ -231,31 +220,22 @@ def onnxruntime(
         digests = None
         if exact:
             began = cpu_time()
-            computed = _run(opened(model, _MORE_THREADS), outputs, values)
+            computed = opened(model, _MORE_THREADS).run_with_ort_values(outputs, values)
             several = cpu_time() - began
             digests = [_digest(array_of(value)) for value in computed]
+            del computed
         began = cpu_time()
-        results = [array_of(v) for v in _run(opened(model, 1), outputs, values)]
+        computed = opened(model, 1).run_with_ort_values(outputs, values)
+        results = [array_of(value) for value in computed]
         if exact:  # onnxruntime's threads have done as much together as one does alone
             add_helpers(max(0.0, cpu_time() - began - several))
-    except EvaluationError:
-        raise
     except Exception as error:  # onnxruntime raises many classes without a common base
         raise EvaluationError(message_of(error)) from error
     if digests is not None and digests != [_digest(array) for array in results]:
         # no value is the right one
         reason = "onnxruntime's result depends on how many threads it has"
-        raise EvaluationError(reason, is_final=True)
+        raise EvaluationError(reason)
     return results
-
-
-def _run(session: Any, outputs: Sequence[str], values: Mapping[str, Any]) -> Any:
-    try:
-        return session.run_with_ort_values(outputs, values)
-    except Exception as error:  # see `onnxruntime`
-        if type(error).__name__ == "InvalidArgument":
-            raise EvaluationError(message_of(error), is_final=True) from error
-        raise
 
 
 def _aligned(array: Array) -> Array:

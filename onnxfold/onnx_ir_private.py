@@ -10,23 +10,8 @@ import onnx_ir as ir
 
 # `ir.ExternalTensor` and similar classes have a public base only as a protocol, without names,
 # metadata and sizes. ``uses()`` returns `Usage` objects.
-from onnx_ir._core import TensorBase, Usage
-
-__all__ = [
-    "TensorBase",
-    "metadata_of",
-    "holds_graphs",
-    "is_a",
-    "is_unused",
-    "is_used",
-    "nodes_of",
-    "meta_entry",
-    "detach_inputs",
-    "set_input",
-    "dismantled",
-    "uses",
-]
-
+from onnx_ir._core import TensorBase as TensorBase
+from onnx_ir._core import Usage
 
 _GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 _Tensor = TypeVar("_Tensor", bound=TensorBase)
@@ -151,3 +136,11 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     for link in (links._root, *links._value_ids_to_boxes.values()):
         del link.prev, link.next
     links._value_ids_to_boxes.clear()
+
+
+def root_cause(error: BaseException) -> str:
+    """Return what an error of onnx-ir is about."""
+    # The context too: onnx-ir's own error reporting fails for external tensors (a TypeError).
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return str(error) or type(error).__name__

@@ -35,7 +35,7 @@ def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
 # -------------------------------------------------------------------- sequences
 
 
-@rule(opset=11, seen_in="onnxscript/sequence_at")
+@rule(opset=11, on_constants=True, seen_in="onnxscript/sequence_at")
 def part_of_sequence(xs: Values, x, ys: Values, i: Constant):
     """SequenceAt of SequenceConstruct, with a known place, is the operand at this place."""
     sequence = op.SequenceConstruct(*xs, x, *ys)
@@ -52,7 +52,7 @@ def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
 
 
 # the splits of several parts are merged as common subexpressions
-@rule(opset=13, seen_in="torch/chunks")
+@rule(opset=13, on_constants=True, seen_in="torch/chunks")
 def split_of_sequence(x, c: Constant, i: Constant, a: Attribute, k: Attribute):
     """SequenceAt of SplitToSequence, with a known index, is an output of Split."""
     sequence = op.SplitToSequence(x, c, axis=a, keepdims=k)

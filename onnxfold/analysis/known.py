@@ -151,7 +151,7 @@ class KnownValues:
         except (Unfoldable, ComputationFailed):
             return
         for output, buffer in zip(node.outputs, results, strict=False):
-            if buffer is not None and buffer.type_proto is None:
+            if buffer is not None:
                 is_small = buffer.nbytes <= READABLE_BYTES
                 self._buffers[output] = self._keep(buffer) if is_small else None
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import nodes_within
-from onnxfold.kernels.inference import schema_of, tensor_proto, type_of
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.inference import tensor_proto, type_of
+from onnxfold.kernels.operation import OWN, Operation
 from onnxfold.pool import Buffer
 
 # Operands up to this many bytes are stored in the model, larger ones are fed.
@@ -19,9 +18,6 @@ _INLINE_BYTES = 4096
 # All supported versions of onnxruntime read it, even if the model's own version is newer than the
 # installed one supports; the first version with overloads of functions.
 IR_VERSION = 10
-
-# The oldest opset for which onnxruntime guarantees support.
-OLDEST_OPSET = 7
 
 
 @dataclass
@@ -36,46 +32,41 @@ class Assembly:
 
 
 def assemble(
-    operations: Sequence[Operation],
+    operation: Operation,
     wanted: Sequence[int],
     functions: Sequence[onnx.FunctionProto],
-    opsets: Mapping[str, int],
     *,
     general: bool,
 ) -> Assembly:
     """Return a model of an operation.
 
-    Every value gets a new name, in subgraphs too, so that names of the model cannot clash.
-
     Args:
-        operations: The operation, behind those that make sequences for it. Operands that are
-            results of others in the list are connected in the model; all others must be known.
-        wanted: The indices of the results of the operation to fetch.
+        operation: The operation, whose operands are known.
+        wanted: The indices of its results to fetch.
         functions: The model's local functions.
-        opsets: Domain to version.
         general: Make the same model for operands of other sizes and elements, but for strings and
             numbers of less than a byte. onnxruntime may compute other bits than for constants.
     """
-    imports = dict(opsets)
+    imports = dict(operation.opsets)
     for function in functions:
         imports.setdefault(function.domain, 1)
     model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
-    last = len(operations) - 1
-    result = Assembly(model, [f"r{last}_{index}" for index in wanted])
+    result = Assembly(model, [f"{OWN}r{index}" for index in wanted])
     graph = model.graph
     graph.name = "fold"
-    names: dict[Buffer, str] = {}
-    for k, operation in enumerate(operations):
-        for buffer in operation.operands:
-            if buffer is not None and buffer not in names:
-                names[buffer] = f"c{len(names)}"
-                _supply(result, buffer, names[buffer], general)
-        outputs = [f"r{k}_{i}" if v.name else "" for i, v in enumerate(operation.node.outputs)]
-        names.update((b, outputs[i]) for i, b in enumerate(operation.results) if b is not None)
-        operands = ["" if b is None else names[b] for b in operation.operands]
-        graph.node.append(operation.to_proto(operands, outputs))
+    names: dict[Buffer | None, str] = {None: ""}
+    inputs = operation.inputs
+    for buffer in inputs:
+        if buffer is not None and buffer not in names:
+            names[buffer] = f"{OWN}c{len(names)}"
+            _supply(result, buffer, names[buffer], general)
+    for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
+        assert buffer is not None and value.name is not None
+        _supply(result, buffer, value.name, general)
+    outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
+    graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in result.outputs)
     return result
 
@@ -85,30 +76,10 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> Non
     graph = assembly.model.graph
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
-        graph.initializer.append(tensor_proto(buffer.dtype, buffer.array(), name))
+        graph.initializer.append(tensor_proto(buffer.array(), name))
         return
     kind = type_of(buffer)
     for dimension in kind.tensor_type.shape.dim if general else ():
         dimension.Clear()
     graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
     assembly.feeds[name] = buffer
-
-
-def oldest_opsets(operations: Sequence[Operation]) -> dict[str, int]:
-    """Return the oldest opsets at which all the ops have the same meaning as at those of the model.
-
-    A model may use an opset newer than this onnxruntime supports, but only ops that have not
-    changed. A function has opsets of its own, which onnxruntime applies to its body only if the
-    model's are at least as new.
-    """
-    opsets = dict(operations[-1].opsets)
-    version = 1
-    for node in nodes_within(operation.node for operation in operations):
-        schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
-        if schema is None:
-            return opsets
-        if node.domain == "":
-            version = max(version, schema.since_version)
-    if "" in opsets:
-        opsets[""] = max(version, min(opsets[""], OLDEST_OPSET))
-    return opsets

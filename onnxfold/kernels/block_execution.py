@@ -194,7 +194,7 @@ def is_streamable(operation: Operation) -> bool:
     if operation.captures or not operation.results or not is_large(operation):
         return False
     for buffer in (*operation.operands, *operation.results):
-        if buffer is not None and (buffer.type_proto is not None or buffer.dtype.numpy().hasobject):
+        if buffer is not None and buffer.dtype.numpy().hasobject:
             return False
     if any(b is not None and not b.size for b in operation.results):
         return False

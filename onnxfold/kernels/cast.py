@@ -1,4 +1,4 @@
-"""Cast and CastLike between booleans, integers of 8 to 64 bits and floats of 16 to 64.
+"""Cast between booleans, integers of 8 to 64 bits and floats of 16 to 64.
 
 Strings, 8-bit floats and all narrower types are left to onnxruntime.
 """
@@ -24,9 +24,9 @@ from onnxfold.kernels.dtypes import (
     STRING,
     DType,
     check_allocatable,
-    check_readable,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, kernel
+from onnxfold.pool.buffer import distinct
 
 _CASTABLE = NUMBERS | {BOOL}
 
@@ -48,21 +48,7 @@ def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Arr
     Floats are truncated toward zero to integers, integers wrap, everything but 0 is true. float64
     is converted to 16-bit floats through float32, which rounds twice.
     """
-    return _cast(x, _numpy_dtype(to))
-
-
-@functools.cache
-def _numpy_dtype(number: int) -> DType:
-    return ir.DataType(number).numpy()
-
-
-@kernel("CastLike", since=15)
-def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
-    """Return the elements of ``x`` in the dtype of ``like``; see :func:`cast`."""
-    return _cast(x, like.dtype)
-
-
-def _cast(x: Array, target: DType) -> Array:
+    target = _numpy_dtype(to)
     if x.dtype == target:
         return x
     if x.dtype not in _CASTABLE or target not in _CASTABLE:
@@ -74,11 +60,16 @@ def _cast(x: Array, target: DType) -> Array:
     return np.asarray(x.astype(target))
 
 
+@functools.cache
+def _numpy_dtype(number: int) -> DType:
+    return ir.DataType(number).numpy()
+
+
 def _refuse_out_of_range(x: Array, target: DType) -> None:
-    check_readable(x)
     check_allocatable(x.shape, target)
     if not x.size:
         return
+    x = distinct(x)
     # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
     info = np.iinfo(target)
     low, high = float(info.min), float(int(info.max) + 1)

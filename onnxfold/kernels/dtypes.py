@@ -19,6 +19,7 @@ from onnxfold.kernels.registry import (
     Unfoldable,
 )
 from onnxfold.memory import memory_of_the_machine
+from onnxfold.storage.checks import MAX_RANK
 
 DType = np.dtype[Any]
 
@@ -41,8 +42,6 @@ as signed numbers."""
 
 # Maximum number of axes, sizes or parts of an op.
 _LONGEST_LIST = 1 << 16
-
-MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 def require(x: Array, accepted: frozenset[DType]) -> None:
@@ -89,16 +88,6 @@ def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
         raise Postpone(shape, dtype)
     if size > _MEMORY:
         raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
-
-
-def check_readable(*operands: Array) -> None:
-    """Raise Unfoldable for an operand whose elements would not fit into the machine's memory.
-
-    Called by kernels that read every element: a zero-stride operand may have any number of them.
-    """
-    for x in operands:
-        if x.nbytes > _MEMORY:
-            raise Unfoldable(f"an operand of shape {list(x.shape)} has too many elements to read")
 
 
 def normalized_axis(axis: int, rank: int) -> int:

@@ -26,11 +26,11 @@ from onnxfold.kernels.dtypes import (
     DType,
     broadcast_shape,
     check_allocatable,
-    check_readable,
     elementwise_on,
     require,
 )
 from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
+from onnxfold.pool.buffer import distinct
 
 _LOGICAL = frozenset((BOOL,))
 # Before opset 7, broadcasting was enabled by attributes; onnxruntime has no kernels for that.
@@ -100,8 +100,8 @@ def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
 
 
 def _refuse_traps(a: Array, b: Array) -> None:
-    check_readable(a, b)
     check_allocatable(broadcast_shape(a.shape, b.shape), a.dtype)
+    a, b = distinct(a), distinct(b)
     if not np.all(b):
         raise Unfoldable("integer division by zero")
     if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():

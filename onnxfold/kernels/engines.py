@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx
@@ -23,8 +23,7 @@ from onnxfold.evaluation import (
     time_for,
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
-from onnxfold.kernels.assembly import assemble, oldest_opsets
-from onnxfold.kernels.inference import is_elementwise
+from onnxfold.kernels.assembly import assemble
 from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes
@@ -32,6 +31,7 @@ from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
 from onnxfold.storage import data_bytes
+from onnxfold.storage.tensors import tensors_in
 
 # Whatever the limit of memory: bytes that everything may take.
 _LEAST_MEMORY = 16 << 20
@@ -42,8 +42,8 @@ _MOST_PRODUCTS = 1 << 24
 _KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
 _PRODUCTS = ("Gemm", "MatMul")
 _CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
+_PER_ELEMENT = ops(Trait.PER_ELEMENT)
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
-_TENSOR = ir.AttributeType.TENSOR
 
 
 class Engines:
@@ -98,49 +98,36 @@ class Engines:
         """Return results of an operation, computed by the engine that is selected here.
 
         Args:
-            operation: The operation. Its operands are known, or sequences made of known tensors.
+            operation: The operation, whose operands are known.
             wanted: Which of its results, by their index.
 
         Raises:
             Unfoldable: No engine can compute it, with the reason.
         """
-        # A sequence does not leave its session: it is made in each one that reads it.
-        operations = [*postponed(operation.operands), operation]
-        for each in operations:
-            self._admit(each)
+        self._admit(operation)
         if operation.kernel is not None:
             arrays = [None if b is None else b.array() for b in operation.operands]
             with contextlib.suppress(NotExact), self.time.spending():
                 computed = operation.call(arrays)
                 return [computed[k] for k in wanted]
             operation.kernel = None
-        # Many ops are functions to onnxruntime, whose bodies depend on the opset. Only models that
-        # are newer than it is are computed at another one than their own.
-        own, oldest = operation.opsets, oldest_opsets(operations)
         try:
-            try:
-                return self._by_onnxruntime(operations, wanted, own)
-            except EvaluationError as error:
-                if error.is_final or oldest == own:
-                    raise
-                return self._by_onnxruntime(operations, wanted, oldest)
+            return self._by_onnxruntime(operation, wanted)
         except EvaluationError as error:
             raise Unfoldable(str(error)) from error
 
-    def _by_onnxruntime(
-        self, operations: Sequence[Operation], wanted: Sequence[int], opsets: Mapping[str, int]
-    ) -> list[Array]:
-        """Return results of the last operation; only what is certain runs in this process.
+    def _by_onnxruntime(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
+        """Return results of an operation; only what is certain runs in this process.
 
         Raises:
             EvaluationError: As for `evaluate_isolated`.
         """
         if not self.time.share():
-            raise EvaluationError(self.time.reason, is_final=True)
-        exact = self._exact and not operations[-1].is_wide
-        is_certain = all(map(_is_certain, operations))
-        functions = self._called_by(operations)
-        assembly = assemble(operations, wanted, functions, opsets, general=is_certain)
+            raise EvaluationError(self.time.reason)
+        exact = self._exact and not operation.is_wide
+        is_certain = _is_certain(operation)
+        functions = self._called_by(operation)
+        assembly = assemble(operation, wanted, functions, general=is_certain)
         model = assembly.model.SerializeToString()
         feeds = {name: b.array() for name, b in assembly.feeds.items()}
         if is_certain:
@@ -161,9 +148,9 @@ class Engines:
         )
         return [_encoded(array) for array in results]
 
-    def _called_by(self, operations: Sequence[Operation]) -> list[onnx.FunctionProto]:
+    def _called_by(self, operation: Operation) -> list[onnx.FunctionProto]:
         """Return the model's functions, if one of them is called."""
-        nodes = nodes_within(operation.node for operation in operations)
+        nodes = nodes_within([operation.node])
         if not self._functions or not any(n.op_identifier() in self._functions for n in nodes):
             return []
         if self._serialized is None:
@@ -189,18 +176,13 @@ class Engines:
 
         Shape inference and engines get copies of all constants in there.
         """
-        tensors: dict[int, ir.TensorProtocol] = {}
-        pending = list(subgraphs_of(operation.node))
+        graphs = list(subgraphs_of(operation.node))
         if operation.node.op_identifier() in self._functions:
-            pending += [function.graph for function in self._functions.values()]
-        while pending:
-            graph = pending.pop()
-            found = [value.const_value for value in graph.initializers.values()]
-            for node in graph:
-                pending.extend(subgraphs_of(node))
-                found += [a.value for a in node.attributes.values() if a.type == _TENSOR]
-            tensors.update((id(tensor), tensor) for tensor in found if tensor is not None)
-        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors.values())
+            graphs += [function.graph for function in self._functions.values()]
+        if not graphs:
+            return
+        tensors = tensors_in([*graphs, *(inner for g in graphs for inner in g.subgraphs())])
+        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
         if needed > self._memory:
             raise Unfoldable(_TOO_LARGE.format(needed))
 
@@ -213,14 +195,10 @@ def _is_certain(operation: Operation) -> bool:
     onnxruntime compute are functions of single elements, sums and quantized weights. It goes over
     their operands once, and reads no element as a place or a size, so there is nothing in a tensor
     that could make it crash or hang.
-
-    Args:
-        operation: Its operands may be results of others in the same session.
     """
     node = operation.node
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
-    are_numbers = all(b.type_proto is None and b.dtype != ir.DataType.STRING for b in buffers)
-    if node.domain != "" or not are_numbers:
+    if node.domain != "" or any(b.dtype == ir.DataType.STRING for b in buffers):
         return False
     if node.op_type.startswith("Reduce"):
         return True
@@ -230,8 +208,8 @@ def _is_certain(operation: Operation) -> bool:
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
     if node.op_type in _CERTAIN:
         return True
-    dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
-    return is_elementwise(node.op_type, operation.opset, dtypes)
+    are_fast = all(b.dtype.is_floating_point() or b.dtype == ir.DataType.BOOL for b in buffers)
+    return are_fast and node.op_type in _PER_ELEMENT
 
 
 def _memory_of(buffer: Buffer) -> int:

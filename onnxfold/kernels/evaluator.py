@@ -86,8 +86,6 @@ class Evaluator:
         return self._apply(operation)
 
     def _apply(self, operation: Operation) -> list[Buffer | None]:
-        if not _are_tensors(operation):
-            operation.kernel = None
         if operation.kernel is not None:
             results = self._apply_kernel(operation)
             if results is not None:
@@ -102,13 +100,8 @@ class Evaluator:
             if not is_wanted or result_type is None or result_type.shape is None:
                 results.append(None)
                 continue
-            is_tensor = result_type.dtype != ir.DataType.UNDEFINED
-            if is_tensor:
-                check_representable(result_type.shape, result_type.dtype.numpy())
-            buffer = self.pool.defer(result_type.shape, result_type.dtype, operation)
-            if not is_tensor:
-                buffer.type_proto = result_type.proto
-            results.append(buffer)
+            check_representable(result_type.shape, result_type.dtype.numpy())
+            results.append(self.pool.defer(result_type.shape, result_type.dtype, operation))
         operation.results = results
         if operation.kernel is None and is_large(operation):
             operation.kernel = in_pieces(operation)
@@ -240,14 +233,6 @@ class Evaluator:
         ]
         read = {b for operation in postponed(found) for b in operation.operands}
         return [buffer for buffer in found if buffer not in read]
-
-
-def _are_tensors(operation: Operation) -> bool:
-    """Return whether no operand is a sequence or an optional."""
-    for buffer in operation.operands:
-        if buffer is not None and buffer.type_proto is not None:
-            return False
-    return True
 
 
 def _may_be_sizes(buffer: Buffer) -> bool:

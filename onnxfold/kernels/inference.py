@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import onnx
 import onnx.checker
+import onnx.numpy_helper
 import onnx.shape_inference
 import onnx_ir as ir
 
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import OWN, Operation
 from onnxfold.kernels.registry import Array, Unfoldable
 from onnxfold.onnx_ir_private import uses
 from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
 """Elements up to which integer operands are passed to shape inference, as they may be sizes."""
-# Different sizes, one of them 1, that only element-wise ops preserve.
-_ANY_SIZES = [2, 3, 1, 5]
 # The exceptions of onnx for invalid nodes.
 _REFUSED = (
     onnx.shape_inference.InferenceError,
@@ -29,31 +28,29 @@ _REFUSED = (
 )
 
 
-@dataclass(frozen=True)
-class ResultType:
+class ResultType(NamedTuple):
     """The inferred type of a result: a tensor's dtype and its shape, if it is static."""
 
     dtype: ir.DataType
-    """UNDEFINED for a sequence, an optional or a sparse tensor, whose shape is ()."""
     shape: tuple[int, ...] | None
-    proto: onnx.TypeProto
 
 
 def infer(operation: Operation) -> list[ResultType | None]:
     """Return the types of the results in order; None if onnx cannot infer them.
 
     Raises:
-        Unfoldable: The operation is invalid, or its result has an impossible size.
+        Unfoldable: The operation is invalid, or its result is no tensor or has an impossible size.
     """
     node = operation.node
     schema = schema_of(node.op_type, operation.opset, node.domain)
     if schema is None:
         return [None] * len(node.outputs)
-    names = [f"i{k}" if b is not None else "" for k, b in enumerate(operation.operands)]
-    outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
+    names = [f"{OWN}i{k}" if b is not None else "" for k, b in enumerate(operation.inputs)]
+    outputs = [f"{OWN}o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
     types: dict[str, onnx.TypeProto] = {}
     data: dict[str, onnx.TensorProto] = {}
-    for name, buffer in zip(names, operation.operands, strict=True):
+    captures = [value.name or "" for value in operation.captures]
+    for name, buffer in zip([*names, *captures], operation.operands, strict=True):
         if buffer is None:
             continue
         types[name] = type_of(buffer)
@@ -139,8 +136,6 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
 
 def type_of(buffer: Buffer) -> onnx.TypeProto:
     """Return the ONNX type of a buffer's value."""
-    if buffer.type_proto is not None:
-        return buffer.type_proto
     return onnx.helper.make_tensor_type_proto(buffer.dtype.value, buffer.shape)
 
 
@@ -162,43 +157,6 @@ def _is_shape(node: ir.Node, elements: Array) -> bool:
 
 
 @functools.cache
-def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Return whether an ONNX op works element by element on operands of floating-point or boolean
-    dtypes.
-
-    The result then has the shape of operands of the same shape, whatever it is, and no integer is a
-    position or a count.
-
-    Args:
-        op_type: The op.
-        opset: Version of its domain.
-        dtypes: The dtypes of its operands; None for omitted ones.
-    """
-    schema = schema_of(op_type, opset, "")
-    kinds = onnx.defs.OpSchema.AttrType
-    if schema is None or not schema.min_input <= len(dtypes) <= schema.max_input:
-        return False
-    if any(a.type not in (kinds.FLOAT, kinds.STRING) for a in schema.attributes.values()):
-        return False
-    types = {}
-    for k, dtype in enumerate(dtypes):
-        if dtype is None:
-            continue
-        if not (dtype.is_floating_point() or dtype == ir.DataType.BOOL):
-            return False
-        types[f"i{k}"] = onnx.helper.make_tensor_type_proto(dtype.value, _ANY_SIZES)
-    names = ["" if dtype is None else f"i{k}" for k, dtype in enumerate(dtypes)]
-    try:
-        node = onnx.helper.make_node(op_type, names, ["o"])
-        made = infer_types(schema, node, types, {}, {"": opset})
-    except Unfoldable:
-        return False
-    if len(schema.outputs) != 1 or "o" not in made:
-        return False
-    return [d.dim_value for d in made["o"].tensor_type.shape.dim] == _ANY_SIZES
-
-
-@functools.cache
 def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType) -> bool:
     """Return whether an input of an op may have a dtype; True for ops that onnx does not define."""
     schema = schema_of(op_type, opset, domain)
@@ -216,27 +174,20 @@ def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
         return None
     if not buffer.dtype.is_integer() or buffer.dtype.bitwidth < 8:
         return None
-    return tensor_proto(buffer.dtype, buffer.array())
+    return tensor_proto(buffer.array())
 
 
-def tensor_proto(dtype: ir.DataType, elements: Array, name: str = "") -> onnx.TensorProto:
+def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
     """Return a tensor of the elements of a pool array."""
-    proto = onnx.TensorProto(name=name, data_type=dtype.value, dims=elements.shape)
-    if dtype == ir.DataType.STRING:
-        texts = elements.reshape(-1)
-        proto.string_data.extend(s if isinstance(s, bytes) else str(s).encode() for s in texts)
-    elif dtype.bitwidth < 8:
-        proto.raw_data = ir.Tensor(elements, dtype=dtype).tobytes()
-    else:
-        proto.raw_data = elements.tobytes()
-    return proto
+    texts = elements.astype(object) if elements.dtype.kind == "S" else elements
+    return onnx.numpy_helper.from_array(texts, name)
 
 
 def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
-    if proto is None:
+    if proto is None or not proto.WhichOneof("value"):
         return None
     if not proto.HasField("tensor_type"):
-        return ResultType(ir.DataType.UNDEFINED, (), proto) if proto.WhichOneof("value") else None
+        raise Unfoldable("its result is not a tensor")
     tensor = proto.tensor_type
     if not tensor.elem_type:
         return None
@@ -245,4 +196,4 @@ def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
         shape = tuple(d.dim_value for d in tensor.shape.dim)
         if any(d < 0 for d in shape):
             raise Unfoldable(f"its result would have shape {list(shape)}")
-    return ResultType(ir.DataType(tensor.elem_type), shape, proto)
+    return ResultType(ir.DataType(tensor.elem_type), shape)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,9 @@ from onnxfold.kernels.registry import Kind, NumpyKernel, find
 from onnxfold.kernels.repeated_axes import collapse
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array
+
+OWN = "onnxfold:"
+"""A prefix of names that no model has."""
 
 
 class Operation(Deferred):
@@ -60,6 +62,11 @@ class Operation(Deferred):
         """The NumPy kernel; None if there is none, or it turned out not to be exact."""
 
     @property
+    def inputs(self) -> Sequence[Buffer | None]:
+        """The operands without the captures."""
+        return self.operands[: len(self.operands) - len(self.captures)]
+
+    @property
     def attributes(self) -> dict[str, Any]:
         """Attributes as Python values; tensors as arrays. Graphs are left out."""
         if self._attributes is None:
@@ -75,11 +82,11 @@ class Operation(Deferred):
         return self._attributes
 
     def awaited(self) -> list[tuple[int, Buffer]]:
-        """Return the results that are still to be computed, by their index; no sequences."""
+        """Return the results that are still to be computed, by their index."""
         return [
             (k, buffer)
             for k, buffer in enumerate(self.results)
-            if buffer is not None and buffer.deferred is self and buffer.type_proto is None
+            if buffer is not None and buffer.deferred is self
         ]
 
     @property
@@ -101,10 +108,7 @@ class Operation(Deferred):
         if self.kernel is None:
             return Kind.GENERAL
         if self._kind is None:
-            dtypes = [
-                b.dtype.numpy() if b is not None and b.type_proto is None else None
-                for b in self.operands
-            ]
+            dtypes = [None if b is None else b.dtype.numpy() for b in self.operands]
             self._kind = self.kernel.kind_for(dtypes, self.attributes)
         return self._kind
 
@@ -133,20 +137,21 @@ class Operation(Deferred):
         )
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
-    def to_proto(self, operands: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
-        """Return the node under other value names; those in its subgraphs begin with ``b``."""
-        proto = onnx.NodeProto(
-            op_type=self.node.op_type, domain=self.node.domain, overload=self.node.overload
+    def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
+        """Return the node with other names of its inputs and outputs.
+
+        Its subgraphs read the captures by their own names. Other values must have names that begin
+        with `OWN`, so that they neither are nor hide what a subgraph reads.
+        """
+        attributes = map(ir.serde.serialize_attribute, self.node.attributes.values())
+        return onnx.NodeProto(
+            op_type=self.node.op_type,
+            domain=self.node.domain,
+            overload=self.node.overload,
+            input=inputs,
+            output=outputs,
+            attribute=attributes,
         )
-        count = len(operands) - len(self.captures)
-        proto.input.extend(operands[:count])
-        proto.output.extend(outputs)
-        names = dict(zip(self.captures, operands[count:], strict=True))
-        inner = (f"b{k}" for k in itertools.count())
-        for attribute in self.node.attributes.values():
-            proto.attribute.append(ir.serde.serialize_attribute(attribute))
-            _rename(proto.attribute[-1], attribute, names, inner)
-        return proto
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
@@ -200,57 +205,3 @@ class Conversion(WideOperation):
         self.kernel = kernel
         self._attributes = {}
         self.is_chained = is_chained
-
-
-def _rename(
-    proto: onnx.AttributeProto,
-    attribute: ir.Attr,
-    names: MutableMapping[ir.Value, str],
-    fresh: Iterator[str],
-) -> None:
-    """Rename all values in the graphs of a serialized attribute.
-
-    Names in a model are chosen by others. A body that reads an outer value ``c2`` would read
-    whatever an engine's model calls ``c2``, and one that has a ``c2`` of its own would hide it. So
-    values are followed as objects, not by name.
-
-    Args:
-        proto: What ``attribute`` was serialized to; changed in place.
-        attribute: An attribute of any type.
-        names: What outer values are called; gets the names of the others.
-        fresh: Names that nothing else in the engine's model has.
-    """
-    if attribute.is_ref():
-        return
-    if attribute.type == ir.AttributeType.GRAPH:
-        _rename_graph(proto.g, attribute.as_graph(), names, fresh)
-    elif attribute.type == ir.AttributeType.GRAPHS:
-        for graph_proto, graph in zip(proto.graphs, attribute.as_graphs(), strict=True):
-            _rename_graph(graph_proto, graph, names, fresh)
-
-
-def _rename_graph(
-    proto: onnx.GraphProto,
-    graph: ir.Graph,
-    names: MutableMapping[ir.Value, str],
-    fresh: Iterator[str],
-) -> None:
-    for value in (*graph.inputs, *graph.initializers.values()):
-        names[value] = next(fresh)
-    for info, value in zip(proto.input, graph.inputs, strict=True):
-        info.name = names[value]
-    for tensor in proto.initializer:
-        tensor.name = names[graph.initializers[tensor.name]]
-    for node_proto, node in zip(proto.node, graph, strict=True):
-        node_proto.input[:] = ["" if v is None else names[v] for v in node.inputs]
-        for attribute_proto, attribute in zip(
-            node_proto.attribute, node.attributes.values(), strict=True
-        ):
-            _rename(attribute_proto, attribute, names, fresh)
-        for value in node.outputs:
-            names[value] = next(fresh) if value.name else ""
-        node_proto.output[:] = [names[value] for value in node.outputs]
-    for info, value in zip(proto.output, graph.outputs, strict=True):
-        info.name = names[value]
-    # what onnx found out about values by their old names the engine finds out itself
-    del proto.value_info[:], proto.quantization_annotation[:]

@@ -147,7 +147,8 @@ def _refusing(
         raise Unfoldable(f"invalid operands: {error}") from error
 
 
-_TABLE: dict[str, NumpyKernel] = {}
+KERNELS: dict[str, NumpyKernel] = {}
+"""Every registered kernel, by its op."""
 
 
 def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -> Callable[[F], F]:
@@ -164,7 +165,7 @@ def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -
         parameters = list(inspect.signature(function).parameters.values())
         names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
         needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
-        _TABLE[op_type] = NumpyKernel(op_type, function, since, kind, names, needed)
+        KERNELS[op_type] = NumpyKernel(op_type, function, since, kind, names, needed)
         return function
 
     return register
@@ -172,10 +173,5 @@ def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -
 
 def find(op_type: str, opset: int) -> NumpyKernel | None:
     """Return the kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
-    found = _TABLE.get(op_type)
+    found = KERNELS.get(op_type)
     return found if found is not None and found.since <= opset else None
-
-
-def all_kernels() -> list[NumpyKernel]:
-    """Return every registered kernel, sorted by op."""
-    return [_TABLE[op_type] for op_type in sorted(_TABLE)]

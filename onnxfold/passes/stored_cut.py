@@ -116,10 +116,7 @@ class Cut:
         cost = self._sweep.cost.get(value)
         if cost is None:
             return stored_bytes(value)
-        if cost and self._options.folds(value):
-            # a sequence cannot be stored as an initializer
-            return 0 if self._pool.buffer_of(value).type_proto is None else FORBIDDEN
-        return cost
+        return 0 if self._options.folds(value) else cost
 
     def _first_view(self, value: ir.Value) -> ir.Value:
         """Return the first value that is the same view of the same bytes: they are stored once."""
@@ -226,7 +223,7 @@ class Cut:
             return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return stays_quantized()
-        return "its result is not a tensor"
+        return "an op that reads its result takes no constant there"
 
     def _result_bytes(self, node: ir.Node) -> int:
         return sum(map(self._nbytes, self._results(node)))

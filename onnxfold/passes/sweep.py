@@ -228,8 +228,6 @@ class Sweep:
         return list(found)
 
     def _cost_of(self, output: ir.Value, buffer: Buffer) -> float:
-        if buffer.type_proto is not None:
-            return FORBIDDEN
         elements = buffer.array() if buffer.is_known and buffer.size <= MOST_SIZES else None
         if not may_be_constant(output, buffer.dtype, elements):
             return FORBIDDEN

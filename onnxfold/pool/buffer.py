@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx
 import onnx_ir as ir
 
 from onnxfold.storage import MappedFile, Span, data_bytes
@@ -72,7 +71,6 @@ class Buffer:
         "references",
         "region",
         "shape",
-        "type_proto",
     )
 
     def __init__(
@@ -93,8 +91,6 @@ class Buffer:
         """The number of references that values hold."""
         self.held: Buffer | None = None
         """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
-        self.type_proto: onnx.TypeProto | None = None
-        """Set for a sequence or optional, which has no array: such a value is never stored."""
         self.elements: Array | None = None
         """None while the elements are deferred, and after the buffer is freed."""
 
@@ -105,11 +101,8 @@ class Buffer:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the value takes when stored in a model (packed for sub-byte dtypes).
-
-        0 for a sequence or optional: no model stores it.
-        """
-        return 0 if self.type_proto is not None else data_bytes(self.dtype, self.shape)
+        """Bytes the value takes when stored in a model (packed for sub-byte dtypes)."""
+        return data_bytes(self.dtype, self.shape)
 
     @property
     def is_known(self) -> bool:

@@ -43,16 +43,6 @@ class Statistics:
     """Buffers that became tensors of the output model."""
 
 
-class Computing(Protocol):
-    """Computes the deferred buffers of a pool: ``onnxfold.kernels.evaluator.Evaluator``."""
-
-    def compute(self, buffers: Sequence[Buffer]) -> None:
-        """Compute the deferred ones among the buffers."""
-
-    def source(self, buffer: Buffer) -> Source | None:
-        """Return what computes a buffer block by block; None if it is known (now)."""
-
-
 @runtime_checkable
 class Watch(Protocol):
     """An observer of the contents of a pool."""
@@ -93,8 +83,9 @@ class Pool:
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
-        self.evaluator: Computing | None = None
-        """Computes deferred buffers; an evaluator on the pool sets it."""
+        self.evaluator: Any = None
+        """The ``onnxfold.kernels.evaluator.Evaluator`` that computes deferred buffers; it sets
+        itself."""
 
     @functools.cached_property
     def _scratch(self) -> Scratch:

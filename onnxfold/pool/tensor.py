@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.onnx_ir_private import TensorBase
 from onnxfold.parallel import THREADS
-from onnxfold.pool.blocks import (
-    SLAB,
-    WORKING_BYTES,
-    ArraySource,
-    Source,
-    blocks_of,
-)
+from onnxfold.pool.blocks import SLAB, WORKING_BYTES, ArraySource, Source, blocks_of
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.storage import Span, Tile
+from onnxfold.storage.tensors import StoredTensor
 
 _STREAM = 1 << 20
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS
 
 
-class BufferTensor(TensorBase):
+class BufferTensor(StoredTensor, TensorBase):
     """An ``onnx_ir`` tensor whose elements are a buffer: strided, mapped, or still to be computed.
 
     Saving streams it block by block into the file. It retains its buffer as long as it exists, so
@@ -75,16 +70,6 @@ class BufferTensor(TensorBase):
         were deferred).
         """
         return self._buffer.array()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        array = self.numpy()
-        return array if dtype is None else array.astype(dtype)
-
-    def __dlpack__(self, *, stream: Any = None) -> Any:
-        return self.numpy().__dlpack__(stream=stream)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
 
     def tobytes(self) -> bytes:
         """Return all stored bytes at once (a copy: for small tensors; large ones are streamed)."""

@@ -18,7 +18,7 @@ from onnxfold.storage.load import (
     path_of,
 )
 from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.save import SaveReport, check_destination, save
+from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.sources import reading_from
 from onnxfold.storage.tensors import (
     SharedExternalTensor,
@@ -39,7 +39,6 @@ __all__ = [
     "PathLike",
     "ONNXProgram",
     "SavePlan",
-    "SaveReport",
     "SharedExternalTensor",
     "Span",
     "Tile",

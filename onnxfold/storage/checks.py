@@ -28,7 +28,7 @@ from onnxfold.storage.tensors import data_bytes
 # NumPy has no larger arrays of 16-byte elements, even if another dimension is 0.
 _MAX_ELEMENTS = 1 << 58
 # NumPy has no arrays with more dimensions.
-_MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 _T = onnx.TensorProto
 # Maximum number of nodes after inlining all calls; real models stay far below.
 _MOST_NODES = 10_000_000
@@ -39,6 +39,7 @@ _NEWEST = {
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
 _LARGEST_VERSION = (1 << 31) - 1
+_FIRST_WITH_OPSETS = 3  # IR version
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 
@@ -61,8 +62,8 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
     reason = ""
     if dtype is None:
         reason = f"tensor of unknown data type {tensor.data_type}"
-    elif len(dims) > _MAX_RANK:
-        reason = f"tensor of {len(dims)} dimensions, {_MAX_RANK} are possible"
+    elif len(dims) > MAX_RANK:
+        reason = f"tensor of {len(dims)} dimensions, {MAX_RANK} are possible"
     elif dims and min(dims) < 0:
         reason = f"tensor has a negative dimension: {list(dims)}"
     # NumPy ignores zeros here: it has no array of shape [0, 2**60, 2**60]
@@ -137,6 +138,24 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
                     raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
 
 
+def parse(skeleton: bytes) -> onnx.ModelProto:
+    """Parse a serialized model without its large tensors.
+
+    Raises:
+        ModelError: It is not a ``ModelProto`` with a graph, or has texts that are not UTF-8.
+    """
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
+    except DecodeError as error:
+        raise ModelError(f"not an ONNX model ({error})") from None
+    if not proto.HasField("graph"):
+        raise ModelError(
+            "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
+        )
+    check_texts(proto, skeleton)
+    return proto
+
+
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
@@ -156,6 +175,22 @@ def opsets_of(
                 node=owner,
             )
     return found
+
+
+def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
+    """Return the versions of the domains that a model imports.
+
+    Raises:
+        ModelError: See `opsets_of`; or ops of ONNX are used, but its domain is not imported.
+    """
+    opsets = opsets_of(proto.opset_import)
+    if (
+        "" not in opsets
+        and proto.ir_version >= _FIRST_WITH_OPSETS
+        and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
+    ):
+        raise ModelError("no opset of ONNX is imported")
+    return opsets
 
 
 def check_calls(proto: onnx.ModelProto) -> None:

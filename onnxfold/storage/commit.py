@@ -91,7 +91,7 @@ class Commit:
         plans: list[tuple[FilePlan, str, str | None]] = []
         if plan.data is not None and data_path is not None:
             plans.append((plan.data, data_path, path))
-            if name in replaced:
+            if name in replaced or check is not None:  # refers to the data by their temporary name
                 plans.append((plan.model(os.path.basename(path)), self._target, None))
         plans.append((plan.model(name), self._target, None))
         total = sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
@@ -110,14 +110,10 @@ class Commit:
                 except OSError as error:
                     raise files.os_error(error, place) from error
                 moves.append((new, place))
-            if check is not None and plan.data is None:
-                check(moves[-1][0].path)
-            elif check is not None:  # a model that refers to the data by their temporary name
-                with files.new_file(self._target) as seen:
-                    write_plan(
-                        seen.fd, plan.model(os.path.basename(path)), Writer(threads, 0, None)
-                    )
-                    check(seen.path)
+            if check is not None:
+                check(moves[-2 if len(moves) == 3 else -1][0].path)
+            if name not in replaced:
+                del moves[1:-1]
             self._sources.check_unchanged()
             unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
             used = {name, *plan.locations}

@@ -7,7 +7,6 @@ walk takes three quarters of the time that checks and ``ir.serde.deserialize_mod
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections import ChainMap
@@ -17,30 +16,34 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 
 from onnxfold.errors import ModelError
 from onnxfold.graphs import tensor_of
-from onnxfold.onnx_ir_private import is_a
+from onnxfold.onnx_ir_private import is_a, root_cause
 from onnxfold.storage.checks import (
     DTYPES,
-    all_nodes,
     check_calls,
     check_tensor,
-    check_texts,
     label,
     opsets_of,
+    opsets_of_model,
+    parse,
 )
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import ViewTensor
+from onnxfold.storage.value_info import (
+    QUANTIZATION_KEY,
+    describe,
+    entries_of,
+    is_representable,
+    shape_of,
+    static_shape,
+)
 from onnxfold.storage.wire import Placeholders
 
 logger = logging.getLogger("onnxfold")
 
 LIFTED_KEY = "onnxfold.lifted"  # in the ``meta`` of a model: Constant nodes made initializers
-# Keys in the ``meta`` of a value.
-TYPE_KEY = "onnxfold.type_proto"  # a serialized TypeProto that onnx-ir cannot represent
-QUANTIZATION_KEY = "quant_parameter_tensor_names"  # onnx-ir's key for its annotation
 
 _A = onnx.AttributeProto
 # Attributes that are numbers, the most frequent ones, with the field that holds them.
@@ -59,25 +62,6 @@ _CONSTANTS = {
 }
 """The attributes of Constant; a sparse value is read as a dense one."""
 _MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
-_FIRST_WITH_OPSETS = 3  # IR version
-
-
-def parse(skeleton: bytes) -> onnx.ModelProto:
-    """Parse a serialized model without its large tensors.
-
-    Raises:
-        ModelError: It is not a ``ModelProto`` with a graph, or has texts that are not UTF-8.
-    """
-    try:
-        proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
-    except DecodeError as error:
-        raise ModelError(f"not an ONNX model ({error})") from None
-    if not proto.HasField("graph"):
-        raise ModelError(
-            "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
-        )
-    check_texts(proto, skeleton)
-    return proto
 
 
 def decode(
@@ -110,8 +94,8 @@ def decode(
         logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
     if proto.training_info:
         logger.warning("training information is left out")
-    _shape.cache_clear()  # denotations of a shape can be changed
-    _static_shape.cache_clear()
+    shape_of.cache_clear()  # denotations of a shape can be changed
+    static_shape.cache_clear()
     try:
         reader = _Reader(stand_ins, external, lift_constants)
         model = reader.model(proto)
@@ -127,14 +111,6 @@ def decode(
     ) as error:
         # What onnx-ir raises for models that no check foresaw.
         raise ModelError(root_cause(error)) from error
-
-
-def root_cause(error: BaseException) -> str:
-    """Return what an error of onnx-ir is about."""
-    # The context too: onnx-ir's own error reporting fails for external tensors (a TypeError).
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-    return str(error) or type(error).__name__
 
 
 class _Scope:
@@ -198,13 +174,7 @@ class _Reader:
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
             raise ModelError(f"there is no IR version {proto.ir_version}")
-        opsets = opsets_of(proto.opset_import)
-        if (
-            "" not in opsets
-            and proto.ir_version >= _FIRST_WITH_OPSETS
-            and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
-        ):
-            raise ModelError("no opset of ONNX is imported")
+        opsets = opsets_of_model(proto)
         check_calls(proto)
         graph = self.graph(proto.graph, ())
         graph.opset_imports.update(opsets)
@@ -217,7 +187,7 @@ class _Reader:
             model_version=proto.model_version if proto.HasField("model_version") else None,
             doc_string=proto.doc_string or None,
             functions=[self.function(function) for function in proto.functions],
-            metadata_props=_entries(proto.metadata_props),
+            metadata_props=entries_of(proto.metadata_props),
             device_configurations=tuple(
                 map(ir.serde.deserialize_model_configuration, proto.configuration)
             ),
@@ -231,7 +201,7 @@ class _Reader:
             if info.name in scope.values:
                 raise ModelError(f"input {info.name!r} is declared twice")
             value = scope.values[info.name] = ir.Value(name=info.name)
-            inputs.append(_describe(value, info))
+            inputs.append(describe(value, info))
         initializers = self.initializers(proto, scope)
         # the value of an output must be made by a node
         stay = frozenset(("", *(v.name for v in proto.output))) if self.lift_constants else None
@@ -247,11 +217,11 @@ class _Reader:
                     )
                 nodes.append(_hand_out(captured, scopes))
                 result = nodes[-1].outputs[0]
-            outputs.append(_describe(result, info))
+            outputs.append(describe(result, info))
         for annotation in proto.quantization_annotation:
             annotated = scope.values.get(annotation.tensor_name)
             if annotated is not None and annotated.name == annotation.tensor_name:
-                entries = _entries(annotation.quant_parameter_tensor_names)
+                entries = entries_of(annotation.quant_parameter_tensor_names)
                 annotated.meta[QUANTIZATION_KEY] = entries
         graph = ir.Graph(
             inputs,
@@ -260,7 +230,7 @@ class _Reader:
             initializers=[*initializers, *scope.lifted.values()],
             doc_string=proto.doc_string or None,
             name=proto.name or None,
-            metadata_props=_entries(proto.metadata_props),
+            metadata_props=entries_of(proto.metadata_props),
         )
         if scope.is_late:
             _sort(graph)
@@ -279,7 +249,7 @@ class _Reader:
                 value = ir.Value(name=name, type=type_, shape=shape)  # type: ignore[arg-type]
                 scope.values[name] = value
                 if name in scope.infos:
-                    _describe(value, scope.infos[name])
+                    describe(value, scope.infos[name])
             value.const_value = tensor  # of an input, it is the default
             found[name] = value
         return list(found.values())
@@ -306,7 +276,7 @@ class _Reader:
             doc_string=proto.doc_string or None,
             opset_imports=opsets,
             name="",
-            metadata_props=_entries(proto.metadata_props),
+            metadata_props=entries_of(proto.metadata_props),
         )
         if scope.is_late:
             _sort(graph)
@@ -380,7 +350,7 @@ class _Reader:
                 outputs=outputs,
                 name=proto.name,
                 doc_string=proto.doc_string or None,
-                metadata_props=_entries(proto.metadata_props),
+                metadata_props=entries_of(proto.metadata_props),
             )
             if proto.device_configurations:
                 known = ChainMap(*(scope.values for scope in scopes))
@@ -414,7 +384,7 @@ class _Reader:
             value = _decoded(proto.strings)
         elif kind == _A.GRAPH and proto.HasField("g"):
             value = self.graph(proto.g, scopes)
-        elif kind == _A.TYPE_PROTO and _is_representable(proto.tp):
+        elif kind == _A.TYPE_PROTO and is_representable(proto.tp):
             return ir.serde.deserialize_attribute(proto)
         elif kind == _A.SPARSE_TENSOR:
             value, kind = self.dense(proto.sparse_tensor, owner), _A.TENSOR
@@ -440,10 +410,10 @@ class _Reader:
         return ViewTensor(
             stored,
             DTYPES[proto.data_type],
-            _static_shape(tuple(proto.dims)),
+            static_shape(tuple(proto.dims)),
             name=proto.name or None,
             doc_string=proto.doc_string or None,
-            metadata_props=_entries(proto.metadata_props),
+            metadata_props=entries_of(proto.metadata_props),
         )
 
     def dense(self, proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
@@ -481,7 +451,7 @@ def _named(name: str, scope: _Scope) -> ir.Value:
     if value is None:
         value = scope.values[name] = ir.Value(name=name)
     info = scope.infos.get(name)
-    return value if info is None else _describe(value, info)
+    return value if info is None else describe(value, info)
 
 
 def _initialized(value: ir.Value, content: ir.Attr) -> ir.Value:
@@ -492,51 +462,6 @@ def _initialized(value: ir.Value, content: ir.Attr) -> ir.Value:
     value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
     value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
     return value
-
-
-def _describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
-    """Give a value the type, the shape, and what else a ``value_info`` says."""
-    if not _is_representable(info.type):
-        if type_ := info.type.SerializeToString():
-            value.meta[TYPE_KEY] = type_
-        info.ClearField("type")
-    kind = info.type.tensor_type
-    if not info.type.HasField("tensor_type") or info.type.denotation:
-        return ir.serde.deserialize_value_info_proto(info, value)
-    value.type = ir.TensorType(DTYPES[kind.elem_type])
-    has_shape = kind.HasField("shape")
-    value.shape = _shape(kind.shape.SerializeToString()) if has_shape else None
-    value.doc_string = info.doc_string or None
-    if info.metadata_props:
-        value.metadata_props.update(_entries(info.metadata_props) or {})
-    return value
-
-
-@functools.lru_cache(maxsize=1024)
-def _shape(serialized: bytes) -> ir.Shape:
-    """Return a shape, which is frozen: many values have the same, and making it takes long."""
-    return ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
-
-
-@functools.lru_cache(maxsize=1024)
-def _static_shape(sizes: tuple[int, ...]) -> ir.Shape:
-    """Return the shape of a tensor, for the same reason."""
-    return ir.Shape(sizes, frozen=True)
-
-
-def _is_representable(proto: onnx.TypeProto) -> bool:
-    """Return whether onnx-ir has the type: maps, opaque and incomplete ones it has not."""
-    kind = proto.WhichOneof("value")
-    if kind in ("sequence_type", "optional_type"):
-        return _is_representable(getattr(proto, kind).elem_type)
-    if kind in ("tensor_type", "sparse_tensor_type"):
-        element = getattr(proto, kind).elem_type
-        return element in DTYPES and element != onnx.TensorProto.UNDEFINED
-    return False
-
-
-def _entries(proto: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
-    return {entry.key: entry.value for entry in proto} if proto else None
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:

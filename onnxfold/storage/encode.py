@@ -6,7 +6,7 @@ onnx-ir serializes types, shapes, devices, most attributes and small tensors. It
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import starmap
 from typing import Any
 
@@ -16,9 +16,14 @@ from onnx.helper import make_opsetid
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
-from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of
-from onnxfold.storage.decode import QUANTIZATION_KEY, TYPE_KEY, root_cause
+from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of, root_cause
 from onnxfold.storage.tensors import ViewTensor, sizes_of
+from onnxfold.storage.value_info import (
+    QUANTIZATION_KEY,
+    add_entries,
+    is_described,
+    write_value,
+)
 from onnxfold.storage.writer import is_streamed
 
 # Called with a tensor, whether it is in an attribute, and an empty proto for it. Writes the place
@@ -64,7 +69,7 @@ class _Writer:
         if model.model_version is not None:
             proto.model_version = model.model_version
         proto.opset_import.extend(starmap(make_opsetid, model.opset_imports.items()))
-        _add_entries(proto.metadata_props, model.metadata_props)
+        add_entries(proto.metadata_props, model.metadata_props)
         devices = map(ir.serde.serialize_model_configuration, model.device_configurations)
         proto.configuration.extend(devices)
         self.graph(proto.graph, model.graph)
@@ -76,32 +81,32 @@ class _Writer:
         _set(proto, graph, "name", "doc_string")
         values = dict.fromkeys(graph.inputs)
         for value in values:
-            _write_value(proto.input.add(), value)
+            write_value(proto.input.add(), value)
         for value in graph.initializers.data.values():  # faster than onnx-ir's lookup of each
             tensor = value.const_value
             values[value] = None
             if (metadata_of(value) or value.doc_string) and not value.is_graph_input():
-                _write_value(proto.value_info.add(), value)
+                write_value(proto.value_info.add(), value)
             if tensor is not None:
                 self.tensor(proto.initializer.add(), tensor, is_attribute=False)
                 _set(proto.initializer[-1], value, "name")
         for node in nodes_of(graph):
             for value in self.node(proto.node, node):
                 values[value] = None
-                if not value.is_graph_output() and _is_described(value):
-                    _write_value(proto.value_info.add(), value)
+                if not value.is_graph_output() and is_described(value):
+                    write_value(proto.value_info.add(), value)
         for value in graph.outputs:
-            _write_value(proto.output.add(), value)
+            write_value(proto.output.add(), value)
         for value in values:
             if entries := meta_entry(value, QUANTIZATION_KEY):
                 annotation = proto.quantization_annotation.add(tensor_name=value.name)
-                _add_entries(annotation.quant_parameter_tensor_names, entries)
-        _add_entries(proto.metadata_props, graph.metadata_props)
+                add_entries(annotation.quant_parameter_tensor_names, entries)
+        add_entries(proto.metadata_props, graph.metadata_props)
 
     def function(self, proto: onnx.FunctionProto, function: ir.Function) -> None:
         _set(proto, function, "domain", "name", "overload", "doc_string")
         proto.opset_import.extend(starmap(make_opsetid, function.opset_imports.items()))
-        _add_entries(proto.metadata_props, function.metadata_props)
+        add_entries(proto.metadata_props, function.metadata_props)
         proto.input.extend([value.name for value in function.inputs])
         for attribute in function.attributes.values():
             if attribute.value is None:
@@ -112,8 +117,8 @@ class _Writer:
         for node in function:
             self.node(proto.node, node)
         for value in (*function.inputs, *(value for node in function for value in node.outputs)):
-            if _is_described(value):
-                _write_value(proto.value_info.add(), value)
+            if is_described(value):
+                write_value(proto.value_info.add(), value)
 
     def node(self, protos: Any, node: ir.Node) -> Sequence[ir.Value]:
         """Add a node; return its outputs."""
@@ -132,7 +137,7 @@ class _Writer:
             output=outputs,
         )
         if entries := metadata_of(node):
-            _add_entries(proto.metadata_props, entries)
+            add_entries(proto.metadata_props, entries)
         for attribute in node.attributes.data.values():
             self.attribute(proto.attribute, attribute)
         if node.device_configurations:
@@ -177,13 +182,7 @@ class _Writer:
             ir.serde.serialize_tensor_into(proto, tensor)
             del proto.metadata_props[:]  # onnx-ir writes them twice if it copies a proto
         if entries := tensor.metadata_props:
-            _add_entries(proto.metadata_props, entries)
-
-
-def _write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
-    ir.serde.serialize_value_into(proto, value)
-    if value.type is None and (type_ := meta_entry(value, TYPE_KEY)) is not None:
-        proto.type.ParseFromString(type_)
+            add_entries(proto.metadata_props, entries)
 
 
 def _set(proto: Any, owner: Any, *fields: str) -> None:
@@ -193,23 +192,5 @@ def _set(proto: Any, owner: Any, *fields: str) -> None:
             setattr(proto, field, text)
 
 
-def _add_entries(proto: Any, entries: Mapping[str, str]) -> None:
-    for key in sorted(entries):
-        proto.add(key=key, value=entries[key])
-
-
 def _bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
-
-
-def _is_described(value: ir.Value) -> bool:
-    """Return whether a value has more information than its name."""
-    return bool(
-        value.name
-        and (
-            value.type is not None
-            or metadata_of(value)
-            or value.doc_string
-            or meta_entry(value, TYPE_KEY) is not None
-        )
-    )

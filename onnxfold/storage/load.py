@@ -24,8 +24,8 @@ from onnxfold.graphs import all_graphs, is_constant_node, shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
-from onnxfold.storage.checks import messages_in
-from onnxfold.storage.decode import decode, parse
+from onnxfold.storage.checks import messages_in, parse
+from onnxfold.storage.decode import decode
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, located, tensors_of
 from onnxfold.storage.wire import Placeholders

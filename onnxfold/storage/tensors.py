@@ -40,8 +40,8 @@ def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
     return -(-count * _BITS[dtype] // 8)
 
 
-class _StoredTensor:
-    """Base of tensors whose stored bytes are in memory, or in a mapped file."""
+class StoredTensor:
+    """Base of tensors with read-only elements in memory or in a mapped file."""
 
     __slots__ = ()
 
@@ -84,7 +84,7 @@ class _StoredTensor:
         file.write(self.stored().data)
 
 
-class ViewTensor(_StoredTensor, TensorBase):
+class ViewTensor(StoredTensor, TensorBase):
     """A tensor that is a view of bytes in memory, or in the .onnx file itself.
 
     Attributes:
@@ -123,7 +123,7 @@ class ViewTensor(_StoredTensor, TensorBase):
         return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
 
 
-class SharedExternalTensor(_StoredTensor, ir.ExternalTensor):
+class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
     """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
 
     Its location was checked when the model was loaded, and is not checked again. In particular, a
@@ -212,9 +212,18 @@ def located(
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     """Return the tensors of all initializers and attributes of the model."""
+    return tensors_in(all_graphs(model), model.functions.values())
+
+
+def tensors_in(
+    graphs: Iterable[ir.Graph], functions: Iterable[ir.Function] = ()
+) -> list[ir.TensorProtocol]:
+    """Return the tensors of initializers and attributes in graphs, and in default attributes of
+    functions, each once.
+    """
     found: dict[int, ir.TensorProtocol] = {}
-    owners: list[ir.Function | ir.Node] = [*model.functions.values()]
-    for graph in all_graphs(model):
+    owners: list[ir.Function | ir.Node] = [*functions]
+    for graph in graphs:
         owners += graph
         for value in graph.initializers.data.values():
             if value.const_value is not None:

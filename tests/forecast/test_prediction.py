@@ -162,3 +162,26 @@ def test_a_plan_refuses_names_of_rules_that_do_not_exist(tmp_path):
     transposed(tmp_path / "in.onnx", 8)
     with pytest.raises(onnxfold.UsageError, match="'matmul_ad'"):
         onnxfold.plan(tmp_path / "in.onnx", disable=["matmul_ad"])
+
+
+def test_a_sequence_of_constants_that_is_read_twice(tmp_path):
+    """Rules replace its parts."""
+    proto = parse(
+        """g (float[9, 8] x) => (float[9, 8] y, float[9, 8] z) {
+            halves = SplitToSequence <axis = -1> (table, four)
+            sines = SequenceAt (halves, zero)
+            cosines = SequenceAt (halves, one)
+            turned = Neg (cosines)
+            first = Concat <axis = -1> (turned, sines)
+            second = Concat <axis = -1> (sines, cosines)
+            y = Mul (x, first)
+            z = Mul (x, second)
+        }""",
+        18,
+    )
+    table = np.random.default_rng(0).standard_normal((9, 8)).astype(np.float32)
+    proto = with_weights(proto, table=table, four=4, zero=0, one=1)
+    onnx.save(proto, tmp_path / "in.onnx")
+    report = onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", check=1)
+    assert report.check.equal
+    assert dict(report.nodes_after) == {"Mul": 2}

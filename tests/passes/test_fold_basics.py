@@ -149,10 +149,11 @@ def test_values_read_and_made_in_a_body_may_be_called_anything(name, body):
         "e = SequenceEmpty () o = SequenceInsert (e, w) z = ConcatFromSequence <axis = 0> (o)",
     ],
 )
-def test_constants_of_any_size_pass_through_sequences_and_optionals(chain, size):
+def test_sequences_and_optionals_stay(chain, size):
+    """Rules replace their parts."""
     proto = parse(f"g (float[{size}] x) => (float[{size}] y) {{ {chain} y = Add (x, z) }}")
     folded = fold(with_weights(proto, w=large(size)), {"x": large(size, seed=1)})
-    assert folded.ops == {"Add": 1}
+    assert folded.reasons[folded.proto.graph.node[0].op_type] == "its result is not a tensor"
 
 
 @pytest.mark.parametrize("op", ["Elu", "Selu", "Softplus", "HardSigmoid", "LeakyRelu"])
@@ -163,8 +164,8 @@ def test_ops_that_are_functions_to_onnxruntime_are_computed_at_the_opset_of_the_
     assert not fold(with_weights(model, w=weight), {}).ops
 
 
-def test_a_model_that_is_newer_than_onnxruntime_is_computed_at_an_older_opset():
-    model = parse("g () => (float[64] y) { y = Exp (w) }", 27)
+def test_a_model_of_a_newer_ir_version_than_onnxruntime_reads_is_computed():
+    model = parse("g () => (float[64] y) { y = Exp (w) }", 21)
     model.ir_version = onnx.IR_VERSION
     weight = np.random.default_rng(0).standard_normal(64).astype(np.float32)
     folded = fold(with_weights(model, w=weight))

@@ -44,10 +44,7 @@ def test_repeated_elements_are_not_gone_through_one_by_one(ops):
         ("s = CumSum (i, k) y = ReduceSum (s)", "CumSum"),
         ("f = Cast <to = 1> (i) s = CumSum (f, k) y = ReduceSum (s)", "CumSum"),
         ("f = Cast <to = 1> (i) u, v, w = Unique (f) y = ReduceSum (v)", "Unique"),
-        (
-            "q = SequenceConstruct (i, i) y = ConcatFromSequence <axis = 0> (q)",
-            "ConcatFromSequence",
-        ),
+        ("q, r = TopK <axis = 0> (i, o) y = ReduceSum (q)", "TopK"),
         (
             """a, t = Scan <num_scan_inputs = 1, body = b (int64[1] s, int64 e)
                 => (int64[1] s2, int64[1] e2) { s2 = Add (s, e) e2 = Identity (s2) }> (o, i)

@@ -43,6 +43,15 @@ class Bench:
                 self.pool.retain(result)
         return results[0] if n == 1 else results
 
+    def backwards(self, x: Buffer, *steps: int) -> Buffer:
+        """A view of the first axes from the last element on, with these steps."""
+        axes = range(len(steps))
+        sizes = [-1 for _ in axes], [-(2**62) for _ in axes], axes, [-step for step in steps]
+        lists = [self.integers(*each) for each in sizes]
+        result = self.apply("Slice", x, *lists)
+        self.release(*lists)
+        return result
+
     def release(self, *buffers: Buffer) -> None:
         for buffer in buffers:
             self.pool.release(buffer)

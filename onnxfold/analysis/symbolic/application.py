@@ -170,7 +170,7 @@ def _data(fact: Fact) -> onnx.TensorProto | None:
     if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
     # sizes computed of floats (scales of a Resize) are rounded differently in onnxruntime
-    return tensor_proto(dtype, known) if dtype.is_integer() else None
+    return tensor_proto(known) if dtype.is_integer() else None
 
 
 def _type_proto(fact: Fact, algebra: Algebra) -> onnx.TypeProto:

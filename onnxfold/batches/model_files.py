@@ -6,11 +6,10 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.storage.load import external_locations
-from onnxfold.urls import file_system, is_url
 
 
 class FoundModel(NamedTuple):
@@ -85,8 +84,7 @@ def _without_wildcards(pattern: str) -> str:
 
 def _listed_at(url: str) -> _Listing:
     """List the models at a URL of a file or folder, or with ``*``, ``?`` and ``**``."""
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         folder = _without_wildcards(path + "/")
         if folder != path + "/":
             found = files.glob(path, detail=True)
@@ -101,8 +99,7 @@ def _listed_at(url: str) -> _Listing:
 
 def version_of(url: str) -> str:
     """Return a key that changes with the file at a URL; raises OnnxFoldError if it is missing."""
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         return str(files.ukey(path))
 
 
@@ -112,12 +109,12 @@ def fetch(url: str, folder: str) -> str:
     Raises:
         OnnxFoldError: They cannot be copied, or the model cannot be read.
     """
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
         for location in external_locations(local):
-            if _is_beside(location):  # data elsewhere is refused when the model is loaded
+            is_above = os.path.isabs(location) or ".." in location.replace("\\", "/").split("/")
+            if not is_above:  # data elsewhere is refused when the model is loaded
                 beside = os.path.join(folder, location)
                 os.makedirs(os.path.dirname(beside), exist_ok=True)
                 files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
@@ -130,8 +127,7 @@ def store(local: str, url: str) -> None:
     Raises:
         OnnxFoldError: They cannot be copied.
     """
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         folder = path.rpartition("/")[0]
         files.makedirs(folder, exist_ok=True)
         for location in external_locations(local):
@@ -139,15 +135,29 @@ def store(local: str, url: str) -> None:
         files.put_file(local, path)
 
 
-def _is_beside(location: str) -> bool:
-    return not os.path.isabs(location) and ".." not in location.replace("\\", "/").split("/")
+def is_url(path: str) -> bool:
+    """Return whether a place is a URL, not a local path."""
+    return "://" in path
 
 
 @contextlib.contextmanager
-def _errors(url: str) -> Iterator[None]:
-    """Turn the errors of a file system, whatever their class, into one that names the URL."""
+def _file_system(url: str) -> Iterator[tuple[Any, str]]:
+    """Provide the file system of fsspec that a URL is in, and its path there.
+
+    Raises:
+        UsageError: fsspec, or what it needs for the protocol, is not installed.
+        OnnxFoldError: The file system raised an error, whatever its class.
+    """
     try:
-        yield
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise UsageError("URLs need fsspec: pip install 'onnxfold[remote]'", file=url) from None
+    try:
+        files, path = url_to_fs(url)
+    except (ValueError, ImportError) as error:  # a package of the protocol
+        raise UsageError(f"it cannot be reached: {error}", file=url) from None
+    try:
+        yield files, str(path)
     except OnnxFoldError:
         raise
     except Exception as error:

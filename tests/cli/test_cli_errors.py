@@ -5,10 +5,8 @@ import subprocess
 import sys
 
 import numpy as np
-import onnx
-import onnx.parser
 import pytest
-from model_table import with_weights
+from model_table import saved
 
 import onnxfold
 from onnxfold.errors import UsageError
@@ -63,11 +61,8 @@ def test_interrupted(run, tiny, monkeypatch):
 
 def test_a_check_that_cannot_be_made(run, tmp_path):
     """No other evaluator takes the place of onnxruntime: what it computes may differ."""
-    text = (
-        '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Nope(x) }'
-    )
-    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
-    onnx.save(onnx.parser.parse_model(text), path)
+    path = saved("g (float[2] x) => (float[2] y) { y = Nope(x) }", tmp_path / "m.onnx")
+    out = tmp_path / "out.onnx"
     assert one_line(
         run("optimize", path, "-o", out, "--check", "1"), "m.onnx: the model cannot be run"
     )
@@ -88,7 +83,6 @@ def test_errors_of_the_system(run, tiny, monkeypatch):
     assert one_line(run("compare", tiny, tiny), "out of memory")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes close otherwise there")
 def test_a_reader_that_goes_away(tiny):
     """`onnxfold inspect m | head -0`: no traceback, no complaint."""
     reading, writing = os.pipe()
@@ -116,7 +110,6 @@ def test_sizes(text, size):
 
 
 QUANTIZED = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[n, 64] x) => (float[n, 64] y) <float scale = {0.5}, int8 zero = {1}> {
     q = QuantizeLinear(w, scale, zero)
     d = DequantizeLinear(q, scale, zero)
@@ -124,7 +117,6 @@ g (float[n, 64] x) => (float[n, 64] y) <float scale = {0.5}, int8 zero = {1}> {
 }
 """
 NOWHERE_VALID = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] t = {5, 5}> {
     y = Reshape(x, s)
     z = Reshape(x, t)
@@ -132,15 +124,9 @@ g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] 
 """
 
 
-@pytest.fixture
-def quantized(tmp_path):
-    model = with_weights(onnx.parser.parse_model(QUANTIZED), w=np.ones((64, 64), np.float32))
-    onnx.save(model, tmp_path / "quantized.onnx")
-    return tmp_path / "quantized.onnx"
-
-
-def test_reasons_name_what_the_reader_can_type(run, quantized, tmp_path):
-    out = tmp_path / "out.onnx"
+def test_reasons_name_what_the_reader_can_type(run, tmp_path):
+    weight = np.ones((64, 64), np.float32)
+    quantized, out = saved(QUANTIZED, tmp_path / "in.onnx", w=weight), tmp_path / "out.onnx"
     assert "(--fold-quantized folds it)" in run("optimize", quantized, "-o", out).out
     assert "(--fold-quantized folds it)" in run("explain", quantized).out
     reasons = [stay.reason for stay in onnxfold.optimize_file(quantized, out).kept]
@@ -151,8 +137,7 @@ def test_reasons_name_what_the_reader_can_type(run, quantized, tmp_path):
 
 
 def test_a_failing_check_names_the_option_of_the_command(run, tmp_path):
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(NOWHERE_VALID), path)
+    path = saved(NOWHERE_VALID, tmp_path / "model.onnx")
     wanted = "give inputs with --feeds, or sizes of dimensions with"
     assert f"{wanted} --check-dim" in run("optimize", path, "-o", path, "--check", 1).err
     assert f"{wanted} --dim" in run("compare", path, path).err

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import onnx
-import onnx.parser
 import pytest
+from model_table import saved
 
 MODULE = '''
 import onnx_ir as ir
@@ -52,13 +52,7 @@ stranger = onnxfold_stranger
 rename = onnxfold_stranger:Rename
 configured = onnxfold_stranger:Configured
 """
-MODEL = """
-<ir_version: 10, opset_import: ["" : 21]>
-g (float[2] x) => (float[2] y) {
-    h = Hardmax (x)
-    y = Hardmax (h)
-}
-"""
+MODEL = "g (float[2] x) => (float[2] y) { h = Hardmax (x) y = Hardmax (h) }"
 
 
 def build_wheel(folder: Path, module: str, entry_points: str) -> Path:
@@ -105,9 +99,7 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return path
+    return saved(MODEL, tmp_path / "m.onnx")
 
 
 def test_rules_and_passes_are_listed(site):

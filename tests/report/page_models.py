@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from model_table import saved
 from onnx import TensorProto, helper, numpy_helper
 
 SCRIPT = "</script><script>window.caught = 1</script>"
@@ -62,5 +63,4 @@ def chain(path: Path, nodes: int) -> None:
             f"[product_{k}] m{k} = Mul({current}, s{k})",
         ]
         current = f"m{k}"
-    text = f"chain (float[4] x) => (float[4] {current}) {{ {' '.join(made)} }}"
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), path)
+    saved(f"chain (float[4] x) => (float[4] {current}) {{ {' '.join(made)} }}", path, 17)

@@ -1,4 +1,4 @@
-"""Models for the page: one that tries to be more than data, and one of many nodes."""
+"""A model for the page that tries to be more than data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from model_table import saved
 from onnx import TensorProto, helper, numpy_helper
 
 SCRIPT = "</script><script>window.caught = 1</script>"
@@ -51,16 +50,3 @@ def hostile(path: Path) -> None:
     model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
     onnx.checker.check_model(model)
     onnx.save(model, path)
-
-
-def chain(path: Path, nodes: int) -> None:
-    """So many nodes: a third constants, a third that fold, a third that stay."""
-    made, current = [], "x"
-    for k in range(nodes // 3):
-        made += [
-            f"[constant_{k}] c{k} = Constant<value = float {{{1 + 1 / (k + 2)}}}>()",
-            f"[root_{k}] s{k} = Sqrt(c{k})",
-            f"[product_{k}] m{k} = Mul({current}, s{k})",
-        ]
-        current = f"m{k}"
-    saved(f"chain (float[4] x) => (float[4] {current}) {{ {' '.join(made)} }}", path, 17)

@@ -12,6 +12,7 @@ import pytest
 from model_table import saved
 
 from onnxfold.cli import main
+from tests.benchmarks.benchmark_models import scalar_chain
 
 BROWSER = chromium.found()
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
@@ -181,7 +182,7 @@ def test_names_are_never_interpreted(page, tmp_path, monkeypatch):
 
 
 def test_five_thousand_nodes_are_drawn_and_stay_responsive(page, tmp_path):
-    models.chain(tmp_path / "in.onnx", 5001)
+    scalar_chain(tmp_path / "in.onnx", 1667)
     report = optimized(tmp_path / "in.onnx", tmp_path)
     page.call("Page.navigate", url="about:blank")
     start = page.seconds_of_work()

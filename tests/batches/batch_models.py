@@ -1,7 +1,5 @@
 """Makes many models of a few: other sizes, dtypes and opsets, and some that are broken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

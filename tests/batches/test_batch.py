@@ -1,7 +1,5 @@
 """Many models at a time: results, failures, going on after an end, and who does the work."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os

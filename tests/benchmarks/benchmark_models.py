@@ -1,7 +1,5 @@
 """Models for the benchmarks, written without holding more than one tensor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -6,8 +6,6 @@ in which the ways take turns, as other processes disturb them. Then the constant
 which `auto` estimates what a kernel saves (``onnxfold/analysis/costs.py``).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

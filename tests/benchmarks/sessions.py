@@ -6,8 +6,6 @@ LoRA weights of many tenants of one model. The models are generated, of the size
 decoder and of a block of a small Llama. One thread; medians of rounds in which the ways take turns.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`onnxfold compare` and `bench`."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`onnxfold inspect`: one model, its modules, and two models."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

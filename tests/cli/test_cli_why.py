@@ -1,7 +1,5 @@
 """`onnxfold explain --why`."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

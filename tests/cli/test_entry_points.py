@@ -1,7 +1,5 @@
 """Rules and passes of another package: built as a wheel, installed by pip, used by the commands."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

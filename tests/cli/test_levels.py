@@ -1,7 +1,5 @@
 """Levels, rules and passes on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What README and the documentation tell a reader to do is done, and does what they say."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """`optimize --dump-ir`: the graph after each pass on paper."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Every function takes a path, bytes, an onnx.ModelProto and an onnx_ir.Model alike."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path

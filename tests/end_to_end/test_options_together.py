@@ -4,8 +4,6 @@ A case gives what it gives for the path of the model, leaves the model of the ca
 keeps to the limits.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import tempfile

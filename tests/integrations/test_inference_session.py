@@ -1,7 +1,5 @@
 """onnxfold.InferenceSession: what onnxruntime's session does, on a model that is optimized once."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """The wheel, the sdist and an editable install, each in a fresh virtual environment."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import os
 import shutil

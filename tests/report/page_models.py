@@ -1,7 +1,5 @@
 """A model for the page that tries to be more than data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

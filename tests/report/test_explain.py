@@ -1,7 +1,5 @@
 """What makes a node run each time, against the constness that is found by another walk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

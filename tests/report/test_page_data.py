@@ -1,7 +1,5 @@
 """What a page tells: it is what happened, in bounds, as JSON and inside of the page."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser

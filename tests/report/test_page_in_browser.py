@@ -1,7 +1,5 @@
 """The page in a real browser: nothing is asked for, nothing fails, and it does what it shows."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from xml.etree import ElementTree

@@ -13,12 +13,10 @@ from onnxfold.options import byte_size
 
 def one_line(result, word):
     """The command failed with one line on standard error that holds the word."""
-    assert result.code == 2
-    assert result.out == ""
+    assert (result.code, result.out) == (2, "")
     assert result.err.startswith("onnxfold: error: ")
     assert result.err.count("\n") == 1
     assert word in result.err
-    return True
 
 
 def test_no_command_shows_the_help(run):
@@ -38,16 +36,17 @@ def raising(error):
     return raise_
 
 
-def test_a_bug_is_one_line(run, tiny, monkeypatch):
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(ZeroDivisionError("oh")))
-    result = run("compare", tiny, tiny)
-    assert one_line(result, "ZeroDivisionError: oh (this is a bug; run with --verbose")
-
-
-def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(ZeroDivisionError("oh")))
-    assert run("compare", tiny, tiny, "--verbose").code == 2
-    assert any(record.exc_info for record in caplog.records)
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ZeroDivisionError("oh"), "ZeroDivisionError: oh (this is a bug; run with --verbose"),
+        (OSError(28, "No space left", "out.onnx"), "out.onnx: No space left"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_an_error_is_one_line(run, tiny, monkeypatch, error, text):
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(error))
+    one_line(run("compare", tiny, tiny), text)
 
 
 def test_interrupted(run, tiny, monkeypatch):
@@ -57,28 +56,25 @@ def test_interrupted(run, tiny, monkeypatch):
     assert "Traceback" not in result.err
 
 
+def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
+    monkeypatch.setattr("onnxfold.comparison.compare", raising(ZeroDivisionError("oh")))
+    assert run("compare", tiny, tiny, "--verbose").code == 2
+    assert any(record.exc_info for record in caplog.records)
+
+
 def test_a_check_that_cannot_be_made(run, tmp_path):
     """No other evaluator takes the place of onnxruntime: what it computes may differ."""
     path = saved("g (float[2] x) => (float[2] y) { y = Nope(x) }", tmp_path / "m.onnx")
     out = tmp_path / "out.onnx"
-    assert one_line(
-        run("optimize", path, "-o", out, "--check", "1"), "m.onnx: the model cannot be run"
-    )
+    result = run("optimize", path, "-o", out, "--check", "1")
+    one_line(result, "m.onnx: the model cannot be run")
     assert not out.exists()
     assert run("optimize", path, "-o", out).code == 0
 
 
 def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
     monkeypatch.setattr("onnxfold.api.run_bounded", raising(MemoryError()))
-    assert one_line(run("optimize", tiny, "-o", tiny), "tiny.onnx: there is not enough memory")
-
-
-def test_errors_of_the_system(run, tiny, monkeypatch):
-    full = OSError(28, "No space left on device", "out.onnx")
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(full))
-    assert one_line(run("compare", tiny, tiny), "out.onnx: No space left on device")
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(MemoryError()))
-    assert one_line(run("compare", tiny, tiny), "out of memory")
+    one_line(run("optimize", tiny, "-o", tiny), "tiny.onnx: there is not enough memory")
 
 
 def test_a_reader_that_goes_away(tiny):

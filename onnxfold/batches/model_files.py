@@ -20,11 +20,8 @@ class FoundModel(NamedTuple):
     nbytes: int
 
 
-class _Listing(NamedTuple):
-    """The files of a pattern below a folder: their names and sizes in bytes."""
-
-    folder: str
-    files: list[tuple[str, int]]
+_Listing = tuple[str, list[tuple[str, int]]]
+"""A folder, and the files of a pattern below it: their names and sizes in bytes."""
 
 
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
@@ -41,14 +38,16 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
     seen: set[str] = set()
     for given in patterns:
         pattern = os.fspath(given)
-        listing = _listed_at(pattern) if is_url(pattern) else _listed(pattern, output)
-        if not listing.files:
+        folder, files = _listed_at(pattern) if is_url(pattern) else _listed(pattern, output)
+        if not files:
             raise UsageError(f"{pattern}: there is no model of that name outside the output folder")
-        for path, nbytes in sorted(listing.files):
+        for path, nbytes in sorted(files):
             if path in seen:
                 continue
             seen.add(path)
-            target = _join(output, path[len(listing.folder) :].lstrip("/" + os.sep))
+            below = path[len(folder) :].lstrip("/" + os.sep)
+            is_remote = is_url(output)
+            target = f"{output.rstrip('/')}/{below}" if is_remote else os.path.join(output, below)
             if target in results:
                 other = results[target].source
                 raise UsageError(f"{other} and {path} would both be written to {target}")
@@ -59,10 +58,10 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
 def _listed(pattern: str, output: str) -> _Listing:
     if os.path.isdir(pattern):
         below = os.path.join(glob.escape(pattern), "**", "*.onnx")
-        return _Listing(pattern, list(_files(below, output)))
+        return pattern, list(_files(below, output))
     if os.path.exists(pattern):  # an existing file with brackets in its name is no pattern
-        return _Listing(os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))])
-    return _Listing(_without_wildcards(pattern), list(_files(pattern, output)))
+        return os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))]
+    return _without_wildcards(pattern), list(_files(pattern, output))
 
 
 def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
@@ -70,10 +69,6 @@ def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
     for path in glob.iglob(pattern, recursive=True):
         if os.path.isfile(path) and not (out and os.path.realpath(path).startswith(out)):
             yield path, os.path.getsize(path)
-
-
-def _join(folder: str, below: str) -> str:
-    return f"{folder.rstrip('/')}/{below}" if is_url(folder) else os.path.join(folder, below)
 
 
 def _without_wildcards(pattern: str) -> str:
@@ -94,7 +89,7 @@ def _listed_at(url: str) -> _Listing:
             folder, found = path.rpartition("/")[0], {path: files.info(path)}
         sizes = {name: i.get("size") for name, i in found.items() if i.get("type") != "directory"}
         named = [(files.unstrip_protocol(name), int(size or 0)) for name, size in sizes.items()]
-        return _Listing(files.unstrip_protocol(folder), named)
+        return files.unstrip_protocol(folder), named
 
 
 def version_of(url: str) -> str:

@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -226,28 +225,23 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Memory that threads reserve, first come, first served."""
+    """Memory that threads reserve. One of them waits for it at a time, the others for their turn:
+    small models do not overtake a large one.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._turn, self._released = threading.Lock(), threading.Condition()
         self._given = 0
-        self._waiting: deque[object] = deque()
 
     @contextlib.contextmanager
     def of(self, nbytes: int, limit: int) -> Iterator[None]:
         """Reserve bytes; wait until the sum of all reservations is within a limit in bytes."""
-        turn = object()
-        with self._condition:
-            self._waiting.append(turn)
-            self._condition.wait_for(
-                lambda: self._waiting[0] is turn and self._given + nbytes <= max(limit, nbytes)
-            )
-            self._waiting.popleft()
+        with self._turn, self._released:
+            self._released.wait_for(lambda: self._given + nbytes <= max(limit, nbytes))
             self._given += nbytes
-            self._condition.notify_all()
         try:
             yield
         finally:
-            with self._condition:
+            with self._released:
                 self._given -= nbytes
-                self._condition.notify_all()
+                self._released.notify()

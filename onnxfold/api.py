@@ -24,7 +24,7 @@ from onnxfold.passes.context import Observer, Result
 from onnxfold.passes.pipeline import first_folding, nodes_before, run_bounded, run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import outlook
-from onnxfold.report.summary import Report
+from onnxfold.report.summary import Report, check_line
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike, ModelT, PathLike
 
@@ -399,8 +399,6 @@ def _check(
             result.warnings.append(f"the error of the inexact rules is not known: {error}")
             return None
     if not comparison.passed:
-        from onnxfold.report.tables import check_line
-
         verdict = [check_line(comparison), *comparison.problems]
         if not options.seeds:
             verdict.append(f"the inexact rules applied are {', '.join(result.inexact)}")

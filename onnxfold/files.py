@@ -147,7 +147,7 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
 
 
 @contextlib.contextmanager
-def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
+def replacing(target: str) -> Iterator[BinaryIO]:
     """Write a file that replaces ``target`` at the end, unless there is an error.
 
     Raises:
@@ -156,11 +156,7 @@ def replacing(target: str, *, fsync: bool = False) -> Iterator[BinaryIO]:
     with locked(target), new_file(target) as new:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
-        if fsync:
-            os.fsync(new.fd)
         os.replace(new.path, target)
-        if fsync:
-            sync_folder(os.path.dirname(target))
 
 
 @contextlib.contextmanager

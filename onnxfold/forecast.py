@@ -47,7 +47,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Shown, text="onnxfold.report.tables:plan_text"):
+class Plan(Shown, text="onnxfold.report.summary:plan_text"):
     """The result of a dry run.
 
     Attributes:

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import files
-from onnxfold.lazy_imports import SYMBOLIC_ARITHMETIC, defer
+from onnxfold.lazy_imports import defer_symbolic_arithmetic
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -337,7 +337,7 @@ def main() -> None:
     os.dup2(2, 1)  # other output must not be read as an answer
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    defer(SYMBOLIC_ARITHMETIC)
+    defer_symbolic_arithmetic()
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
         while line := waiting.get():

@@ -23,9 +23,6 @@ Target = Literal["onnxruntime"]
 Precision = Literal["exact", "wide"]
 FoldAt = Literal["compile", "runtime"]
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
 
 class OptionArguments(TypedDict, total=False):
     """The options of an optimization.
@@ -241,7 +238,7 @@ def byte_size(size: int | str | None) -> int | None:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
     if match is None or (match[3] and not match[2]):
         raise UsageError(f"{size!r} is not a size such as 4096, 512MB or 1.5GiB")
-    unit = _BINARY_UNITS[match[2]] if match[3] else _UNITS[match[2]]
+    unit = (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " ")
     return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
 
 

@@ -93,6 +93,12 @@ def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
     return model
 
 
+def saved(text: str, path: Path, opset: int = 21, **weights: Any) -> Path:
+    """The path of a model that is saved there, from the text of its graph."""
+    onnx.save(with_weights(parse(text, opset), **weights), path)
+    return path
+
+
 def graph(
     inputs: str, *nodes: str, outputs: str = "", opset: int = 17, **weights: Any
 ) -> onnx.ModelProto:

@@ -12,14 +12,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import isolated
-from onnxfold.batches.model_files import find
+from onnxfold.batches.model_files import find, is_url
 from onnxfold.batches.outcome import Batch, Journal, Outcome
 from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.signatures import Positive, checked
-from onnxfold.urls import is_url
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

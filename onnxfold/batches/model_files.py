@@ -6,11 +6,10 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.storage.load import external_locations
-from onnxfold.urls import file_system, is_url
 
 
 class FoundModel(NamedTuple):
@@ -21,11 +20,8 @@ class FoundModel(NamedTuple):
     nbytes: int
 
 
-class _Listing(NamedTuple):
-    """The files of a pattern below a folder: their names and sizes in bytes."""
-
-    folder: str
-    files: list[tuple[str, int]]
+_Listing = tuple[str, list[tuple[str, int]]]
+"""A folder, and the files of a pattern below it: their names and sizes in bytes."""
 
 
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
@@ -42,14 +38,16 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
     seen: set[str] = set()
     for given in patterns:
         pattern = os.fspath(given)
-        listing = _listed_at(pattern) if is_url(pattern) else _listed(pattern, output)
-        if not listing.files:
+        folder, files = _listed_at(pattern) if is_url(pattern) else _listed(pattern, output)
+        if not files:
             raise UsageError(f"{pattern}: there is no model of that name outside the output folder")
-        for path, nbytes in sorted(listing.files):
+        for path, nbytes in sorted(files):
             if path in seen:
                 continue
             seen.add(path)
-            target = _join(output, path[len(listing.folder) :].lstrip("/" + os.sep))
+            below = path[len(folder) :].lstrip("/" + os.sep)
+            is_remote = is_url(output)
+            target = f"{output.rstrip('/')}/{below}" if is_remote else os.path.join(output, below)
             if target in results:
                 other = results[target].source
                 raise UsageError(f"{other} and {path} would both be written to {target}")
@@ -60,10 +58,10 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
 def _listed(pattern: str, output: str) -> _Listing:
     if os.path.isdir(pattern):
         below = os.path.join(glob.escape(pattern), "**", "*.onnx")
-        return _Listing(pattern, list(_files(below, output)))
+        return pattern, list(_files(below, output))
     if os.path.exists(pattern):  # an existing file with brackets in its name is no pattern
-        return _Listing(os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))])
-    return _Listing(_without_wildcards(pattern), list(_files(pattern, output)))
+        return os.path.dirname(pattern), [(pattern, os.path.getsize(pattern))]
+    return _without_wildcards(pattern), list(_files(pattern, output))
 
 
 def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
@@ -71,10 +69,6 @@ def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
     for path in glob.iglob(pattern, recursive=True):
         if os.path.isfile(path) and not (out and os.path.realpath(path).startswith(out)):
             yield path, os.path.getsize(path)
-
-
-def _join(folder: str, below: str) -> str:
-    return f"{folder.rstrip('/')}/{below}" if is_url(folder) else os.path.join(folder, below)
 
 
 def _without_wildcards(pattern: str) -> str:
@@ -85,8 +79,7 @@ def _without_wildcards(pattern: str) -> str:
 
 def _listed_at(url: str) -> _Listing:
     """List the models at a URL of a file or folder, or with ``*``, ``?`` and ``**``."""
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         folder = _without_wildcards(path + "/")
         if folder != path + "/":
             found = files.glob(path, detail=True)
@@ -96,13 +89,12 @@ def _listed_at(url: str) -> _Listing:
             folder, found = path.rpartition("/")[0], {path: files.info(path)}
         sizes = {name: i.get("size") for name, i in found.items() if i.get("type") != "directory"}
         named = [(files.unstrip_protocol(name), int(size or 0)) for name, size in sizes.items()]
-        return _Listing(files.unstrip_protocol(folder), named)
+        return files.unstrip_protocol(folder), named
 
 
 def version_of(url: str) -> str:
     """Return a key that changes with the file at a URL; raises OnnxFoldError if it is missing."""
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         return str(files.ukey(path))
 
 
@@ -112,12 +104,12 @@ def fetch(url: str, folder: str) -> str:
     Raises:
         OnnxFoldError: They cannot be copied, or the model cannot be read.
     """
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
         for location in external_locations(local):
-            if _is_beside(location):  # data elsewhere is refused when the model is loaded
+            is_above = os.path.isabs(location) or ".." in location.replace("\\", "/").split("/")
+            if not is_above:  # data elsewhere is refused when the model is loaded
                 beside = os.path.join(folder, location)
                 os.makedirs(os.path.dirname(beside), exist_ok=True)
                 files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
@@ -130,8 +122,7 @@ def store(local: str, url: str) -> None:
     Raises:
         OnnxFoldError: They cannot be copied.
     """
-    with _errors(url):
-        files, path = file_system(url)
+    with _file_system(url) as (files, path):
         folder = path.rpartition("/")[0]
         files.makedirs(folder, exist_ok=True)
         for location in external_locations(local):
@@ -139,15 +130,29 @@ def store(local: str, url: str) -> None:
         files.put_file(local, path)
 
 
-def _is_beside(location: str) -> bool:
-    return not os.path.isabs(location) and ".." not in location.replace("\\", "/").split("/")
+def is_url(path: str) -> bool:
+    """Return whether a place is a URL, not a local path."""
+    return "://" in path
 
 
 @contextlib.contextmanager
-def _errors(url: str) -> Iterator[None]:
-    """Turn the errors of a file system, whatever their class, into one that names the URL."""
+def _file_system(url: str) -> Iterator[tuple[Any, str]]:
+    """Provide the file system of fsspec that a URL is in, and its path there.
+
+    Raises:
+        UsageError: fsspec, or what it needs for the protocol, is not installed.
+        OnnxFoldError: The file system raised an error, whatever its class.
+    """
     try:
-        yield
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise UsageError("URLs need fsspec: pip install 'onnxfold[remote]'", file=url) from None
+    try:
+        files, path = url_to_fs(url)
+    except (ValueError, ImportError) as error:  # a package of the protocol
+        raise UsageError(f"it cannot be reached: {error}", file=url) from None
+    try:
+        yield files, str(path)
     except OnnxFoldError:
         raise
     except Exception as error:

@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -25,7 +24,6 @@ from onnxfold.options import options_of
 from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
-from onnxfold.urls import is_url
 
 # A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
 # fault: the model is tried again.
@@ -104,7 +102,7 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
 def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
     with contextlib.ExitStack() as stack:
         target = task.target
-        if is_url(target):
+        if model_files.is_url(target):
             folder = stack.enter_context(scratch_folder("batch"))
             target = os.path.join(folder, task.target.rpartition("/")[2])
         else:
@@ -115,7 +113,7 @@ def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
         outcome = _with_figures(task, outcome, source, target)
         if outcome.status == "failed":
             return outcome
-        if is_url(task.target):
+        if model_files.is_url(task.target):
             model_files.store(target, task.target)
         seconds = round(time.perf_counter() - began, 6)
         written = _content(task.target)
@@ -186,7 +184,7 @@ def lost(task: Task, error: BaseException) -> Outcome:
 @contextlib.contextmanager
 def _local(source: str) -> Iterator[str]:
     """Return the model as a local file."""
-    if not is_url(source):
+    if not model_files.is_url(source):
         yield source
         return
     with scratch_folder("batch") as folder:
@@ -216,7 +214,7 @@ def _key(task: Task, source: str) -> str:
 
 def _content(path: str) -> str:
     """Return a key of the content of a model and its external data; of their version at a URL."""
-    if is_url(path):
+    if model_files.is_url(path):
         return model_files.version_of(path)
     folder = Path(path).parent
     digests = [hash_file(Path(path))]
@@ -227,28 +225,23 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Memory that threads reserve, first come, first served."""
+    """Memory that threads reserve. One of them waits for it at a time, the others for their turn:
+    small models do not overtake a large one.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._turn, self._released = threading.Lock(), threading.Condition()
         self._given = 0
-        self._waiting: deque[object] = deque()
 
     @contextlib.contextmanager
     def of(self, nbytes: int, limit: int) -> Iterator[None]:
         """Reserve bytes; wait until the sum of all reservations is within a limit in bytes."""
-        turn = object()
-        with self._condition:
-            self._waiting.append(turn)
-            self._condition.wait_for(
-                lambda: self._waiting[0] is turn and self._given + nbytes <= max(limit, nbytes)
-            )
-            self._waiting.popleft()
+        with self._turn, self._released:
+            self._released.wait_for(lambda: self._given + nbytes <= max(limit, nbytes))
             self._given += nbytes
-            self._condition.notify_all()
         try:
             yield
         finally:
-            with self._condition:
+            with self._released:
                 self._given -= nbytes
-                self._condition.notify_all()
+                self._released.notify()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import (
-    PATH,
-    output_options,
-)
+from onnxfold.cli.arguments import PATH, output_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, write, write_json
 
 

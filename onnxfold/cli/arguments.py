@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 import click
 
 from onnxfold.errors import UsageError
-from onnxfold.options import CheckedOptionArguments, Options, SplitArguments, byte_size
+from onnxfold.options import CheckedOptionArguments, Options, SplitArguments, byte_size, named_shape
 from onnxfold.signatures import entries, hints_of
 
 PATH = click.Path(readable=False)
@@ -202,13 +202,68 @@ _COMPARISON = (
 )
 comparison_options = section("Inputs and tolerances", *_COMPARISON)
 """The inputs and tolerances of a comparison; those that are not given are None."""
-check_options = section(
-    "Check",
-    option("--check", metavar="N"),
-    *_COMPARISON,
-    option("--check-dim", "check_dims"),
+
+
+def names_of_rules() -> list[str]:
+    """Return the names of all rule sets and rules, for completion."""
+    from onnxfold.rewrite.rule import available_rule_sets
+
+    sets = available_rule_sets()
+    return [*(s.name for s in sets), *(rule.name for s in sets for rule in s)]
+
+
+what_is_folded = section(
+    "What is folded",
+    option("--precision"),
+    option("--fold-all"),
+    option("--fold-quantized"),
+    option("--max-growth"),
+    option("--memory-limit"),
+    option("--keep", metavar="GLOB|OP"),
+    option("--fold", metavar="GLOB|OP"),
 )
-"""What `onnxfold.options.CheckedOptionArguments` adds."""
+"""Options that say which constants are folded."""
+
+_RULE_NAME = {
+    "metavar": "NAME",
+    "shell_complete": completed("onnxfold.cli.arguments:names_of_rules"),
+}
+optimization_options = together(
+    section(
+        "Level and rules",
+        LEVEL,
+        option("--target"),
+        option("--enable", **_RULE_NAME),
+        option("--disable", **_RULE_NAME),
+        option("--rules", metavar="FILE", help="Also use the rules of a Python file."),
+        option(
+            "--passes",
+            metavar="A,B,C",
+            type=lambda text: [name.strip() for name in text.split(",")],
+            shell_complete=completed("onnxfold.passes:all_passes"),
+        ),
+    ),
+    section(
+        "Sizes and shapes",
+        option("--dim", "dims"),
+        named(
+            named_shape,
+            "--input-shape",
+            "input_shapes",
+            metavar="NAME:D,D,...",
+            help="Fix the shape of an input: x:1,3,224,224; -1 leaves a size as it is",
+        ),
+        option("--keep-dim", "keep_dims", metavar="NAME"),
+        option("--value-info"),
+    ),
+    what_is_folded,
+    section(
+        "Check", option("--check", metavar="N"), *_COMPARISON, option("--check-dim", "check_dims")
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+    output_options,
+)
+"""The options of an optimization and of its output, see `onnxfold.options`."""
 
 runtime_options = section(
     "Runtime constants",

@@ -10,12 +10,10 @@ from onnxfold.cli.arguments import (
     FOLDER,
     PATH,
     SectionedCommand,
-    check_options,
     is_verbose,
-    output_options,
+    optimization_options,
     size_in_bytes,
 )
-from onnxfold.cli.folding import folding_options
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show
 
 
@@ -29,7 +27,6 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show
     required=True,
     help="Folder or URL for the results; they keep their paths below MODEL.",
 )
-@folding_options
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
@@ -48,7 +45,6 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time limit for each model."
 )
-@check_options
 @click.option(
     "--plan", "only_plan", is_flag=True, help="Only predict memory; write nothing into DIR."
 )
@@ -58,8 +54,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show
     metavar="FILE",
     help="File of results, one JSON document per line.  [default: DIR/onnxfold-batch.jsonl]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@output_options
+@optimization_options
 def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
     """Optimize many models in parallel.
 

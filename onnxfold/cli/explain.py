@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import (
-    LEVEL,
-    PATH,
-    output_options,
-    several,
-)
-from onnxfold.cli.folding import what_is_folded
+from onnxfold.cli.arguments import LEVEL, PATH, output_options, several, what_is_folded
 from onnxfold.cli.output import write, write_json
 from onnxfold.errors import UsageError
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import click
 
-from onnxfold.cli.arguments import (
-    PATH,
-    output_options,
-    sizes,
-)
+from onnxfold.cli.arguments import PATH, output_options, sizes
 from onnxfold.cli.output import show
 
 

@@ -11,12 +11,10 @@ from onnxfold.cli.arguments import (
     PATH,
     REPORT,
     SectionedCommand,
-    check_options,
     is_verbose,
-    output_options,
+    optimization_options,
     section,
 )
-from onnxfold.cli.folding import folding_options
 from onnxfold.cli.output import show, write
 
 
@@ -47,8 +45,7 @@ from onnxfold.cli.output import show, write
     ),
     click.option("--no-fsync", is_flag=True, help="Do not wait for the disk."),
 )
-@folding_options
-@check_options
+@optimization_options
 @section(
     "Report",
     click.option(
@@ -67,8 +64,6 @@ from onnxfold.cli.output import show, write
     ),
     click.option("--advise", is_flag=True, help="Also try what other options would remove."),
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@output_options
 @click.pass_obj
 def optimize(
     process_ends: bool | None,

@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, SectionedCommand, check_options, output_options, section
-from onnxfold.cli.folding import folding_options
+from onnxfold.cli.arguments import PATH, SectionedCommand, optimization_options, section
 from onnxfold.cli.output import show
 
 
@@ -29,10 +28,7 @@ from onnxfold.cli.output import show
         help="Seconds after which a run counts as one that does not end.",
     ),
 )
-@folding_options
-@check_options
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@output_options
+@optimization_options
 def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
     """Write a smaller model that shows the same failure as MODEL, for a report of it.
 

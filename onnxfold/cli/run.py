@@ -15,7 +15,7 @@ import click
 from onnxfold.cli.group import cli
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, complain
 from onnxfold.errors import CheckFailedError, OnnxFoldError
-from onnxfold.lazy_imports import SYMBOLIC_ARITHMETIC, defer
+from onnxfold.lazy_imports import defer_symbolic_arithmetic
 
 _logger = logging.getLogger("onnxfold")
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]
@@ -69,7 +69,7 @@ def main(args: list[str] | None = None) -> int:
     # warnings, and everything with --verbose, to standard error
     logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
     _logger.setLevel(logging.WARNING)
-    defer(SYMBOLIC_ARITHMETIC)
+    defer_symbolic_arithmetic()
     # NumPy's linear algebra, which no kernel uses, starts its threads when NumPy is imported
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:

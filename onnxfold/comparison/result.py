@@ -105,7 +105,7 @@ class FirstDifference:
 
 
 @dataclass(repr=False)
-class Comparison(Shown, text="onnxfold.report.tables:compare_text"):
+class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
     """What two models make of the same inputs.
 
     Attributes:

@@ -92,20 +92,19 @@ def html_of(*parts: str | Table) -> str:
         if not isinstance(part, Table):
             made.append(f"<pre>{escape(printable(part))}</pre>" if part else "")
             continue
-        aligned = ["right" if title.startswith(">") else "left" for title in part.titles]
-
-        def row(tag: str, texts: Sequence[str], sides: Sequence[str] = aligned) -> str:
-            cells = zip(map(printable, texts), sides, strict=True)
-            return "".join(
-                f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>' for text, side in cells
+        sides = ["right" if title.startswith(">") else "left" for title in part.titles]
+        rows = [("th", [title.removeprefix(">") for title in part.titles])]
+        rows += [("td", [*texts]) for texts in part.rows]
+        rows += [("th", [*texts]) for texts in part.totals]
+        head, *body = (
+            "".join(
+                f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
+                for text, side in zip(texts, sides, strict=True)
             )
-
-        titles = [title.removeprefix(">") for title in part.titles]
-        body = [*(row("td", texts) for texts in part.rows), *(row("th", t) for t in part.totals)]
-        lines = "".join(f"<tr>{each}</tr>" for each in body)
-        made.append(
-            f"<table><thead><tr>{row('th', titles)}</tr></thead><tbody>{lines}</tbody></table>"
+            for tag, texts in rows
         )
+        lines = "".join(f"<tr>{row}</tr>" for row in body)
+        made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
     return "\n".join(filter(None, made))
 
 

@@ -129,9 +129,9 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
             op_type=op_name(node),
             holder="" if outer is node else _label(outer),
             is_variable=is_variable,
-            operands=_names(ways.operands(node)),
+            operands=[v.name or "" for v in ways.operands(node)],
             path=path,
-            inputs=_names(v for v in model.graph.inputs if v in above),
+            inputs=[v.name or "" for v in model.graph.inputs if v in above],
             blockers=blockers,
             decision=next((d for d in decisions if d.value == value), None),
             op_after=op_name(made[value]) if value and value in made else None,
@@ -169,10 +169,6 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     known = sorted(filter(None, found), key=lambda n: (len(n), n))
     near = suggestion(name, [n for n in known if name and name in n] or known)
     raise UsageError(f"no node has the name {name!r} or makes a value of this name{near}")
-
-
-def _names(values: Iterable[ir.Value]) -> list[str]:
-    return [v.name or "" for v in values]
 
 
 def _label(node: ir.Node) -> str:

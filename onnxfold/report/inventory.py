@@ -130,8 +130,7 @@ def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]
 
 def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
     """Return the inventory of a model that was loaded from a path."""
-    stored = list(stored_tensors(model))
-    tensors = [TensorEntry.of(value.name or "", tensor) for value, tensor in stored]
+    tensors = largest_first(model)
     return Inventory(
         path=os.fspath(path),
         ir_version=model.ir_version,
@@ -141,12 +140,18 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
         outputs=[_value_info(value) for value in model.graph.outputs],
         nodes=count_nodes(model),
         functions=len(model.functions),
-        parameters=sum(parameters_in(tensor) for _, tensor in stored),
+        parameters=sum(parameters_in(tensor) for _, tensor in stored_tensors(model)),
         tensors=len(tensors),
         tensor_bytes=sum(tensor.bytes for tensor in tensors),
         stored_bytes=storage.model_bytes(model),
-        largest=sorted(tensors, key=lambda tensor: -tensor.bytes)[:_MOST_SHOWN],
+        largest=tensors[:_MOST_SHOWN],
     )
+
+
+def largest_first(model: ir.Model) -> list[TensorEntry]:
+    """Return the stored tensors of a model, the largest first."""
+    found = (TensorEntry.of(value.name or "", tensor) for value, tensor in stored_tensors(model))
+    return sorted(found, key=lambda tensor: -tensor.bytes)
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:

@@ -179,11 +179,12 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
     if len(set(names)) < len(names):
         names = [each.model for each in models]
     yield from (_figures(result, names), "")
+    columns = [f">{name}" for name in names]
     fused = list(dict.fromkeys(op for each in models for op in each.fused))
     if fused:
         rows = [(op, *(str(each.fused.get(op, "")) for each in models)) for op in fused]
-        yield from (_by_model("fused op", names, rows), "")
-    yield from (_by_model("time in", names, _profile(models)), "")
+        yield from (Table(("fused op", *columns), rows), "")
+    yield from (Table(("time in", *columns), _profile(models)), "")
     for name, each in zip(names, models, strict=True):
         if each.folding is not None:
             yield from _folding(name, each.folding)
@@ -218,10 +219,6 @@ def _figures(result: Benchmark, names: Sequence[str]) -> Table:
         verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
         rows.append((*row, f"{each.max_difference:.2g}{verdict}"))
     return Table((*columns, ">difference"), rows)
-
-
-def _by_model(title: str, names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    return Table((title, *(f">{name}" for name in names)), rows)
 
 
 def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:

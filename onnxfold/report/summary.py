@@ -1,19 +1,26 @@
-"""What one run of the optimizer did: the record behind the closing table and `--json`."""
+"""What a run of the optimizer did, and what `onnxfold optimize`, `--plan` and `compare` print."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from onnxfold.graphs import shaped
+from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, rendered
 from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
-    from onnxfold.comparison import Comparison
+    from onnxfold.comparison import Comparison, OutputResult
+    from onnxfold.forecast import Plan
     from onnxfold.passes.stored_cut import Decision
+
+_MOST = 8  # rows of one kind
 
 
 @dataclass(repr=False)
-class Report(Shown, text="onnxfold.report.tables:optimize_text"):
+class Report(Shown, text="onnxfold.report.summary:optimize_text"):
     """What one run of the optimizer did.
 
     Attributes:
@@ -78,3 +85,144 @@ class Report(Shown, text="onnxfold.report.tables:optimize_text"):
         """Return the same as a JSON-ready dictionary; its keys are stable."""
         check = self.check.to_dict() if self.check is not None else None
         return {**asdict(replace(self, check=None)), "check": check}
+
+
+@rendered
+def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
+    """Return what changed, what it cost, and what stayed and why, as text for a terminal or a file;
+    if ``verbose``, also stages, the pool, rules and assumptions.
+    """
+    yield ops_table(
+        *(report.nodes_before, report.nodes_after),
+        *(report.bytes_before, report.bytes_after),
+    )
+    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
+    details = f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time"
+    peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
+    folded = f"folded {count_text(report.folded, 'node')} in {report.seconds:.2f} s"
+    yield f"{folded}{details if verbose else ''}{peak}"
+    if verbose:
+        yield _pool_line(report.pool)
+    yield from _kept_lines(report.kept)
+    if verbose:
+        fired = {"rules applied": report.rewrites, "of these inexact": report.inexact}
+        for title, counts in {**fired, "-O2 would apply": report.withheld}.items():
+            if counts:
+                named = [f"{count} {rule}" for rule, count in counts.items()]
+                yield f"{title}: {first_of(named, _MOST)}"
+        for value, reason in list(report.rounded.items())[:_MOST]:
+            yield f"rounded before {value!r} ({reason})"
+        if len(report.rounded) > _MOST:
+            yield f"and {len(report.rounded) - _MOST} more values: --json lists all"
+    if report.check is not None:
+        yield f"check: {check_line(report.check)}"
+    if verbose and report.assumptions:
+        yield "assumed of inputs, as sizes are dynamic:"
+        yield from (f"  {assumption}" for assumption in report.assumptions)
+    for option, nodes in report.beyond.items():
+        yield f"{option} would remove {count_text(nodes, 'node')} more"
+    for warning in report.warnings:
+        yield f"warning: {warning}"
+
+
+@rendered
+def plan_text(plan: Plan) -> Iterator[str]:
+    """Return the prediction of `--plan`, a line each: memory and bytes."""
+    made = plan.prediction
+    last = max(("constants", "check"), key=lambda name: made.memory[name])
+    shown = ("now", "modules", "graph", last)
+    sum_ = " + ".join(f"{bytes_text(made.memory[name])} {name}" for name in shown)
+    yield f"plan for {plan.source}: nothing was written"
+    yield f"  nodes        {plan.nodes}; {plan.folded} of them are constant and are removed first"
+    yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
+    yield f"  to write     {bytes_text(made.bytes_written)} of weights"
+
+
+def _pool_line(pool: Mapping[str, int]) -> str:
+    memory = [
+        f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
+        for key, figure in pool.items()
+        if key.endswith("_bytes")
+    ]
+    buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
+    shown = f"memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
+    return f"pool (buffers of constants), {shown}".replace("_", " ")
+
+
+def _kept_lines(kept: list[Decision]) -> Iterator[str]:
+    """Yield two lines for every kind of reason, the most frequent first, with a value as an
+    example.
+
+    A reason may go into detail after a colon: that belongs to the example.
+    """
+    groups: dict[str, list[Decision]] = defaultdict(list)
+    for node in kept:
+        groups[node.reason.partition(": ")[0]].append(node)
+    if groups:
+        yield f"{count_text(len(kept), 'node')} with constant inputs stayed:"
+    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    for reason, nodes in ordered[:_MOST]:
+        ops = Counter(node.op_type for node in nodes).most_common()
+        yield f"  {reason}: " + ", ".join(f"{count} {op}" for op, count in ops)
+        detail = nodes[0].reason.partition(": ")[2]
+        yield f"    such as {nodes[0].value!r}" + (f" ({detail})" if detail else "")
+    if len(ordered) > _MOST:
+        yield f"  and {len(ordered) - _MOST} more reasons: --json lists all"
+
+
+@rendered
+def compare_text(comparison: Comparison) -> Iterator[str | Table]:
+    """Return every output of every run, then the verdict, as text for a terminal or a file."""
+    if comparison.outputs:
+        figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
+        yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
+    for output in comparison.outputs:
+        if output.note is not None:
+            yield f"{output.run}: {output.name}: {output.note}"
+    for run, sizes in comparison.sizes.items():
+        yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
+    for problem in comparison.problems:
+        yield f"problem: {problem}"
+    for note in comparison.notes:
+        yield f"note: {note}"
+    if comparison.first_difference is not None:
+        yield str(comparison.first_difference)
+    yield compare_line(comparison)
+
+
+def compare_line(comparison: Comparison) -> str:
+    """Return the verdict in one line."""
+    where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
+    if comparison.equal:
+        return f"equal bit for bit {where}"
+    verdict = "within tolerance" if comparison.passed else "different"
+    worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
+    return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
+
+
+def check_line(comparison: Comparison) -> str:
+    """Return the verdict in one line, with the sizes of dynamic dimensions that the models ran
+    with.
+    """
+    names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
+    parts = []
+    for name in names:
+        sizes = dict.fromkeys(run[name] for run in comparison.sizes.values())
+        parts.append(f"{name}={'/'.join(map(str, sizes))}")
+    shown = f", sizes: {first_of(parts, _MOST)}" if parts else ""
+    return compare_line(comparison) + shown
+
+
+def _row(output: OutputResult) -> tuple[str, ...]:
+    what = (output.run, output.name, shaped(output.dtype, output.shape))
+    if output.note is not None:
+        return (*what, "-", "-", "-", "-", "-", "DIFFERENT")
+    return (
+        *what,
+        f"{output.differing}/{output.elements}",
+        f"{output.max_abs_error:.3g}",
+        f"{output.max_rel_error:.3g}",
+        "-" if output.max_ulp is None else str(output.max_ulp),
+        str(output.nonfinite_mismatch),
+        "equal" if output.bit_equal else "within" if output.within else "DIFFERENT",
+    )

@@ -1,13 +1,11 @@
 """Makes many models of a few: other sizes, dtypes and opsets, and some that are broken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, parser
+from model_table import parse, saved, with_weights
 
 ROOT = Path(__file__).parents[2]
 _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
@@ -16,19 +14,11 @@ _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
 def small_model(k: int) -> onnx.ModelProto:
     """A model with constant work in it; no two are the same."""
     dtype, opset, size = _DTYPES[k % len(_DTYPES)], 13 + k % 9, 2 + k % 61
-    model = parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["": {opset}]>
-        g ({dtype}[N, {size}] x) => ({dtype}[M, {size}] y) {{
-          t = Transpose<perm = [1, 0]>(w)
-          s = Reshape(t, shape)
-          y = Concat<axis = 0>(x, s)
-        }}"""
-    )
-    kind = helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+    text = f"""g ({dtype}[N, {size}] x) => ({dtype}[M, {size}] y) {{
+        t = Transpose<perm = [1, 0]>(w) s = Reshape(t, shape) y = Concat<axis = 0>(x, s) }}"""
+    kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)
     weight = np.random.default_rng(k).integers(0, 100, (7, size)).astype(kind)
-    for name, array in (("w", weight), ("shape", np.array([7, size]))):
-        model.graph.initializer.append(numpy_helper.from_array(array, name))
-    return model
+    return with_weights(parse(text, opset), w=weight, shape=np.array([7, size]))
 
 
 def write_many(folder: Path, count: int, broken: int) -> list[Path]:
@@ -64,11 +54,5 @@ def _damages(content: bytes, k: int) -> Iterator[bytes]:
 
 def large_model(path: Path, nodes: int) -> None:
     """A model of so many nodes that its graph alone takes about a kilobyte for each."""
-    chain = [helper.make_node("Neg", [f"v{k}"], [f"v{k + 1}"]) for k in range(nodes)]
-    graph = helper.make_graph(
-        chain,
-        "chain",
-        [helper.make_tensor_value_info("v0", TensorProto.FLOAT, ["N"])],
-        [helper.make_tensor_value_info(f"v{nodes}", TensorProto.FLOAT, ["N"])],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(nodes))
+    saved(f"chain (float[N] v0) => (float[N] v{nodes}) {{ {chain} }}", path, 17)

@@ -1,7 +1,5 @@
 """Many models at a time: results, failures, going on after an end, and who does the work."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -14,9 +12,8 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from model_table import parse
+from model_table import saved
 
 import onnxfold
 from onnxfold.cli import main
@@ -116,10 +113,8 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
 
     def kill_one(stage: str, done: int, total: int) -> None:
         """A model is done: the process that did it, or the other one, ends in the next."""
-        children = "".join(
-            (task / "children").read_text() for task in Path("/proc/self/task").iterdir()
-        )
-        for pid in children.split():
+        tasks = Path("/proc/self/task").glob("*/children")
+        for pid in " ".join(task.read_text() for task in tasks).split():
             if not killed and b"onnxfold.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(int(pid), signal.SIGKILL)
                 killed.append(pid)
@@ -222,7 +217,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 def test_a_check_takes_what_compare_takes(tmp_path: Path):
     folder, out = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
-    onnx.save(parse("g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }"), folder / "m.onnx")
+    saved("g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }", folder / "m.onnx")
     feeds = tmp_path / "feeds.npz"
     np.savez(feeds, x=np.ones((2, 3), np.float32))
     failed = onnxfold.batch(folder, out, feeds=feeds).failed
@@ -249,9 +244,8 @@ def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
         _, error = batch.communicate(timeout=60)
     assert "ended by SIGTERM" in error
     assert batch.returncode == 128 + signal.SIGTERM
-    assert [p.name for p in out.rglob("*") if p.is_file() and p.suffix != ".onnx"] == [
-        "onnxfold-batch.jsonl"
-    ]
+    others = [p.name for p in out.rglob("*") if p.is_file() and p.suffix != ".onnx"]
+    assert others == ["onnxfold-batch.jsonl"]
     finished = len(results(out))
     assert finished < 40
     again = onnxfold.batch(folder, out)
@@ -287,8 +281,6 @@ def test_three_hundred_models_on_a_cluster(tmp_path: Path):
         done = onnxfold.batch(folder, there, scheduler=cluster.scheduler_address)
         killer.join()
         assert sorted(o.source for o in done.failed) == wrong
-        assert onnxfold.batch(folder, there, scheduler=cluster.scheduler_address).count() == {
-            "failed": 23,
-            "unchanged": 277,
-        }
+        again = onnxfold.batch(folder, there, scheduler=cluster.scheduler_address)
+        assert again.count() == {"failed": 23, "unchanged": 277}
     assert results(there) == results(here)

@@ -6,8 +6,6 @@ runtime constants (``sessions.py``), and ``kernels`` folds with and without comp
 (``kernels.py``).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tempfile

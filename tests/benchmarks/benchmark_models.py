@@ -1,11 +1,10 @@
 """Models for the benchmarks, written without holding more than one tensor."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper
 
 
@@ -13,14 +12,14 @@ def scalar_chain(path: Path, links: int) -> None:
     """``links`` times Constant, Sqrt, and Mul with what comes from the input."""
     nodes, current = [], "x"
     for k in range(links):
-        value = helper.make_tensor("v", TensorProto.FLOAT, [], [1 + 1 / (k + 2)])
         nodes += [
-            helper.make_node("Constant", [], [f"c{k}"], f"nc{k}", value=value),
-            helper.make_node("Sqrt", [f"c{k}"], [f"s{k}"], f"ns{k}"),
-            helper.make_node("Mul", [current, f"s{k}"], [f"m{k}"], f"nm{k}"),
+            f"[constant_{k}] c{k} = Constant<value = float {{{1 + 1 / (k + 2)}}}>()",
+            f"[root_{k}] s{k} = Sqrt(c{k})",
+            f"[product_{k}] m{k} = Mul({current}, s{k})",
         ]
         current = f"m{k}"
-    onnx.save(_model(nodes, [4], current, []), path)
+    text = f"chain (float[4] x) => (float[4] {current}) {{ {' '.join(nodes)} }}"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), path)
 
 
 def transformer_of(path: Path, nbytes: int) -> None:
@@ -103,16 +102,3 @@ def transformer(
         weights,
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
-
-
-def _model(
-    nodes: list[onnx.NodeProto], shape: list[int], output: str, weights: list[onnx.TensorProto]
-) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "benchmark",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, shape)],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

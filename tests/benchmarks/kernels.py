@@ -6,8 +6,6 @@ in which the ways take turns, as other processes disturb them. Then the constant
 which `auto` estimates what a kernel saves (``onnxfold/analysis/costs.py``).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -17,15 +15,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from onnxfold.analysis import costs
 from onnxfold.onnxruntime_sessions import size_in_bytes
 from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
+from tests.benchmarks.peers.peer_tables import new_table
+from tests.model_table import parse, with_weights
 
 _RANK, _TOKENS = 16, 4096
 _COMPILERS = ("iree", "onnx-mlir")
@@ -44,11 +42,7 @@ class Fold:
 
     def model(self) -> onnx.ModelProto:
         """Return the model with its weights."""
-        header = f'<ir_version: 10, opset_import: ["" : {24 if "int2" in self.text else 21}]>'
-        model = onnx.parser.parse_model(f"{header} {self.text}")
-        weights = (onnx.numpy_helper.from_array(a, n) for n, a in self.weights.items())
-        model.graph.initializer.extend(weights)
-        return model
+        return with_weights(parse(self.text, 24 if "int2" in self.text else 21), **self.weights)
 
 
 def kernels(folder: Path, rounds: int, *, full: bool) -> None:
@@ -62,14 +56,10 @@ def kernels(folder: Path, rounds: int, *, full: bool) -> None:
     console = Console(width=132)
     compilers = [name for name in _COMPILERS if create(name).missing() is None]
     columns = ("fold", "bytes", "onnxruntime", *compilers, "copy", "auto", "chose", "of the best")
-    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = new_table(*columns)
     for fold in folds(full=full):
         table.add_row(*_row(fold, folder, rounds, compilers))
-    table.caption = (
-        "times in ms; *: work that is fused; onnxruntime divided by the time in brackets"
-    )
+    table.caption = "times in ms; *: fused work; onnxruntime divided by the time in brackets"
     console.print(table)
     for name, used, found in _constants(rounds, compilers):
         console.print(f"{name}: {used:.3g} is used, {found:.3g} measured", highlight=False)

@@ -1,7 +1,5 @@
 """What one run of a command takes, as a whole process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

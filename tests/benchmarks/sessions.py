@@ -6,22 +6,21 @@ LoRA weights of many tenants of one model. The models are generated, of the size
 decoder and of a block of a small Llama. One thread; medians of rounds in which the ways take turns.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
+from tests.benchmarks.peers.peer_tables import new_table
+from tests.model_table import parse, with_weights
 
 _LAYERS, _HIDDEN, _HEADS, _STATES = 4, 384, 6, 1500
 _TOKENS = (1, 4, 16, 64)
@@ -51,9 +50,8 @@ def _decoder(rounds: int) -> Table:
         for name, run in (("plain", plain.run), ("ours", ours.run))[:: 1 if turn % 2 else -1]:
             made[name] = _write(run, states, taken[name])
         differences.append(float(np.abs(made["plain"] - made["ours"]).max()))
-    table = _table(
-        "tokens", "onnxruntime", "session", "times as fast", title="A decoder, 1,500 encoder states"
-    )
+    table = new_table("tokens", "onnxruntime", "session", "times as fast")
+    table.title, table.title_justify = "A decoder, 1,500 encoder states", "left"
     for k, tokens in enumerate(_TOKENS):
         before, after = (statistics.median(t[k] for t in taken[n]) for n in ("plain", "ours"))
         table.add_row(
@@ -115,13 +113,10 @@ def decoder() -> onnx.ModelProto:
     weights["scale"] = np.float32((_HIDDEN / _HEADS) ** -0.5)
     weights["heads"] = np.array([0, 0, _HEADS, _HIDDEN // _HEADS])
     weights["flat"] = np.array([0, 0, _HIDDEN])
-    return _model(
-        f"""decoder (float[1, n, {_HIDDEN}] x, float[1, p, {_HIDDEN}] past,
+    head = f"""decoder (float[1, n, {_HIDDEN}] x, float[1, p, {_HIDDEN}] past,
             float[1, {_STATES}, {_HIDDEN}] states)
-        => (float[1, n, {_HIDDEN}] y, float[1, q, {_HIDDEN}] present)""",
-        lines,
-        weights,
-    )
+        => (float[1, n, {_HIDDEN}] y, float[1, q, {_HIDDEN}] present)"""
+    return with_weights(parse(f"{head} {{ {chr(10).join(lines)} }}"), **weights)
 
 
 def _adapters(rounds: int) -> Table:
@@ -168,8 +163,9 @@ def _adapters(rounds: int) -> Table:
                 expected = made["adapter fed to onnxruntime"]
                 worst = max(np.abs(made[way] - expected).max() for way in list(ways)[2:])
                 difference = max(difference, float(worst / np.abs(expected).max()))
-    title = f"{_TENANTS} tenants in turns: LoRA of rank {_RANK} in {_LAYERS} layers of {_WIDTH}"
-    table = _table("a run of", *(f"{n} tokens" for n in sizes), title=title)
+    table = new_table("a run of", *(f"{n} tokens" for n in sizes))
+    layers = f"LoRA of rank {_RANK} in {_LAYERS} layers of {_WIDTH}"
+    table.title, table.title_justify = f"{_TENANTS} tenants in turns: {layers}", "left"
     for way in ways:
         medians = (statistics.median(taken[way, n]) for n in sizes)
         table.add_row(way, *(f"{m * 1e3:.2f} ms" for m in medians))
@@ -191,14 +187,8 @@ def linear_layers(*, with_adapter: bool) -> onnx.ModelProto:
             lines.append(f"s{k} = Add(m{k}, o{k})")
         lines.append(f"h{k + 1} = Tanh({'s' if with_adapter else 'm'}{k})")
     lines.append(f"y = Identity(h{_LAYERS})")
-    return _model(f"linear ({', '.join(inputs)}) => (float[n, {_WIDTH}] y)", lines, weights)
-
-
-def _model(head: str, lines: Sequence[str], weights: Feeds) -> onnx.ModelProto:
-    text = f'<ir_version: 10, opset_import: ["" : 21]> {head} {{ {chr(10).join(lines)} }}'
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in weights.items())
-    return model
+    head = f"linear ({', '.join(inputs)}) => (float[n, {_WIDTH}] y)"
+    return with_weights(parse(f"{head} {{ {chr(10).join(lines)} }}"), **weights)
 
 
 def _random(numbers: np.random.Generator, *shape: int) -> np.ndarray:
@@ -210,10 +200,3 @@ def _options() -> ort.SessionOptions:
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     return options
-
-
-def _table(*columns: str, title: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left")
-    for k, column in enumerate(columns):
-        table.add_column(column, justify="right" if k else "left")
-    return table

@@ -1,17 +1,13 @@
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
-import onnx
-import onnx.parser
 import pytest
+from model_table import saved
 
 from onnxfold.cli import main
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 TINY = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[batch, 2] x) => (float[batch, 2] y) <float[2] w = {1, 2}> {
     two = Constant<value_float = 2.0> ()
     v = Mul(w, two)
@@ -44,9 +40,7 @@ def run(capsys):
 @pytest.fixture
 def tiny(tmp_path) -> Path:
     """A model of three nodes, two of them constant."""
-    path = tmp_path / "tiny.onnx"
-    onnx.save(onnx.parser.parse_model(TINY), path)
-    return path
+    return saved(TINY, tmp_path / "tiny.onnx")
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -40,8 +38,8 @@ def test_simple_folding_needs_no_onnxruntime(tiny, tmp_path):
 
 def test_symbolic_arithmetic_works_when_it_is_needed():
     code = """
-from onnxfold.lazy_imports import SYMBOLIC_ARITHMETIC, defer
-defer(SYMBOLIC_ARITHMETIC)
+from onnxfold.lazy_imports import defer_symbolic_arithmetic
+defer_symbolic_arithmetic()
 import sys, onnx_ir
 assert "sympy.core" not in sys.modules
 assert onnx_ir.SymbolicDim("past + seq").evaluate({"past": 2, "seq": 3}) == 5

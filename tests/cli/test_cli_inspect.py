@@ -1,8 +1,14 @@
-from __future__ import annotations
+"""`onnxfold inspect`: one model, its modules, and two models."""
 
 import json
 
+import numpy as np
 import onnx
+import onnx.parser
+import pytest
+from model_table import floats, parse, with_weights
+
+import onnxfold
 
 
 def test_json(run, swin):
@@ -41,3 +47,204 @@ def test_data_files_may_be_missing(run, swin, tmp_path):
     assert abs(found["stored_bytes"] - there["stored_bytes"]) < 1 << 16  # what aligns tensors
     assert "external data could not be read" in run("inspect", path).out
     assert run("inspect", path, "--tree").code == 0
+
+
+# -------------------------------------------------------------------- --tree
+
+MODULES = """
+g (float[n, 64] x, float[64, 64] u, bool flag) => (float[n, 64] y) <float[2] pair = {1, 2}> {
+    t = Transpose (w)
+    h = MatMul (x, t)
+    r = Relu (h)
+    k = MatMul (r, w)
+    b = If (flag) <
+        then_branch = yes () => (float[n, 64] o) { o = MatMul (k, u) },
+        else_branch = no () => (float[n, 64] p) { p = Neg (k) }
+    >
+    y = Add (b, h)
+}
+"""
+
+
+def with_scopes(tmp_path, scopes):
+    """The model, with what an exporter would write of each node that is named by its result."""
+    model = with_weights(parse(MODULES), w=floats(64, 64))
+    graphs = [model.graph, *(a.g for n in model.graph.node for a in n.attribute if a.HasField("g"))]
+    for node in (node for graph in graphs for node in graph.node):
+        scopes(node)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def torchscript(node):
+    places = {"h": "/m/layers.0/fc", "t": "/m/layers.0/fc", "r": "/m/layers.0", "k": "/m/head"}
+    places |= {"o": "/m/head/yes", "p": "/m/head/no"}
+    node.name = f"{places.get(node.output[0], '')}/{node.op_type}"
+
+
+def dynamo(node):
+    places = {
+        "h": ["", "m", "m.layers.0", "m.layers.0.fc"],
+        "t": ["", "m", "m.layers.0", "m.layers.0.fc"],
+        "r": ["", "m", "m.layers.0"],
+        "k": ["", "m", "m.head"],
+        "o": ["", "m", "m.head", "m.head.yes"],
+        "p": ["", "m", "m.head", "m.head.no"],
+    }
+    scopes = places.get(node.output[0], ["_empty_nn_module_stack_from_metadata_hook"])
+    node.name = f"node_{node.output[0]}"
+    node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=str([*scopes, "mm_1"]))
+
+
+@pytest.mark.parametrize("scopes", [torchscript, dynamo])
+def test_the_modules_that_exporters_write(run, tmp_path, scopes):
+    document = json.loads(run("inspect", "--tree", with_scopes(tmp_path, scopes), "--json").out)
+    modules = {m["path"]: m for m in document["modules"]}
+    assert list(modules)[:5] == ["", "m", "m/layers.0", "m/layers.0/fc", "m/head"]
+    nodes = {"": 8, "m": 6, "m/layers.0": 3, "m/layers.0/fc": 2, "m/head": 3}
+    nodes |= {"m/head/yes": 1, "m/head/no": 1}
+    assert {path: m["nodes"] for path, m in modules.items()} == nodes
+    # two modules read the weight: it is of the one that holds them; nothing reads the pair
+    nbytes = {path: m["bytes"] for path, m in modules.items() if m["bytes"]}
+    assert nbytes == {"": 64 * 64 * 4 + 8, "m": 64 * 64 * 4}
+    assert modules[""]["work"] == pytest.approx(1)
+    # each has one product of the same size; the other ops and the constant are small or nothing
+    assert modules["m/layers.0/fc"]["work"] == pytest.approx(modules["m/head"]["work"])
+    assert 0 < modules["m"]["work"] < 1  # the rest is what the branch costs
+
+
+def test_the_modules_of_a_real_model(run, swin):
+    document = json.loads(run("inspect", "--tree", swin, "--json").out)
+    modules = {m["path"]: m for m in document["modules"]}
+    inventory = json.loads(run("inspect", swin, "--json").out)
+    assert modules[""]["nodes"] == sum(inventory["nodes"].values())
+    assert modules[""]["bytes"] == inventory["tensor_bytes"]
+    blocks = [f"m/swin/encoder/layers.0/blocks.{k}" for k in (0, 1)]
+    both = sum(modules[block]["work"] for block in blocks)
+    assert both < modules["m/swin/encoder/layers.0"]["work"] < 1
+    for path, module in modules.items():
+        inner = [m for p, m in modules.items() if p.rpartition("/")[0] == path and p]
+        assert sum(m["nodes"] for m in inner) <= module["nodes"]
+        assert sum(m["bytes"] for m in inner) <= module["bytes"]
+
+
+def test_the_depth(run, swin):
+    rows = [len(run("inspect", "--tree", swin, "--depth", k).out.splitlines()) for k in range(5)]
+    assert rows == sorted(rows) and rows[0] < rows[3]
+    assert "--depth 3" in run("inspect", "--tree", swin, "--depth", 2).out
+    assert len(run("inspect", "--tree", swin).out.splitlines()) <= 45
+
+
+def test_scopes_that_make_no_sense_are_no_scopes(run, tmp_path):
+    texts = ["[", "[1, 2]", "(" * 9000, "x" * 20_000, "{}", "['a', 'b'", "", "['']"]
+
+    def scopes(node):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=texts.pop())
+
+    document = json.loads(run("inspect", "--tree", with_scopes(tmp_path, scopes), "--json").out)
+    assert [m["path"] for m in document["modules"]] == [""]
+    result = run("inspect", "--tree", tmp_path / "model.onnx")
+    assert "say nothing of modules" in result.out
+
+
+# -------------------------------------------------------------------- two models
+
+FIRST = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[n, 2] x, float[n, 2] gone) => (float[n, 2] y) <
+    float[2] same = {1, 2}, float[2] changed = {1, 2}, float[3] old_name = {5, 6, 7},
+    float[2] reshaped = {1, 2}, float[4] removed = {1, 2, 3, 4}
+> {
+    c = Constant <value = float[2] {8, 9}> ()
+    a = Add (x, same)
+    y = Mul (a, c)
+}
+"""
+SECOND = """
+<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+g (float[m, 2] x) => (float[n, 2] y, float[n, 2] a) <
+    float[2] same = {1, 2}, float[2] changed = {1, 3}, float[3] new_name = {5, 6, 7},
+    float[1, 2] reshaped = {1, 2}, float[5] added = {1, 2, 3, 4, 5}
+> {
+    c = Constant <value = float[2] {8, 9}> ()
+    a = local.f (x, same)
+    y = Add (a, c)
+}
+<domain: "local", opset_import: ["" : 21]>
+f (p, q) => (r) { r = Add (p, q) }
+"""
+
+
+@pytest.fixture
+def two(tmp_path):
+    for name, text in (("a.onnx", FIRST), ("b.onnx", SECOND)):
+        onnx.save(onnx.parser.parse_model(text), tmp_path / name)
+    return tmp_path / "a.onnx", tmp_path / "b.onnx"
+
+
+def test_all_that_can_differ(run, two):
+    document = json.loads(run("inspect", *two, "--json").out)
+    ops = {"Add": [1, 2], "Constant": [1, 1], "Mul": [1, 0], "local::f": [0, 1]}
+    assert document["ops"] == ops
+    changes = {c["name"]: (c["before"], c["after"]) for c in document["header"]}
+    assert changes == {
+        "IR version": ("8", "10"),
+        "opset ai.onnx": ("17", "21"),
+        "opset local": (None, "1"),
+        "functions": (None, "1"),
+    }
+    assert [(c["name"], c["before"], c["after"]) for c in document["inputs"]] == [
+        ("x", "float32[n,2]", "float32[m,2]"),
+        ("gone", "float32[n,2]", None),
+    ]
+    assert [(c["name"], c["before"]) for c in document["outputs"]] == [("a", None)]
+    kinds = {t["name"]: t["kind"] for t in document["tensors"]}
+    assert kinds == {
+        "changed": "changed",
+        "reshaped": "changed",
+        "old_name": "renamed",
+        "removed": "removed",
+        "added": "added",
+    }
+    assert document["tensors"][0]["name"] == "added"
+    assert (document["same_tensors"], document["same_bytes"]) == (2, 16)
+    renamed = next(t for t in document["tensors"] if t["kind"] == "renamed")
+    assert renamed["after"]["name"] == "new_name"
+
+
+def test_the_text(run, two):
+    result = run("inspect", *two)
+    assert result.code == 0
+    assert "old_name -> new_name" in result.out
+    assert "2 tensors are the same (16 bytes), 2 changed" in result.out
+
+
+def test_a_model_and_itself(run, swin):
+    document = json.loads(run("inspect", swin, swin, "--json").out)
+    assert document["tensors"] == document["header"] == document["inputs"] == []
+    assert all(before == after for before, after in document["ops"].values())
+    assert "change" in run("inspect", swin, swin).out
+
+
+def test_one_bit_of_a_weight_in_a_data_file(run, swin, tmp_path):
+    model = onnx.load(swin)
+    onnx.save(model, tmp_path / "a.onnx", save_as_external_data=True, location="a.data")
+    largest = max(model.graph.initializer, key=lambda t: t.ByteSize())
+    array = onnx.numpy_helper.to_array(largest).copy()
+    array.reshape(-1).view(np.uint32)[-1] ^= 1
+    largest.CopyFrom(onnx.numpy_helper.from_array(array, largest.name))
+    onnx.save(model, tmp_path / "b.onnx")
+    document = json.loads(run("inspect", tmp_path / "a.onnx", tmp_path / "b.onnx", "--json").out)
+    assert [(t["name"], t["kind"]) for t in document["tensors"]] == [(largest.name, "changed")]
+
+
+def test_what_optimize_did_to_a_real_model(run, swin, tmp_path):
+    report = onnxfold.optimize_file(swin, tmp_path / "out.onnx")
+    document = json.loads(run("inspect", swin, tmp_path / "out.onnx", "--json").out)
+    assert document["bytes_after"] == report.bytes_after
+    after = {op: counts[1] for op, counts in document["ops"].items() if counts[1]}
+    assert after == report.nodes_after
+    assert document["inputs"] == document["outputs"] == []
+    assert {t["kind"] for t in document["tensors"]} >= {"removed", "added"}
+    assert "all ops" in run("inspect", swin, tmp_path / "out.onnx").out

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -9,17 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from model_table import saved
 
 import onnxfold
 
 KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
-    "kept", "pool",
-    "precision",
-    "rounded",
-    "seconds", "cpu_seconds", "peak_rss_bytes", "stages", "check", "warnings",
+    "kept", "pool", "precision", "rounded", "seconds", "cpu_seconds", "peak_rss_bytes", "stages",
+    "check", "warnings",
     "rewrites", "inexact", "withheld", "beyond", "decisions",
     "bytes_written", "assumptions", "places",
 }  # fmt: skip
@@ -54,10 +50,8 @@ def test_the_closing_table(run, swin, tmp_path):
     assert "peak memory" in result.out
     assert "pool (buffers of constants)" not in result.out
     more = run("optimize", swin, "-o", tmp_path / "out.onnx", "-v").out
-    assert all(
-        word in more
-        for word in ("pool (buffers of constants)", "rules applied:", "(load", "-O2 would apply: 8")
-    )
+    for word in ("pool (buffers of constants)", "rules applied:", "(load", "-O2 would apply: 8"):
+        assert word in more
 
 
 def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
@@ -66,9 +60,8 @@ def test_why_nodes_were_folded_or_stay(run, swin, tmp_path):
     result = run("optimize", swin, "-o", tmp_path / "out.onnx", "--explain", *options)
     assert result.code == 0, result.err
     lines = result.out.splitlines()
-    head = next(
-        k for k, line in enumerate(lines) if line.split()[:3] == ["value", "op", "decision"]
-    )
+    titles = ["value", "op", "decision"]
+    head = next(k for k, line in enumerate(lines) if line.split()[:3] == titles)
     kept, *folded = [line for line in lines[head + 2 :] if " folded " in line or " stays " in line]
     assert "stays" in kept and "kept by option" in kept
     assert len(folded) == 19 and all("folded" in line for line in folded)
@@ -148,7 +141,6 @@ def test_both_files_are_anybodys_afterwards(tmp_path):
 
 
 LONG = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}, float two = {2}> {
     four = Mul(two, two)
     t, i = TopK(x, k)
@@ -160,9 +152,7 @@ g (float[batch, n] x) => (float[batch, 64] y) <int64[1] k = {64}, float two = {2
 @pytest.fixture
 def long(tmp_path):
     """A model that runs on rows of at least 64 numbers."""
-    path = tmp_path / "long.onnx"
-    onnx.save(onnx.parser.parse_model(LONG), path)
-    return path
+    return saved(LONG, tmp_path / "long.onnx")
 
 
 def test_a_check_finds_sizes_that_the_model_runs_with(run, long, tmp_path):
@@ -194,19 +184,12 @@ def test_a_check_that_cannot_be_made_writes_nothing(run, long, tmp_path):
 
 
 def test_the_tolerance_of_inexact_rules_may_be_given(run, tmp_path):
-    model = onnx.parser.parse_model("""
-        <ir_version: 10, opset_import: ["" : 21]>
-        g (float[n, 3, 8, 8] x) => (float[n, 4, 6, 6] y) {
-            c = Conv(x, w)
-            y = BatchNormalization(c, s, b, m, v)
-        }
-        """)
+    text = """g (float[n, 3, 8, 8] x) => (float[n, 4, 6, 6] y) {
+        c = Conv(x, w) y = BatchNormalization(c, s, b, m, v) }"""
     rng = np.random.default_rng(0)
     shapes = {"w": (4, 3, 3, 3), "s": (4,), "b": (4,), "m": (4,), "v": (4,)}
-    for name, shape in shapes.items():
-        array = rng.uniform(0.5, 2, shape).astype(np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    onnx.save(model, tmp_path / "in.onnx")
+    weights = {n: rng.uniform(0.5, 2, shape).astype(np.float32) for n, shape in shapes.items()}
+    saved(text, tmp_path / "in.onnx", **weights)
     arguments = ["optimize", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx", "-O2"]
     assert run(*arguments, "--check", 1).code == 0
     (tmp_path / "out.onnx").unlink()

@@ -1,17 +1,13 @@
-from __future__ import annotations
-
 import json
 import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from model_table import floats, saved
 
 DECODER = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch, 64] y) {
     keys = MatMul(states, w)
     g2 = Exp(gain)
@@ -24,12 +20,7 @@ g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch,
 @pytest.fixture
 def model(tmp_path):
     """A model with two inputs that could stay the same."""
-    proto = onnx.parser.parse_model(DECODER)
-    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    return path
+    return saved(DECODER, tmp_path / "model.onnx", w=floats(64, 64))
 
 
 @pytest.fixture(autouse=True)
@@ -42,11 +33,8 @@ def test_split_tells_what_is_cached(run, model, tmp_path):
     assert result.code == 0, result.err
     assert "keys" in result.out and "states" in result.out
     assert "3 run every time (entry), 1 once per setting (runtime_fold)" in result.out
-    assert {p.name for p in (tmp_path / "out").iterdir()} >= {
-        "entry.onnx",
-        "runtime_fold.onnx",
-        "manifest.json",
-    }
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert names >= {"entry.onnx", "runtime_fold.onnx", "manifest.json"}
 
 
 def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
@@ -71,15 +59,13 @@ def onnx_mlir(tmp_path, monkeypatch):
 
 def test_split_compiles_and_writes_the_stages(run, model, tmp_path, onnx_mlir):
     constants = ("--runtime-const", "states", "--runtime-const", "gain")
-    arguments = ("split", model, "-o", tmp_path / "out", *constants)
     compiled = ("--backend", "onnx-mlir", "--dump-ir", tmp_path / "ir")
-    result = run(*arguments, *compiled)
+    result = run("split", model, "-o", tmp_path / "out", *constants, *compiled)
     assert result.code == 0, result.err
     assert "compiled kernels: 2 of 2 (onnx-mlir)" in result.out
     assert len(list((tmp_path / "out" / "kernels").glob("*.so"))) == 2
     drawn = {p.name for p in (tmp_path / "ir").iterdir() if p.suffix != ".svg"}
-    functions = {"runtime_fold.dot", "entry.dot"}
-    assert drawn == {"component_0", "component_1", *functions}
+    assert drawn == {"component_0", "component_1", "runtime_fold.dot", "entry.dot"}
     assert (tmp_path / "ir" / "component_1" / "3-llvm.mlir").exists()
     result = run("bench", model, tmp_path / "out", "--rounds", 2, "--dim", "batch=8", "--json")
     assert result.code == 0, result.err
@@ -163,11 +149,8 @@ def test_adapters_are_listed(run, tmp_path):
 
 
 def test_inputs_that_let_nothing_run_once(run, tmp_path):
-    path = tmp_path / "plain.onnx"
     text = "g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }"
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
-    onnx.save(model, path)
-    result = run("split", path)
+    result = run("split", saved(text, tmp_path / "plain.onnx"))
     assert result.code == 2
     assert result.out.splitlines()[:2] == [
         "no input lets nodes run once while the others change",

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import json
 import re
@@ -7,10 +5,10 @@ import sys
 from dataclasses import replace
 
 from onnxfold.comparison import Comparison, OutputResult
+from onnxfold.memory import peak_rss_bytes
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report import Report, peak_rss_bytes
 from onnxfold.report.console import Table, render
-from onnxfold.report.tables import compare_text, optimize_text
+from onnxfold.report.summary import Report, compare_text, optimize_text
 
 
 def stays(value: str, op_type: str, reason: str) -> Decision:

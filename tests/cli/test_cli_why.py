@@ -1,17 +1,13 @@
 """`onnxfold explain --why`."""
 
-from __future__ import annotations
-
 import json
 
-import onnx
-import onnx.parser
 import pytest
+from model_table import floats, saved
 
 import onnxfold
 
 ADAPTER = """
-<ir_version: 10, opset_import: ["" : 21]>
 g (float[n, 64] x, float[64, 8] a, float[8, 64] b, bool flag) => (float[n, 64] y) {
     ab = MatMul (a, b)
     merged = Add (w, ab)
@@ -29,14 +25,7 @@ g (float[n, 64] x, float[64, 8] a, float[8, 64] b, bool flag) => (float[n, 64] y
 
 @pytest.fixture
 def adapter(tmp_path):
-    import numpy as np
-
-    model = onnx.parser.parse_model(ADAPTER)
-    weight = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    path = tmp_path / "adapter.onnx"
-    onnx.save(model, path)
-    return path
+    return saved(ADAPTER, tmp_path / "adapter.onnx", w=floats(64, 64))
 
 
 def test_what_would_make_it_run_once_is_what_split_does(run, adapter, tmp_path):

@@ -1,7 +1,5 @@
 """What shells offer behind `onnxfold`, by the scripts that click makes for them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,17 +1,14 @@
-"""Rules and passes of another package: built as a wheel, installed by pip, used by the commands."""
-
-from __future__ import annotations
+"""Rules and passes of another package that is installed, used by the commands."""
 
 import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import onnx
-import onnx.parser
 import pytest
+from model_table import saved
 
 MODULE = '''
 import onnx_ir as ir
@@ -52,38 +49,17 @@ stranger = onnxfold_stranger
 rename = onnxfold_stranger:Rename
 configured = onnxfold_stranger:Configured
 """
-MODEL = """
-<ir_version: 10, opset_import: ["" : 21]>
-g (float[2] x) => (float[2] y) {
-    h = Hardmax (x)
-    y = Hardmax (h)
-}
-"""
+MODEL = "g (float[2] x) => (float[2] y) { h = Hardmax (x) y = Hardmax (h) }"
 
 
-def build_wheel(folder: Path, module: str, entry_points: str) -> Path:
-    """A pure Python wheel with one module: a zip archive and what it says about itself."""
-    info = "onnxfold_stranger-1.0.dist-info"
-    files = {
-        "onnxfold_stranger.py": module,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: onnxfold-stranger\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": entry_points,
-    }
-    record = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
-    path = folder / "onnxfold_stranger-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, text in {**files, f"{info}/RECORD": record}.items():
-            archive.writestr(name, text)
-    return path
-
-
-def install(folder: Path, module: str = MODULE, entry_points: str = ENTRY_POINTS) -> Path:
-    """Builds the package, and installs it where only this test sees it."""
-    wheel = build_wheel(folder, module, entry_points)
+def install(folder: Path, module: str = MODULE) -> Path:
+    """Installs a package with one module where only this test sees it, as pip leaves it."""
     site = folder / "site"
-    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-    subprocess.run([*pip, "--no-index", "--no-deps", "--target", site, wheel], check=True)
+    info = site / "onnxfold_stranger-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "onnxfold_stranger.py").write_text(module)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxfold-stranger\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(ENTRY_POINTS)
     return site
 
 
@@ -105,9 +81,7 @@ def site(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return path
+    return saved(MODEL, tmp_path / "m.onnx")
 
 
 def test_rules_and_passes_are_listed(site):

@@ -1,18 +1,15 @@
 """Levels, rules and passes on the command line."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import onnx
-import onnx.parser
 import pytest
+from model_table import saved
 
 import onnxfold
 
 MODEL = """
-    <ir_version: 8, opset_import: ["" : 17]>
     g (float[2, 3] x) => (float[2, 3] y) <float[3] zero = {0, 0, 0}> {
         i = Identity (x)
         t = Transpose <perm = [1, 0]> (i)
@@ -33,9 +30,7 @@ def almost_neg(x):
 
 @pytest.fixture
 def model(tmp_path):
-    path = tmp_path / "m.onnx"
-    onnx.save(onnx.parser.parse_model(MODEL), path)
-    return path
+    return saved(MODEL, tmp_path / "m.onnx", 17)
 
 
 def ops(path):
@@ -79,18 +74,15 @@ def test_a_target_implies_level_2(run, tmp_path):
             onnxfold.optimize(swin, target="onnxruntime", level=level)
 
 
-OVERLAPPING = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
+OVERLAPPING = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
 <float[3] zero = {0, 0, 0}, float[3] c = {1, 2, 4}, float[3] d = {3, 5, 7}> {
     a = Mul (x, c) b = Add (a, zero) y = Div (b, d) e = Mul (x, d) f = Add (e, c) z = Relu (f) }"""
 
 
 def test_what_level_2_would_apply_is_what_it_applies(tmp_path):
     """Several rules match the same nodes; some matches cannot be applied."""
-    onnx.save(onnx.parser.parse_model(OVERLAPPING), tmp_path / "m.onnx")
-    root = Path(__file__).parents[2]
-    models = (*root.glob("models/*.onnx"), *root.glob("models/lora/*.onnx"), tmp_path / "m.onnx")
-    for model in models:
+    root, overlapping = Path(__file__).parents[2], saved(OVERLAPPING, tmp_path / "m.onnx", 17)
+    for model in (*root.glob("models/*.onnx"), *root.glob("models/lora/*.onnx"), overlapping):
         out = tmp_path / "out.onnx"
         withheld = onnxfold.optimize_file(model, out, count_withheld=True).withheld
         assert withheld == onnxfold.optimize_file(model, out, level=2).inexact
@@ -129,10 +121,8 @@ def test_rules_of_a_file(run, model, tmp_path):
 
 
 def test_passes_by_name(run, model, tmp_path):
-    assert (
-        run("optimize", model, "--passes", "simplify,dead-code", "-o", tmp_path / "o.onnx").code
-        == 0
-    )
+    result = run("optimize", model, "--passes", "simplify,dead-code", "-o", tmp_path / "o.onnx")
+    assert result.code == 0
     assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
     result = run("optimize", model, "--passes", "simplify,no-such", "-o", tmp_path / "p.onnx")
     assert result.code == 2
@@ -150,15 +140,12 @@ def test_lists(run, command, word):
     assert word in run(command, "--json").out
 
 
-DYNAMIC = """
-    <ir_version: 8, opset_import: ["" : 17]>
-    g (float[batch, rows, 4] x) => (float[batch, n] y) { t = Relu (x)  y = Flatten (t) }
-"""
+DYNAMIC = "g (float[batch, rows, 4] x) => (float[batch, n] y) { t = Relu (x)  y = Flatten (t) }"
 
 
 def test_dims_that_stay_dynamic(run, tmp_path):
-    onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
-    fix = ("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx", "--input-shape")
+    dynamic = saved(DYNAMIC, tmp_path / "dynamic.onnx", 17)
+    fix = ("optimize", dynamic, "-o", tmp_path / "o.onnx", "--input-shape")
     for shape, kept in (("x:1,3,4", ("--keep-dim", "batch")), ("x:-1,3,-1", ())):
         result = run(*fix, shape, *kept)
         assert result.code == 0, result.err
@@ -168,17 +155,16 @@ def test_dims_that_stay_dynamic(run, tmp_path):
 
 
 def test_what_is_taken_for_granted(run, model, tmp_path):
-    onnx.save(onnx.parser.parse_model(DYNAMIC), tmp_path / "dynamic.onnx")
-    result = run("optimize", tmp_path / "dynamic.onnx", "-o", tmp_path / "o.onnx", "-v")
+    dynamic = saved(DYNAMIC, tmp_path / "dynamic.onnx", 17)
+    result = run("optimize", dynamic, "-o", tmp_path / "o.onnx", "-v")
     assert "Dims of the inputs that have the same name have the same size." in result.out
     assert "assumed" not in run("optimize", model, "-o", tmp_path / "o.onnx", "-v").out
 
 
 def test_a_result_beyond_the_tolerances_is_told_of_in_any_case(run, tmp_path):
-    onnx.save(onnx.parser.parse_model(MODEL.replace("Relu", "Neg")), tmp_path / "in.onnx")
-    (tmp_path / "rules.py").write_text(RULES.format(factor=-1.5))
-    command = ("optimize", tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
-    command = (*command, "-O2", "--rules", tmp_path / "rules.py")
+    source, rules = saved(MODEL.replace("Relu", "Neg"), tmp_path / "in.onnx", 17), "rules.py"
+    (tmp_path / rules).write_text(RULES.format(factor=-1.5))
+    command = ("optimize", source, "-o", tmp_path / "out.onnx", "-O2", "--rules", tmp_path / rules)
     quiet = run(*command, "-q")
     assert quiet.code == 0 and not quiet.out and (tmp_path / "out.onnx").exists()
     assert "warning" in quiet.err and "different" in quiet.err and "almost_neg" in quiet.err
@@ -190,5 +176,5 @@ def test_a_result_beyond_the_tolerances_is_told_of_in_any_case(run, tmp_path):
     (tmp_path / "out.onnx").unlink()
     refused = run(*command, "-q", "--check", 1)
     assert refused.code == 1 and not (tmp_path / "out.onnx").exists()
-    (tmp_path / "rules.py").write_text(RULES.format(factor=-1.00001))
+    (tmp_path / rules).write_text(RULES.format(factor=-1.00001))
     assert run(*command, "-q").err == ""

@@ -1,7 +1,5 @@
 """Typical mistakes: each gives one line with cause and remedy, exit code 2, and no file."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A command that is asked to end: the exit code says so, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The fenced blocks of a Markdown page: running them, and comparing what they print."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

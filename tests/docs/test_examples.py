@@ -1,7 +1,5 @@
 """The programs of examples/ run as they are, in a folder with the models."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

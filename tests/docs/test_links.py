@@ -1,7 +1,5 @@
 """Links of Markdown files lead somewhere, and examples and figures are equal to their files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

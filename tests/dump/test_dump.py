@@ -1,17 +1,15 @@
 """`optimize --dump-ir`: the graph after each pass on paper."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
-import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from model_table import floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold import storage
@@ -21,7 +19,6 @@ from onnxfold.dump.dot import dot_of
 ROOT = Path(__file__).parents[2]
 ODD = 'a"b<script>alert(1)</script>&lt;\\N\n\t\x01é漢\u202e'
 MIXED = """
-<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
 g (float[n, 4] x, bool cond) => (float[n, 4] y) <
     float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}
 > {
@@ -45,9 +42,7 @@ def dumped(source, tmp_path, **options) -> dict[str, Path]:
 
 @pytest.fixture
 def mixed(tmp_path):
-    path = tmp_path / "mixed.onnx"
-    onnx.save(onnx.parser.parse_model(MIXED), path)
-    return path
+    return saved(MIXED, tmp_path / "mixed.onnx")
 
 
 def test_each_pass_that_changed_something_has_its_files(mixed, tmp_path):
@@ -94,7 +89,7 @@ def test_it_is_the_same_model_that_is_written(tmp_path):
 
 
 def odd_model(tmp_path):
-    model = onnx.parser.parse_model(MIXED)
+    model = parse(MIXED)
     for node in model.graph.node:
         node.name = f"{ODD}{node.name}"
         for names in (node.input, node.output):
@@ -133,9 +128,8 @@ def test_dot_reads_what_is_drawn(mixed):
     if shutil.which("dot") is None:
         pytest.skip("Graphviz is not installed")
     text = dot_of(storage.load(mixed), "title")
-    made = subprocess.run(
-        ["dot", "-Tplain"], input=text, capture_output=True, text=True, check=True
-    ).stdout
+    how = {"capture_output": True, "text": True, "check": True}
+    made = subprocess.run(["dot", "-Tplain"], input=text, **how).stdout
     assert len(re.findall(r"^node ", made, re.MULTILINE)) == text.count(" [label=")
     for cluster in ("If b graph 0", "If b graph 1", "function local::f"):
         assert cluster in text
@@ -156,9 +150,8 @@ def test_a_folder_that_holds_something_is_left_alone(mixed, tmp_path, capsys, ki
     else:
         target.mkdir()
         (target / "00-source.txt").write_text("mine")
-    code = main(
-        ["optimize", str(mixed), "-o", str(tmp_path / "out.onnx"), "--dump-ir", str(target)]
-    )
+    output = ["-o", str(tmp_path / "out.onnx"), "--dump-ir", str(target)]
+    code = main(["optimize", str(mixed), *output])
     error = capsys.readouterr().err
     assert code == 2 and str(target) in error and len(error.splitlines()) == 1
     assert not (tmp_path / "out.onnx").exists()
@@ -180,20 +173,11 @@ def test_passes_by_name_and_a_folder_that_is_there(mixed, tmp_path):
 
 
 def test_the_two_models_of_a_split(tmp_path):
-    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]>
-        g (float[n, 64] x, float[64, 64] a) => (float[n, 64] y) {
-            t = Transpose (w)
-            merged = MatMul (t, a)
-            y = MatMul (x, merged)
-        }""")
-    weight = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    folder = tmp_path / "ir"
-    onnxfold.split(*(model, tmp_path / "bundle"), runtime_constants=["a"], dump_ir=folder, level=0)
+    text = """g (float[n, 64] x, float[64, 64] a) => (float[n, 64] y) {
+        t = Transpose (w) merged = MatMul (t, a) y = MatMul (x, merged) }"""
+    model, folder = with_weights(parse(text), w=floats(64, 64)), tmp_path / "ir"
+    onnxfold.split(model, tmp_path / "bundle", runtime_constants=["a"], dump_ir=folder, level=0)
     drawn = {path.name: path.read_text() for path in folder.iterdir()}
     assert drawn.keys() == {"runtime_fold.dot", "entry.dot"}
     ops = {name: re.findall(r'label="(Transpose|MatMul)', text) for name, text in drawn.items()}
-    assert ops == {
-        "runtime_fold.dot": ["MatMul"],
-        "entry.dot": ["MatMul"],
-    }
+    assert ops == {"runtime_fold.dot": ["MatMul"], "entry.dot": ["MatMul"]}

@@ -1,7 +1,5 @@
 """Models with custom ops, whose library users bring: onnxruntime-extensions is one."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from pathlib import Path

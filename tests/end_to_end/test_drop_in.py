@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from model_table import parse
 
 import onnxfold
 from onnxfold.errors import UsageError
@@ -97,9 +97,7 @@ KEYWORDS = {
 def test_every_keyword_is_taken(name):
     """A warning tells those without effect; a keyword that neither tool has is an error."""
     function = getattr(onnxfold, name)
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
-    )
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu(x) }")
     own = {*inspect.signature(function).parameters, "input_shapes"}
     for keyword in KEYWORDS[name].split():
         if keyword not in own:
@@ -110,8 +108,7 @@ def test_every_keyword_is_taken(name):
 
 
 def test_dtypes_are_not_converted_silently():
-    text = "g (float[2] x) => (float[2] y) { y = Abs(x) }"
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    model = parse("g (float[2] x) => (float[2] y) { y = Abs(x) }")
     for dtype in ("fp16", "fp32"):
         with pytest.raises(UsageError, match=r"dtype: .*convert_float_to_float16"):
             onnxfold.slim(model, dtype=dtype)

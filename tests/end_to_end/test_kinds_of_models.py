@@ -1,7 +1,5 @@
 """Every function takes a path, bytes, an onnx.ModelProto and an onnx_ir.Model alike."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -9,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.parser
 import onnx_ir as ir
 import pytest
-from model_table import parse
+from model_table import floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArguments
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
-SMALL = """<ir_version: 10, opset_import: ["" : 21]>
-g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
+SMALL = """g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
     t = Transpose(w) e = Exp(r) a = MatMul(x, t) y = MatMul(a, e) }"""
 KINDS: dict[str, Callable[[Path], Any]] = {
     "path": Path,
@@ -40,8 +36,8 @@ def kind(request) -> str:
 @pytest.fixture
 def make(kind, tmp_path) -> Callable[[], Any]:
     """Makes the small model of a kind."""
-    onnx.save(onnx.parser.parse_model(SMALL), tmp_path / "in.onnx")
-    return lambda: KINDS[kind](tmp_path / "in.onnx")
+    path = saved(SMALL, tmp_path / "in.onnx")
+    return lambda: KINDS[kind](path)
 
 
 def nodes_of(model: Any) -> int:
@@ -89,12 +85,8 @@ def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
 
 def test_a_loaded_model_keeps_its_layout(tmp_path):
     """Also where no external tensor is left of it."""
-    model = onnx.parser.parse_model(
-        """<ir_version: 10, opset_import: ["" : 21]> g (float[n, 64] x) => (float[n, 64] y) {
-        t = Neg(w) y = MatMul(x, t) }"""
-    )
-    model.graph.initializer.append(onnx.numpy_helper.from_array(np.eye(64, dtype=np.float32), "w"))
-    path = tmp_path / "in.onnx"
+    text = "g (float[n, 64] x) => (float[n, 64] y) { t = Neg(w) y = MatMul(x, t) }"
+    model, path = with_weights(parse(text), w=floats(64, 64)), tmp_path / "in.onnx"
     onnx.save(model, path, save_as_external_data=True, location="weights")
     for k, given in enumerate((path, onnxfold.load(path))):
         onnxfold.optimize_file(given, tmp_path / f"{k}.onnx")
@@ -254,8 +246,7 @@ def test_decisions_are_a_list_that_prints_as_a_table():
 
 def test_sessions_bundles_and_handles_print_a_few_lines(tmp_path):
     text = "g (float[2, 2] x, float[2, 2] r) => (float[2, 2] y) { s = MatMul(r, r) y = Add(x, s) }"
-    path = tmp_path / "model.onnx"
-    onnx.save(parse(text, 17), path)
+    path = saved(text, tmp_path / "model.onnx")
     bundle = onnxfold.split(path, tmp_path / "bundle", runtime_constants=["r"], fsync=False)
     assert repr(bundle).splitlines() == [
         f"{tmp_path / 'bundle'}: of 2 nodes, 1 runs every time (entry), "

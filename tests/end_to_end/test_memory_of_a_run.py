@@ -1,7 +1,5 @@
 """What a whole optimization takes in memory does not grow with the weights."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

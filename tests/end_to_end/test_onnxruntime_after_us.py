@@ -1,7 +1,5 @@
 """Never in the way of onnxruntime: what it runs gets fewer by each level, and stays fused."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A case gives what it gives for the path of the model, leaves the model of the ca
 keeps to the limits.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import tempfile
@@ -17,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from model_table import floats, saved
 
 import onnxfold
 
@@ -286,14 +285,8 @@ def large(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("large") / "large.onnx"
     lines = [f"s{k} = Softmax(w{k}) y{k} = MatMul(x, s{k})" for k in range(WEIGHTS)]
     outputs = ", ".join(f"float[n, {SIDE}] y{k}" for k in range(WEIGHTS))
-    head = f'<ir_version: 10, opset_import: ["" : 21]> g (float[n, {SIDE}] x) => ({outputs})'
-    model = onnx.parser.parse_model(f"{head} {{ {' '.join(lines)} }}")
-    rng = np.random.default_rng(0)
-    for k in range(WEIGHTS):
-        weight = rng.standard_normal((SIDE, SIDE), np.float32)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, f"w{k}"))
-    onnx.save(model, path)
-    return path
+    text = f"g (float[n, {SIDE}] x) => ({outputs}) {{ {' '.join(lines)} }}"
+    return saved(text, path, **{f"w{k}": floats(SIDE, SIDE, seed=k) for k in range(WEIGHTS)})
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,5 @@
 """Real exported models through the command line and the API: the same bits, no larger file."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -106,7 +106,7 @@ def test_a_plan_computes_nothing_large(tmp_path):
     by_onnxruntime(tmp_path / "in.onnx")  # 64 MiB, 40 times
     code = """
 import sys, onnxfold
-from onnxfold.report import peak_rss_bytes
+from onnxfold.memory import peak_rss_bytes
 onnxfold.load(sys.argv[1])
 before = peak_rss_bytes()
 plan = onnxfold.plan(sys.argv[1])

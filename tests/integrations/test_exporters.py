@@ -1,7 +1,5 @@
 """Where models come from: the results of exporters, without a file if there is a way."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """onnxfold.InferenceSession: what onnxruntime's session does, on a model that is optimized once."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os
@@ -14,7 +12,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from model_table import floats, parse, with_weights
+from model_table import floats, parse, saved, with_weights
+from reference_session import reference_options
 
 import onnxfold
 from tests.faults.test_file_systems import mounted
@@ -51,9 +50,8 @@ def product(seed: int = 0, *, external: str | None = None) -> onnx.ModelProto:
     )
     with_weights(model, w=floats(128, 128, seed=seed))
     if external is not None:
-        onnx.external_data_helper.convert_model_to_external_data(
-            model, location=external, size_threshold=1024
-        )
+        how = {"location": external, "size_threshold": 1024}
+        onnx.external_data_helper.convert_model_to_external_data(model, **how)
     return model
 
 
@@ -78,18 +76,9 @@ def feeds_of(session: ort.InferenceSession) -> dict[str, np.ndarray]:
     feeds = {}
     for value in session.get_inputs():
         shape = [sizes.get(dim, dim) for dim in value.shape]
-        is_float = "float" in value.type
-        feeds[value.name] = (
-            rng.random(shape, np.float32) if is_float else rng.integers(0, 2, shape, np.int64)
-        )
+        draw = rng.random(shape, np.float32) if "float" in value.type else rng.integers(0, 2, shape)
+        feeds[value.name] = draw
     return feeds
-
-
-def node_by_node() -> ort.SessionOptions:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
-    return options
 
 
 def described(session: ort.InferenceSession) -> list[object]:
@@ -109,15 +98,15 @@ def described(session: ort.InferenceSession) -> list[object]:
 def test_equal_to_onnxruntime(model: Path, start: str) -> None:
     if start == "second":
         onnxfold.InferenceSession(model)
-        onnxfold.InferenceSession(model, node_by_node())
+        onnxfold.InferenceSession(model, reference_options())
     theirs, ours = ort.InferenceSession(model), onnxfold.InferenceSession(model)
     assert isinstance(ours, ort.InferenceSession)
     assert described(ours) == described(theirs)
     feeds = feeds_of(theirs)
     for a, b in zip(theirs.run(None, feeds), ours.run(None, feeds), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    theirs = ort.InferenceSession(model, node_by_node())
-    ours = onnxfold.InferenceSession(model, node_by_node())
+    theirs = ort.InferenceSession(model, reference_options())
+    ours = onnxfold.InferenceSession(model, reference_options())
     for a, b in zip(theirs.run(None, feeds), ours.run(None, feeds), strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -286,18 +275,16 @@ def test_models_larger_than_the_bound(path: Path, cache: Path, limit, monkeypatc
 
 def test_models_that_become_larger_than_the_bound(tmp_path: Path, cache, monkeypatch) -> None:
     """onnxruntime stores the result of ConstantOfShape."""
-    model = parse(
-        """g (float[n, 128] x) => (float[n, 128] y) <int64[2] sizes = {128, 128}>
+    text = """g (float[n, 128] x) => (float[n, 128] y) <int64[2] sizes = {128, 128}>
         { w = ConstantOfShape (sizes) y = MatMul(x, w) }"""
-    )
-    onnx.save(model, tmp_path / "m.onnx")
-    os.utime(tmp_path / "m.onnx", (0, 0))
+    path = saved(text, tmp_path / "m.onnx")
+    os.utime(path, (0, 0))
     monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", "30000")
-    first = result(start(tmp_path / "m.onnx"))
+    first = result(start(path))
     assert first["optimized"]
     (entry,) = entries(cache)
     assert os.listdir(entry) == ["record.json"]
-    assert result(start(tmp_path / "m.onnx")) == {**first, "optimized": False}
+    assert result(start(path)) == {**first, "optimized": False}
 
 
 def test_a_folder_that_cannot_be_made(path: Path, tmp_path, monkeypatch, caplog) -> None:
@@ -355,9 +342,8 @@ def test_options_stay_and_hold(path: Path, tmp_path: Path) -> None:
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
         options.add_free_dimension_override_by_name("n", 3)
-        options.add_initializer(
-            "w", ort.OrtValue.ortvalue_from_numpy(np.zeros((128, 128), np.float32))
-        )
+        zeros = ort.OrtValue.ortvalue_from_numpy(np.zeros((128, 128), np.float32))
+        options.add_initializer("w", zeros)
         options.enable_profiling = True
         options.profile_file_prefix = str(tmp_path / f"profile {kept}")
         session = onnxfold.InferenceSession(path, options)

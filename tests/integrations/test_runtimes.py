@@ -1,7 +1,5 @@
 """Where models go: other formats and tools take what onnxfold has written."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The service of examples/serve as a real process with two workers, under load."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

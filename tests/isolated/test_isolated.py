@@ -1,7 +1,5 @@
 """Functions and commands in other processes: what they return, and how they end."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -1,7 +1,5 @@
 """What other repositories run: the pre-commit hook and the GitHub Action."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("onnx_ir_private",),
     ("errors", "lazy_imports", "graphs", "memory", "ops", "parallel", "table_repr"),
-    ("files", "urls", "onnxruntime_sessions", "signatures"),
+    ("files", "onnxruntime_sessions", "signatures"),
     ("adapter_files", "isolated", "user_caches"),
     ("evaluation",),
     ("storage",),

@@ -1,7 +1,7 @@
 """The wheel, the sdist and an editable install, each in a fresh virtual environment."""
 
-from __future__ import annotations
-
+import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
@@ -37,9 +37,9 @@ def built(source, tmp_path_factory) -> Path:
     return folder
 
 
-def run(*command: object) -> str:
-    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    assert result.returncode == 0, result.stdout + result.stderr
+def run(*command: object, **how: object) -> str:
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True, **how)
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr
     return result.stdout
 
 
@@ -66,3 +66,20 @@ def test_sdist(built, tmp_path):
 
 def test_editable(source, tmp_path):
     assert str(source / "rules") in probe(tmp_path, "--editable", source)
+
+
+def test_the_suite_with_the_oldest_dependencies(tmp_path: Path) -> None:
+    """The oldest Python and the oldest dependencies that pyproject.toml admits are enough."""
+    uv = pytest.importorskip("uv").find_uv_bin()
+    oldest = importlib.metadata.metadata("onnxfold")["Requires-Python"].removeprefix(">=")
+    find = [uv, "python", "find", "--no-python-downloads", oldest]
+    found = subprocess.run(find, capture_output=True, text=True)
+    if found.returncode:
+        pytest.skip(found.stderr.strip())
+    bin_folder = tmp_path / "venv" / "bin"
+    run(uv, "venv", "--seed", "--python", found.stdout.strip(), tmp_path / "venv")
+    install = (uv, "pip", "install", "--python", bin_folder / "python")
+    run(*install, "--resolution", "lowest-direct", "--editable", f"{ROOT}[dev]")
+    path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
+    suite = (bin_folder / "python", "-m", "pytest", "-n", "2")
+    run(*suite, cwd=ROOT, env={**os.environ, "PATH": path})

@@ -1,7 +1,5 @@
 """Type checkers accept all functions and options, and find wrong names and values."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A headless Chromium, driven by its DevTools protocol over a pipe: no driver, no network."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

@@ -1,6 +1,4 @@
-"""Models for the page: one that tries to be more than data, and one of many nodes."""
-
-from __future__ import annotations
+"""A model for the page that tries to be more than data."""
 
 from pathlib import Path
 
@@ -50,17 +48,3 @@ def hostile(path: Path) -> None:
     model = helper.make_model(graph, functions=[function], opset_imports=opsets, ir_version=8)
     onnx.checker.check_model(model)
     onnx.save(model, path)
-
-
-def chain(path: Path, nodes: int) -> None:
-    """So many nodes: a third constants, a third that fold, a third that stay."""
-    made, current = [], "x"
-    for k in range(nodes // 3):
-        made += [
-            f"[constant_{k}] c{k} = Constant<value = float {{{1 + 1 / (k + 2)}}}>()",
-            f"[root_{k}] s{k} = Sqrt(c{k})",
-            f"[product_{k}] m{k} = Mul({current}, s{k})",
-        ]
-        current = f"m{k}"
-    text = f"chain (float[4] x) => (float[4] {current}) {{ {' '.join(made)} }}"
-    onnx.save(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}'), path)

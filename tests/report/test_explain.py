@@ -1,12 +1,9 @@
 """What makes a node run each time, against the constness that is found by another walk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
-import onnx
-import onnx.parser
 import pytest
+from model_table import saved
 
 import onnxfold
 from onnxfold import storage
@@ -14,7 +11,6 @@ from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 
 ROOT = Path(__file__).parents[2]
 MIXED = """
-<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
 g (float[n, 4] x, float[4, 4] c, bool cond, float[4, 4] late) => (float[n, 4] y) <
     float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, int64 turns = {3},
     bool yes = {1}
@@ -45,9 +41,7 @@ inner (j, unread) => (e) { e = Neg (j) }
 
 @pytest.fixture
 def mixed(tmp_path):
-    path = tmp_path / "mixed.onnx"
-    onnx.save(onnx.parser.parse_model(MIXED), path)
-    return path
+    return saved(MIXED, tmp_path / "mixed.onnx")
 
 
 @pytest.mark.parametrize(

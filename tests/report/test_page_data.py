@@ -1,7 +1,5 @@
 """What a page tells: it is what happened, in bounds, as JSON and inside of the page."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser
@@ -12,6 +10,7 @@ import pytest
 
 import onnxfold
 from onnxfold.cli import main
+from tests.benchmarks.benchmark_models import scalar_chain
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 
@@ -93,7 +92,7 @@ def test_the_run_is_the_same_with_a_page(tmp_path, swin):
 
 
 def test_a_large_model_is_cut_and_the_page_says_so(tmp_path):
-    models.chain(tmp_path / "in.onnx", 6000)
+    scalar_chain(tmp_path / "in.onnx", 2000)
     onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", report=tmp_path / "p.html")
     text = (tmp_path / "p.html").read_text()
     assert len(text) < 5_000_000

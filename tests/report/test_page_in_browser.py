@@ -1,25 +1,20 @@
 """The page in a real browser: nothing is asked for, nothing fails, and it does what it shows."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import chromium
-import onnx
-import onnx.parser
 import page_models as models
 import pytest
+from model_table import saved
 
 from onnxfold.cli import main
+from tests.benchmarks.benchmark_models import scalar_chain
 
 BROWSER = chromium.found()
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
-LINEAR = """
-<ir_version: 10, opset_import: ["" : 21]>
-g (float[3] x) => (float[3] y) <float[3] w = {WEIGHT}> { y = Mul(x, w) }
-"""
+LINEAR = "g (float[3] x) => (float[3] y) <float[3] w = {WEIGHT}> { y = Mul(x, w) }"
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium to open the page in")
 
 
@@ -90,13 +85,8 @@ def test_a_node_explains_itself_and_search_finds_it(page, tmp_path):
     assert found[0].startswith("Transpose")
     press(page, "Enter")
     told = details(page)
-    for words in (
-        "layers.0/blocks.0/attention/q_proj/Transpose",
-        "folded",
-        "float32[24,24]",
-        "perm",
-    ):
-        assert words in told
+    words = ("layers.0/blocks.0/attention/q_proj/Transpose", "folded", "float32[24,24]", "perm")
+    assert all(word in told for word in words), told
     assert " to " in told.partition("weight")[2]  # its range
     address = page.run("location.hash")
     assert page.run("document.querySelectorAll('.drawing .hit').length") >= 1
@@ -152,47 +142,33 @@ def test_it_fits_a_phone(page, tmp_path, dark):
     assert page.run(color) == ("rgb(19, 21, 23)" if dark else "rgb(246, 246, 243)")
     page.wait("document.querySelector('#memory canvas') !== null")
     assert "at most" in page.run("document.querySelector('#memory .u-legend').innerText")
-    row = (
-        "[...document.querySelectorAll('#operations tr')].find((r) => r.innerText.startsWith('{}'))"
-    )
-    bars = [page.run(f"{row.format(op)}.querySelectorAll('.bar').length") for op in ("Cast", "Add")]
+    row = "[...document.querySelectorAll('#operations tr')].find((r) => r.innerText.startsWith"
+    bars = [page.run(f"{row}('{op}')).querySelectorAll('.bar').length") for op in ("Cast", "Add")]
     assert bars == [1, 2]  # no Cast is left
 
 
 def test_it_shows_where_wide_precision_had_to_round(page, tmp_path):
-    text = """<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[1] y)
+    text = """g (float[1] x) => (float[1] y)
     <float[1] a = {100000000.0}, float[1] b = {1.0}, float[1] c = {-100000000.0}>
     { t = Add(a, b) u = Add(t, c) e = Erf(u) y = Sum(x, u, e) }"""
-    onnx.save(onnx.parser.parse_model(text), tmp_path / "in.onnx")
-    page.open(optimized(tmp_path / "in.onnx", tmp_path, "--precision", "wide"))
+    source = saved(text, tmp_path / "in.onnx", 17)
+    page.open(optimized(source, tmp_path, "--precision", "wide"))
     told = page.run("document.getElementById('precision').innerText")
     for words in ("u", "Erf: Could not find an implementation"):
         assert words in told
 
 
-def test_names_are_never_interpreted(page, tmp_path):
+def test_names_are_never_interpreted(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     models.hostile(tmp_path / "in.onnx")
+    split = ["split", "in.onnx", "-o", "bundle"]
     for command in (
         ["optimize", "in.onnx", "out.onnx", "--check", "1", "--report", "optimize.html", "-q"],
         ["compare", "in.onnx", "out.onnx", "--report", "compare.html"],
-        [
-            "split",
-            "in.onnx",
-            "-o",
-            "bundle",
-            "--runtime-const",
-            "condition",
-            "--report",
-            "split.html",
-        ],
+        [*split, "--runtime-const", "condition", "--report", "split.html"],
     ):
-        told = [
-            word if "." not in word and word != "bundle" else str(tmp_path / word)
-            for word in command
-        ]
-        assert main(told) == 0
-        report = tmp_path / f"{command[0]}.html"
-        page.open(report)
+        assert main(command) == 0
+        page.open(tmp_path / f"{command[0]}.html")
         assert page.run("window.caught === undefined")
         assert page.run("document.querySelectorAll('main img').length") == 0
         for name in (models.SCRIPT, models.UNICODE):
@@ -204,7 +180,7 @@ def test_names_are_never_interpreted(page, tmp_path):
 
 
 def test_five_thousand_nodes_are_drawn_and_stay_responsive(page, tmp_path):
-    models.chain(tmp_path / "in.onnx", 5001)
+    scalar_chain(tmp_path / "in.onnx", 1667)
     report = optimized(tmp_path / "in.onnx", tmp_path)
     page.call("Page.navigate", url="about:blank")
     start = page.seconds_of_work()
@@ -223,13 +199,10 @@ def test_five_thousand_nodes_are_drawn_and_stay_responsive(page, tmp_path):
 
 
 def test_differences_are_drawn_as_histograms(page, tmp_path):
-    for name, weight in (("a", [1.0, 2.0, 3.0]), ("b", [1.0, 2.0000002, 3.1])):
-        onnx.save(
-            onnx.parser.parse_model(LINEAR.replace("WEIGHT", str(weight)[1:-1])), tmp_path / name
-        )
-    report = tmp_path / "page.html"
-    models_of = [str(tmp_path / name) for name in "ab"]
-    assert main(["compare", *models_of, "--bisect", "--report", str(report)]) == 1
+    report, compared = tmp_path / "page.html", []
+    for name, weight in (("a", "1.0, 2.0, 3.0"), ("b", "1.0, 2.0000002, 3.1")):
+        compared.append(str(saved(LINEAR.replace("WEIGHT", weight), tmp_path / name)))
+    assert main(["compare", *compared, "--bisect", "--report", str(report)]) == 1
     page.open(report)
     assert "different" in page.run("document.querySelector('.tiles').innerText")
     page.wait("document.querySelectorAll('figure canvas').length === 1")

@@ -158,25 +158,18 @@ def write_page(document: dict[str, Any], path: PathLike) -> None:
         OnnxFoldError: The file cannot be written.
     """
     name = os.fspath(path)
-    text = _json(document) if name.lower().endswith(".json") else page_text(document)
+    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    if not name.lower().endswith(".json"):
+        # In a script element only these characters could end the data or start a comment.
+        data = text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+        pieces = _asset("page.html").split("%%")  # every second part is a name
+        pieces[1::2] = (data if each == "DATA" else _asset(each) for each in pieces[1::2])
+        text = "".join(pieces)
     try:
         with replacing(os.path.realpath(name)) as file:
             file.write(text.encode("utf-8", "replace"))
     except OSError as error:
         raise os_error(error, name) from error
-
-
-def page_text(document: dict[str, Any]) -> str:
-    """Return the page of a document."""
-    # In a script element only these characters could end the data or start a comment.
-    data = _json(document).replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-    pieces = _asset("page.html").split("%%")  # every second part is a name
-    pieces[1::2] = (data if name == "DATA" else _asset(name) for name in pieces[1::2])
-    return "".join(pieces)
-
-
-def _json(document: dict[str, Any]) -> str:
-    return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 
 @cache

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.graphs import shaped
 from onnxfold.options import Options
 from onnxfold.passes import all_passes
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.pool import Buffer
-from onnxfold.report.inventory import stored_tensors
+from onnxfold.report.inventory import largest_first
 from onnxfold.report.page.documents import head
 from onnxfold.report.page.skeleton import Skeleton, short
 from onnxfold.report.summary import Report
@@ -175,25 +174,18 @@ def _tell_why_gone(
 def _decide(node: dict[str, Any], decision: Decision) -> None:
     node["decision"] = "folded" if decision.folded else "stays"
     node["why"] = short(decision.reason)
-    if decision.bytes_if_folded is not None:
-        node["bytes_if_folded"] = decision.bytes_if_folded
-    if decision.bytes_if_kept is not None:
-        node["bytes_if_kept"] = decision.bytes_if_kept
+    sizes = {key: getattr(decision, key) for key in ("bytes_if_folded", "bytes_if_kept")}
+    node.update((key, size) for key, size in sizes.items() if size is not None)
 
 
 def _largest(model: ir.Model) -> dict[str, Any]:
     """Return the number of tensors in a model, their bytes, and the largest ones."""
-    tensors = [(value.name or "", tensor) for value, tensor in stored_tensors(model)]
-    tensors.sort(key=lambda entry: -entry[1].nbytes)
+    tensors = largest_first(model)
     return {
         "count": len(tensors),
-        "bytes": sum(tensor.nbytes for _, tensor in tensors),
+        "bytes": sum(tensor.bytes for tensor in tensors),
         "largest": [
-            {
-                "name": short(name),
-                "type": short(shaped(tensor.dtype, tensor.shape)),
-                "bytes": tensor.nbytes,
-            }
-            for name, tensor in tensors[:_MOST_TENSORS]
+            {"name": short(tensor.name), "type": short(tensor.type), "bytes": tensor.bytes}
+            for tensor in tensors[:_MOST_TENSORS]
         ],
     }

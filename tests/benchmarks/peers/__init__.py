@@ -8,8 +8,6 @@ for a byte; a tool that fails at one of them is not asked for the larger ones. `
 the tables, ``peers.json``, ``peers.svg`` and, beside ``production.json``, ``overview.svg``.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

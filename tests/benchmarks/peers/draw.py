@@ -4,8 +4,6 @@ A program of its own, for the environment that has matplotlib. ``overview.svg`` 
 ``production.json`` in the same folder.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """Whether what a tool has made is right, and how large it is."""
 
-from __future__ import annotations
-
 import subprocess
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """What the tools made, as text."""
 
-from __future__ import annotations
-
 import io
 import os
 import platform

@@ -7,8 +7,6 @@ turns. ``--output DIR`` gets ``production.json`` and ``production.txt``; what is
 kept, and only the models and tools that are asked for are measured again.
 """
 
-from __future__ import annotations
-
 import fnmatch
 import json
 import math

@@ -1,7 +1,5 @@
 """The tools that are compared, and the environment in which they run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -70,7 +71,7 @@ def _with_branches(model: onnx.ModelProto, feeds: Feeds) -> Iterator[Candidate]:
     """Yield models with the nodes of a branch instead of an If of the main graph."""
     for k, node in enumerate(model.graph.node):
         for branch in node.attribute if node.op_type == "If" else ():
-            changed = _copy(model)
+            changed = copy.deepcopy(model)
             ends = zip(branch.g.output, node.output, strict=False)
             copies = [helper.make_node("Identity", [o.name], [name]) for o, name in ends if name]
             del changed.graph.node[k:]
@@ -86,9 +87,9 @@ def _smaller(
     instead of large weights.
     """
     for feed in feeds if len(feeds) > 1 else ():
-        yield _copy(model), [dict(feed)]
+        yield copy.deepcopy(model), [dict(feed)]
     for output in model.graph.output if len(model.graph.output) > 1 else ():
-        changed = _copy(model)
+        changed = copy.deepcopy(model)
         del changed.graph.output[:]
         changed.graph.output.append(output)
         yield changed, [dict(feed) for feed in feeds]
@@ -97,17 +98,17 @@ def _smaller(
         yield _part(model, feeds, [i for i in range(count) if i != k], values, types)
     for place, body in enumerate(_bodies(model)):
         for k in reversed(range(len(body))):
-            changed = _copy(model)
+            changed = copy.deepcopy(model)
             del _bodies(changed)[place][k]
             yield changed, [dict(feed) for feed in feeds]
             for source in dict.fromkeys(body[k].input if body[k].op_type != "Identity" else ()):
-                changed = _copy(model)
-                copy = helper.make_node("Identity", [source], body[k].output[:1])
-                _bodies(changed)[place][k].CopyFrom(copy)
+                changed = copy.deepcopy(model)
+                identity = helper.make_node("Identity", [source], body[k].output[:1])
+                _bodies(changed)[place][k].CopyFrom(identity)
                 yield changed, [dict(feed) for feed in feeds]
     for k, weight in enumerate(model.graph.initializer):
         if weight.ByteSize() > _LARGE:
-            changed, array = _copy(model), numpy_helper.to_array(weight)
+            changed, array = copy.deepcopy(model), numpy_helper.to_array(weight)
             del changed.graph.initializer[k]
             if weight.name not in {value.name for value in model.graph.input}:
                 changed.graph.input.append(_info(weight.name, [array]))
@@ -137,7 +138,7 @@ def _part(
     read = {name for node in nodes for name in (*node.input, *free_names(node))}
     made = {name for node in nodes for name in node.output}
     lost = [o for node in graph.node for o in node.output if o in read - made - {""}]
-    changed = _copy(model)
+    changed = copy.deepcopy(model)
     del changed.graph.node[:], changed.graph.output[:]
     changed.graph.node.extend(nodes)
     known = _known(model, feeds, lost, values) if lost else []
@@ -166,7 +167,7 @@ def _known(
     model: onnx.ModelProto, feeds: Feeds, names: list[str], values: Values
 ) -> list[dict[str, Any]]:
     """Return values of the main graph in each run; only the nodes that they need run."""
-    part = _copy(model)
+    part = copy.deepcopy(model)
     del part.graph.output[:]
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     fed = [dict(feed) for feed in feeds]
@@ -185,18 +186,12 @@ def _varying(graph: onnx.GraphProto) -> Collection[str]:
 
 def with_types(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:
     """Return a copy whose outputs without a type have that of their values in a run."""
-    changed = _copy(model)
+    changed = copy.deepcopy(model)
     for output in changed.graph.output:
         array = values.get(output.name)
         if not output.HasField("type") and isinstance(array, np.ndarray):
             output.CopyFrom(_info(output.name, [array]))
     return changed
-
-
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
 
 
 def _info(name: str, arrays: Sequence[np.ndarray]) -> onnx.ValueInfoProto:

@@ -26,7 +26,7 @@ from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
-from onnxfold.testing.running import NeverRuns, find_difference_apart
+from onnxfold.testing.running import NeverRuns, find_difference
 
 logger = logging.getLogger("onnxfold")
 
@@ -115,7 +115,7 @@ class _Search:
             with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # it is no model
                 for k in self._false_alone(example.instance.model):
                     if not found[k].place and (fault := self._fault(k, example, kind)):
-                        found[k] = Need(found[k].condition, str(example), fault)
+                        found[k] = Need(found[k].condition, example.place, fault)
         return found
 
     def _candidates(self, others: Sequence[Example]) -> Iterator[tuple[Example, int]]:
@@ -146,9 +146,8 @@ class _Search:
         report = made.report
         if not (report.total or report.rejected or report.failed_on_invalid):
             return ""
-        find_difference_apart(instance, instance.model, seeds=1)
-        tolerance = example.tolerance or LOOSE
-        fault = made.find_fault(instance, tolerance, find_difference_apart)
+        find_difference(instance, instance.model)
+        fault = made.find_fault(instance, example.tolerance or LOOSE)
         if fault or changed > 1:  # what costs may be because of the other change
             return fault
         before, after = _cost(ir.from_proto(instance.model)), _cost(made.model)

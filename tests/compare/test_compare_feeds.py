@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import copy
 import functools
 
 import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
 from call_count import calls_of
@@ -321,8 +321,7 @@ def test_strings_are_categories_of_the_ops_that_read_them(parsed):
     model = ml_model(parsed, nodes, inputs, outputs)
     result = compare(model, model, seeds=3)
     assert result.equal and len(result.runs) == 3
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copy.deepcopy(model)
     changed.graph.node[2].attribute[0].strings[:] = [b"b", b"a", b"c"]
     assert not compare(model, changed, seeds=3).passed
     changed.CopyFrom(model)
@@ -358,8 +357,7 @@ def test_probabilities_by_class_are_compared_within_a_tolerance(parsed):
     )
     model.graph.output[0].type.CopyFrom(of_maps)
     model.graph.initializer.append(numpy_helper.from_array(np.float32([0]), "e"))
-    other = onnx.ModelProto()
-    other.CopyFrom(model)
+    other = copy.deepcopy(model)
     other.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([1e-3]), "e"))
     assert compare(model, model).equal
     assert not compare(model, other).passed and compare(model, other, atol=1e-2).passed

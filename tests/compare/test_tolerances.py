@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -117,8 +118,7 @@ def test_a_mask_stays_exact(parsed):
         }""")
     feeds = {"x": np.random.default_rng(0).random((3, 8)).astype(np.float32)}
     feeds["m"] = (np.arange(24).reshape(3, 8) % 3 > 0).astype(np.int64)
-    other = onnx.ModelProto()
-    other.CopyFrom(model)
+    other = copy.deepcopy(model)
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32(1.001), "one"))
     assert not onnxfold.compare(model, other, feeds=feeds, inexact=True).passed
 

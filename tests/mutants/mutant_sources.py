@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 from pathlib import Path
@@ -76,8 +77,7 @@ def _feeds(path: Path, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
 def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
     """Every value of the main graph that is a tensor, at each of the feeds."""
     model, feeds = opened(path)
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
+    watched = copy.deepcopy(model)
     known = {o.name for o in model.graph.output}
     made = [o for n in model.graph.node for o in n.output if o and o not in known]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
@@ -113,8 +113,7 @@ def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
         [_info(v, [feed[v] for feed in values]) for v in outputs],
         [weights[v] for v in read if v in weights],
     )
-    small = onnx.ModelProto()
-    small.CopyFrom(model)
+    small = copy.deepcopy(model)
     small.graph.CopyFrom(graph)
     return small, [{v: feed[v] for v in inputs} for feed in values]
 

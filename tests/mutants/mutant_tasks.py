@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-import onnx
 from random_graphs.generate import Case
 from random_graphs.graph_check import NotComparable, check
 
@@ -34,8 +34,7 @@ def make(path: Path, seed: int, count: int | None = None) -> tuple[Case, list[st
         if count is not None and len(done) >= count:
             break
         mutation = MUTATIONS[int(rng.integers(len(MUTATIONS)))]
-        before = onnx.ModelProto()
-        before.CopyFrom(mutant.model)
+        before = copy.deepcopy(mutant.model)
         kept = [dict(feed) for feed in mutant.feeds]
         try:
             mutation(mutant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -33,8 +34,7 @@ class Mutant:
     """A model that is being changed, and its feeds."""
 
     def __init__(self, model: onnx.ModelProto, feeds: Feeds, rng: np.random.Generator) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(model)
+        self.model = copy.deepcopy(model)
         self.feeds = [dict(feed) for feed in feeds]
         self.rng = rng
         self._count = 0
@@ -237,8 +237,7 @@ def weight_shared(m: Mutant) -> None:
 
 def weight_duplicated(m: Mutant) -> None:
     tensor = m.choose(m.weights())
-    twin = TensorProto()
-    twin.CopyFrom(tensor)
+    twin = copy.deepcopy(tensor)
     twin.name = m.fresh("twin")
     for node, k in m.edges():
         if node.input[k] == tensor.name and m.rng.random() < 0.5:
@@ -366,8 +365,7 @@ def pair_inserted(m: Mutant) -> None:
 def node_repeated(m: Mutant) -> None:
     """A node is computed twice, for some of those who read it."""
     node = m.choose(n for n in m.graph.node if len(n.output) == 1)
-    twin = onnx.NodeProto()
-    twin.CopyFrom(node)
+    twin = copy.deepcopy(node)
     twin.output[0], twin.name = m.fresh(), ""
     old = node.output[0]
     for reader, k in m.edges():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 import shutil
@@ -322,12 +323,10 @@ def _is_near(want: Any, got: Any, others: list[Any]) -> bool:
 
 def _perturbing(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with each float number of the main graph times a random number close to 1."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copy.deepcopy(model)
     graph = changed.graph
     made = [name for node in graph.node for name in node.output if name]
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
+    shown = copy.deepcopy(model)
     del shown.graph.output[:]
     shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     floats = {o.name for o in Reference(shown).outputs if o.type in _FLOATS}
@@ -360,8 +359,7 @@ def _interface(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
 
 
 def _bare(type_: onnx.TypeProto) -> bytes:
-    bare = onnx.TypeProto()
-    bare.CopyFrom(type_)
+    bare = copy.deepcopy(type_)
     inner = bare
     while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
         inner = getattr(inner, kind).elem_type
@@ -413,8 +411,7 @@ def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
 
 def _with_sizes(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto:
     """The model with sizes in place of the names of its inputs' dims."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
+    fixed = copy.deepcopy(model)
     for value in fixed.graph.input:
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in dims:

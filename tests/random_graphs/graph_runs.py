@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -43,7 +44,11 @@ def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tu
     if not seconds:
         return place, ""
 
+    end = time.monotonic() + seconds
+
     def ask(task: str, *arguments: Any) -> Any:
+        if time.monotonic() > end:
+            return None
         try:
             return helper.run(task, *arguments, seconds=10)
         except Died as death:
@@ -51,14 +56,14 @@ def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tu
         except RuntimeError:
             return None
 
-    def fails(model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> bool:
+    def fails(model: onnx.ModelProto, feed: dict[str, Any]) -> bool:
         content = model.SerializeToString()
-        again = ask("check_model", content, feeds, random, failure.variant)
+        again = ask("check_model", content, [feed], random, failure.variant)
         same = (failure.variant, failure.kind, failure.place)
         return again is not None and (again.variant, again.kind, again.place) == same
 
-    def values(model: onnx.ModelProto, feed: dict[str, Any], names: list[str]) -> dict[str, Any]:
-        found = ask("values_of", model.SerializeToString(), feed, names)
+    def values(model: onnx.ModelProto, feed: dict[str, Any]) -> dict[str, Any]:
+        found = ask("values_of", model.SerializeToString(), feed)
         return found if isinstance(found, dict) else {}
 
     made = ask("make", seed)
@@ -66,16 +71,17 @@ def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tu
         return place, ""
     content, feeds, random = made
     model = onnx.ModelProto.FromString(content)
-    if not fails(model, feeds):
+    feed = next((feed for feed in feeds if fails(model, feed)), None)
+    if feed is None:
         return f"{place} (not again)", ""
-    small, fed = shrink(model, feeds, fails, values, seconds)
+    small, fed = shrink(model, feed, fails, values)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
     return f"{place} [{kinds}]", _text_of(small, fed)
 
 
-def _text_of(model: onnx.ModelProto, feeds: list[dict[str, Any]]) -> str:
+def _text_of(model: onnx.ModelProto, feed: dict[str, Any]) -> str:
     """The model as text, and what it is fed."""
     shown = onnx.printer.to_text(model)
     lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
-    fed = [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in feeds[0].items()]
+    fed = [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in feed.items()]
     return "\n".join([*lines, *fed])

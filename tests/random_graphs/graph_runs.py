@@ -15,30 +15,43 @@ from tests.case_driver import Died, Failure, Found, Worker, drive
 from .graph_check import ops_of
 
 _TASKS = f"{__package__}.tasks"
+_SECONDS = 120  # of each phase: mutants can be whole models
 
 
 def run(
     seeds: Iterable[int],
     variants: tuple[str, ...],
+    make: tuple[str, ...] = ("generate",),
     *,
     seconds_to_shrink: float = 40.0,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Make and check the graphs of all seeds."""
+    """Make and check the graphs of all seeds.
+
+    Args:
+        seeds: The seeds.
+        variants: What is checked.
+        make: How graphs are made, see `tasks.generated`.
+        seconds_to_shrink: Time to make a model that fails small; 0 leaves it.
+        show: Gets failures of new classes as they are found.
+    """
     helper = Worker(_TASKS)
     try:
         return drive(
             Worker(_TASKS),
             seeds,
-            lambda seed: ("check_seed", seed, variants),
-            lambda seed, failure: _classify(seed, failure, seconds_to_shrink, helper),
+            lambda seed: ("check_seed", make, seed, variants),
+            lambda seed, failure: _classify(make, seed, failure, seconds_to_shrink, helper),
+            seconds=_SECONDS,
             show=show,
         )
     finally:
         helper.stop()
 
 
-def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tuple[str, str]:
+def _classify(
+    make: tuple[str, ...], seed: int, failure: Failure, seconds: float, helper: Worker
+) -> tuple[str, str]:
     """The class of a failure, and the model as text once it is small."""
     place = f"{failure.variant} {failure.kind} {failure.place}"
     if not seconds:
@@ -66,7 +79,7 @@ def _classify(seed: int, failure: Failure, seconds: float, helper: Worker) -> tu
         found = ask("values_of", model.SerializeToString(), feed)
         return found if isinstance(found, dict) else {}
 
-    made = ask("make", seed)
+    made = ask("make_model", make, seed)
     if not isinstance(made, tuple):
         return place, ""
     content, feeds, random = made

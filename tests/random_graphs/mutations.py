@@ -1,7 +1,13 @@
-"""Ways to change a model so that it is still one."""
+"""Mutants of real graphs: real models, changed in many ways so that they are still models.
+
+Other than random graphs they have the depth, the sizes and the idioms of what people export. A
+mutant is a model of its own: it is compared with its own optimized self, so a change may do what it
+likes with the numbers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +18,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.reduction.shrinking import free_names
 
-from .mutant_sources import Feeds, span
+from .generate import Case
+from .mutant_sources import Feeds, NoPart, models, opened, part, span
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
@@ -497,3 +504,31 @@ MUTATIONS: list[Callable[[Mutant], None]] = [
     wrapped_into_loop,
     wrapped_into_function,
 ]
+EXACT = ("O0", "O1", "all", "inline", "external")
+NEAR = ("O2", "onnxruntime")
+
+
+def generate(seed: int, folder: str | None = None) -> Case:
+    """The mutant of a seed, of one of the models in a folder, or of the repository's own.
+
+    It is checked in two ways that keep every bit, or in one and another.
+    """
+    paths, rng = models(folder), np.random.default_rng(seed)
+    path = paths[seed % len(paths)]
+    model, feeds = opened(path)
+    if rng.random() < 0.8:
+        with contextlib.suppress(NoPart):
+            model, feeds = part(path, rng)
+    mutant, done = Mutant(model, feeds, rng), [f"{path.parent.name}/{path.name}"]
+    for _ in range(int(rng.integers(2, 9))):
+        mutation = mutant.choose(MUTATIONS)
+        before, kept = copy.deepcopy(mutant.model), [dict(feed) for feed in mutant.feeds]
+        try:
+            mutation(mutant)
+            done.append(mutation.__name__)
+        except Impossible:
+            mutant.model, mutant.feeds = before, kept
+    variants = [str(name) for name in rng.choice(EXACT, 2, replace=False)]
+    if rng.random() < 0.3:
+        variants[1] = str(rng.choice(NEAR))
+    return Case(seed, mutant.model, mutant.feeds, variants=tuple(variants), done=done)

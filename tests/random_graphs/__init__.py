@@ -8,7 +8,7 @@ A graph is made node by node: each node runs alone on onnxruntime with the value
 and stays if onnxruntime takes it (:mod:`.builder`). Ops, dtypes and attributes come from onnx's
 schemas; files in ``families`` say what schemas do not: shapes and values that fit (:mod:`.call`),
 and rows of the rules' tables and of ``ops.txt`` are parts of graphs, with other sizes.
-Others are mutants of real models (:mod:`.mutations`), or have branches that compute the same of the
+Others are mutants of real models (:mod:`.mutants`), or have branches that compute the same of the
 same weights (:mod:`.branch_models`).
 Every graph is optimized in several ways and run with several sizes of its dims
 (:mod:`.graph_check`), in a child process (`tests.case_driver`), and what fails is made small

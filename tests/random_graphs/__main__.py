@@ -16,7 +16,7 @@ from .tasks import generated
 
 MAKERS = {
     "ops": ("generate", DEFAULT),
-    "mutants": ("mutations", DEFAULT),
+    "mutants": ("mutants", DEFAULT),
     "branches": ("branch_models", BRANCHES),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import re
 import shutil
 import tempfile
 import traceback
@@ -21,7 +22,9 @@ import onnxruntime as ort
 from onnx import helper
 
 import onnxfold
+from onnxfold.api import with_sizes
 from onnxfold.comparison.tolerances import HALF, types_in
+from onnxfold.options import Options
 from tests.case_driver import Failure
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
@@ -200,7 +203,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
     except Exception as error:
         if "enable" in variant.options and "NOT_IMPLEMENTED" in str(error):
             return None  # what these rules make is the standard's, and may be too young to run
-        if variant.fixed and not _loads(_with_sizes(original.model, original.dims)):
+        if variant.fixed and not _loads_with_sizes(original):
             return None  # with known sizes onnxruntime's inference contradicts its own kernels
         return Failure(name, "refused", _gist(error), _line(error))
     for feed, wanted in original.runs[:1] if variant.fixed else original.runs:
@@ -415,19 +418,11 @@ def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
     }
 
 
-def _with_sizes(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto:
-    """The model with sizes in place of the names of its inputs' dims."""
-    fixed = copy.deepcopy(model)
-    for value in fixed.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in dims:
-                dim.dim_value = dims[dim.dim_param]
-    return fixed
-
-
-def _loads(model: onnx.ModelProto) -> bool:
+def _loads_with_sizes(original: Original) -> bool:
+    """Whether onnxruntime takes the original with sizes in place of the names of its dims."""
+    fixed = with_sizes(original.model, Options(dims=original.dims))
     try:
-        Reference(model.SerializeToString())
+        Reference(ir.to_proto(fixed))
     except Exception:  # the runtime's own, of many kinds
         return False
     return True
@@ -447,8 +442,6 @@ def _place(error: BaseException) -> str:
 
 def _gist(error: BaseException) -> str:
     """The message without names and numbers."""
-    import re
-
     text = re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", _line(error))
     return text[-60:]
 

@@ -1,13 +1,7 @@
-"""Mutants of real graphs: real models, changed in many ways so that they are still models.
-
-Other than random graphs they have the depth, the sizes and the idioms of what people export. A
-mutant is a model of its own: it is compared with its own optimized self, so a change may do what it
-likes with the numbers.
-"""
+"""Ways to change a model so that it is still one."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +12,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.reduction.shrinking import free_names
 
-from .generate import Case
-from .mutant_sources import Feeds, NoPart, models, opened, part, span
-
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
     TensorProto.DOUBLE,
@@ -28,6 +19,7 @@ FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.INT64,
     TensorProto.BOOL,
 )
+Feeds = list[dict[str, Any]]
 # Names that the optimizer gives to what it makes.
 OURS = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 6e4, 1e-30]
@@ -40,7 +32,9 @@ class Impossible(Exception):
 class Mutant:
     """A model that is being changed, and its feeds."""
 
-    def __init__(self, model: onnx.ModelProto, feeds: Feeds, rng: np.random.Generator) -> None:
+    def __init__(
+        self, model: onnx.ModelProto, feeds: list[dict[str, Any]], rng: np.random.Generator
+    ) -> None:
         self.model = copy.deepcopy(model)
         self.feeds = [dict(feed) for feed in feeds]
         self.rng = rng
@@ -403,6 +397,19 @@ def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
     return start, end, read, results
 
 
+def span(
+    graph: onnx.GraphProto, start: int, end: int
+) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
+    """Some nodes in a row: they, what they read of others, and what others read of them."""
+    chosen = list(graph.node[start:end])
+    made = {o for n in chosen for o in n.output}
+    read = dict.fromkeys(v for n in chosen for v in [*n.input, *free_names(n)] if v)
+    later = {v for n in graph.node[end:] for v in [*n.input, *free_names(n)]}
+    later |= {o.name for o in graph.output}
+    results = [o for n in chosen for o in n.output if o and o in later]
+    return chosen, [v for v in read if v not in made], results
+
+
 def wrapped_into_if(m: Mutant) -> None:
     start, end, _, results = _region(m)
     types = m.types()
@@ -504,31 +511,3 @@ MUTATIONS: list[Callable[[Mutant], None]] = [
     wrapped_into_loop,
     wrapped_into_function,
 ]
-EXACT = ("O0", "O1", "all", "inline", "external")
-NEAR = ("O2", "onnxruntime")
-
-
-def generate(seed: int, folder: str | None = None) -> Case:
-    """The mutant of a seed, of one of the models in a folder, or of the repository's own.
-
-    It is checked in two ways that keep every bit, or in one and another.
-    """
-    paths, rng = models(folder), np.random.default_rng(seed)
-    path = paths[seed % len(paths)]
-    model, feeds = opened(path)
-    if rng.random() < 0.8:
-        with contextlib.suppress(NoPart):
-            model, feeds = part(path, rng)
-    mutant, done = Mutant(model, feeds, rng), [f"{path.parent.name}/{path.name}"]
-    for _ in range(int(rng.integers(2, 9))):
-        mutation = mutant.choose(MUTATIONS)
-        before, kept = copy.deepcopy(mutant.model), [dict(feed) for feed in mutant.feeds]
-        try:
-            mutation(mutant)
-            done.append(mutation.__name__)
-        except Impossible:
-            mutant.model, mutant.feeds = before, kept
-    variants = [str(name) for name in rng.choice(EXACT, 2, replace=False)]
-    if rng.random() < 0.3:
-        variants[1] = str(rng.choice(NEAR))
-    return Case(seed, mutant.model, mutant.feeds, variants=tuple(variants), done=done)

@@ -20,7 +20,7 @@ from .graph_runs import run
         (range(500, 530), ("O2", "onnxruntime"), 24, "generate"),
         (range(900_000, 900_020), ("split", "split-late"), 10, "generate"),
         (range(3000, 3120), (FACTS,), 80, "generate"),
-        (range(30), DEFAULT, 15, "mutations"),
+        (range(30), DEFAULT, 15, "mutants"),
         (range(40), BRANCHES, 39, "branch_models"),
     ],
     ids=[

@@ -83,15 +83,15 @@ def _smaller(
     count = len(model.graph.node)
     for k in reversed(range(count)):
         yield _part(model, feeds, [i for i in range(count) if i != k], values, types)
-    for place, body in enumerate(_bodies(model)):
+    for place, body in enumerate(bodies_of(model)):
         for k in reversed(range(len(body))):
             changed = copy.deepcopy(model)
-            del _bodies(changed)[place][k]
+            del bodies_of(changed)[place][k]
             yield changed, feeds
             for source in dict.fromkeys(body[k].input if body[k].op_type != "Identity" else ()):
                 changed = copy.deepcopy(model)
                 identity = helper.make_node("Identity", [source], body[k].output[:1])
-                _bodies(changed)[place][k].CopyFrom(identity)
+                bodies_of(changed)[place][k].CopyFrom(identity)
                 yield changed, feeds
     for k, weight in enumerate(model.graph.initializer):
         if weight.ByteSize() > _LARGE:
@@ -185,7 +185,7 @@ def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, elem, array.shape)
 
 
-def _bodies(model: onnx.ModelProto) -> list[Any]:
+def bodies_of(model: onnx.ModelProto) -> list[Any]:
     """Return the nodes of the graph, of functions, and of all graphs in them."""
     found = [model.graph.node, *(f.node for f in model.functions)]
     for body in found:
@@ -207,7 +207,7 @@ def _without_unread(model: onnx.ModelProto, feeds: Feeds) -> Candidate:
     for things in (graph.initializer, graph.input):
         for thing in [t for t in things if t.name not in read]:
             things.remove(thing)
-    called = {(n.domain, n.op_type) for body in _bodies(model) for n in body}
+    called = {(n.domain, n.op_type) for body in bodies_of(model) for n in body}
     for function in [f for f in model.functions if (f.domain, f.name) not in called]:
         model.functions.remove(function)
     return model, {name: array for name, array in feeds.items() if name in read}

@@ -110,9 +110,9 @@ def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale):
     assert not wrong.passed
 
 
-def test_a_mask_stays_exact(parsed):
+def test_a_mask_stays_exact():
     """1 - mask, times the least number: a rounding of a mask would hide what is attended to."""
-    model = parsed("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
+    model = parse("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
         <float one = {1}, float least = {-3.4e38}> {
             f = Cast<to = 1>(m) i = Sub(one, f) t = Mul(i, least) s = Add(x, t) y = Softmax(s)
         }""")

@@ -6,11 +6,9 @@ import copy
 import functools
 import os
 import re
-import shutil
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,8 @@ import onnxfold
 from onnxfold.api import with_sizes
 from onnxfold.comparison.tolerances import HALF, types_in
 from onnxfold.options import Options
-from tests.case_driver import Failure
+from onnxfold.reduction.shrinking import bodies_of
+from tests.case_driver import Failure, Phase
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
 
@@ -134,9 +133,7 @@ class Original:
             return []
 
 
-def check(
-    case: Case, variants: tuple[str, ...] = DEFAULT, phase: Callable[[str], None] = lambda _: None
-) -> list[Failure]:
+def check(case: Case, variants: tuple[str, ...], phase: Phase) -> list[Failure]:
     """What is wrong with the optimized models.
 
     Raises:
@@ -149,26 +146,21 @@ def check(
     return [f for v in chosen if (f := check_variant(original, v, phase)) is not None]
 
 
-def check_variant(
-    original: Original, name: str, phase: Callable[[str], None] = lambda _: None
-) -> Failure | None:
+def check_variant(original: Original, name: str, phase: Phase) -> Failure | None:
     """What is wrong with the model that one variant gives, if anything."""
     from .split_check import check_split
 
     phase(name)
-    folder = Path(tempfile.mkdtemp(prefix="random-graph-", dir=_fast_folder()))
-    try:
+    with tempfile.TemporaryDirectory(prefix="random-graph-") as folder:
         if name == FACTS:
             failure = _check_facts(original)
         elif name in VARIANTS:
-            failure = _check_in(folder, original, name, VARIANTS[name])
+            failure = _check_in(Path(folder), original, name, VARIANTS[name])
         else:
-            failure = check_split(folder, original, name)
-        if failure is not None and failure.kind in ("mismatch", "far"):
-            original.run_again()
-        return failure
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            failure = check_split(Path(folder), original, name)
+    if failure is not None and failure.kind in ("mismatch", "far"):
+        original.run_again()
+    return failure
 
 
 def _check_facts(original: Original) -> Failure | None:
@@ -399,10 +391,8 @@ def _merged(original: Original, wanted: list[Any], found: list[Any]) -> str:
 
 def ops_of(model: onnx.ModelProto) -> Counter[str]:
     """How often each op is in the model, subgraphs and functions included."""
-    bodies = [model.graph.node, *(function.node for function in model.functions)]
-    for body in bodies:
-        bodies += [a.g.node for node in body for a in node.attribute if a.HasField("g")]
-    return Counter(f"{n.domain}.{n.op_type}".lstrip(".") for body in bodies for n in body)
+    nodes = (node for body in bodies_of(model) for node in body)
+    return Counter(f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes)
 
 
 def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
@@ -448,7 +438,3 @@ def _gist(error: BaseException) -> str:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:400]
-
-
-def _fast_folder() -> str | None:
-    return "/dev/shm" if os.path.isdir("/dev/shm") else None

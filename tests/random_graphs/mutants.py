@@ -22,6 +22,7 @@ from onnxfold import storage
 from onnxfold.comparison.feeds import RandomFeeds
 from tests.reference_session import Reference
 
+from .builder import Refused
 from .generate import Case
 from .mutations import MUTATIONS, Feeds, Impossible, Mutant, span
 
@@ -151,7 +152,7 @@ def generate(seed: int, folder: str | None = None) -> Case:
         try:
             mutation(mutant)
             done.append(mutation.__name__)
-        except Impossible:
+        except (Impossible, Refused):
             mutant.model, mutant.feeds = before, kept
     variants = [str(name) for name in rng.choice(EXACT, 2, replace=False)]
     if rng.random() < 0.3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import graphlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.reduction.shrinking import free_names
+
+from .constants import typed
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
@@ -88,11 +91,7 @@ class Mutant:
 
     def insert(self, before: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> None:
         at = next(k for k, n in enumerate(self.graph.node) if n is before or n == before)
-        everything = [*self.graph.node[:at], *nodes, *self.graph.node[at:]]
-        copies = [helper.make_node("x", [], []) for _ in everything]
-        for copied, node in zip(copies, everything, strict=True):
-            copied.CopyFrom(node)
-        self.set_nodes(copies)
+        self.set_nodes([*self.graph.node[:at], *nodes, *self.graph.node[at:]])
 
     def set_nodes(self, nodes: list[onnx.NodeProto]) -> None:
         del self.graph.node[:]
@@ -138,24 +137,18 @@ def convert_opset(m: Mutant) -> None:
 
 def permute_nodes(m: Mutant) -> None:
     """Any topological order."""
-    left = list(m.graph.node)
-    made_by = {o: k for k, n in enumerate(left) for o in n.output if o}
-    waits = [{made_by[v] for v in [*n.input, *free_names(n)] if v in made_by} for n in left]
-    readers: dict[int, list[int]] = {}
-    for k, others in enumerate(waits):
-        others.discard(k)
-        for other in others:
-            readers.setdefault(other, []).append(k)
-    ready = [k for k, others in enumerate(waits) if not others]
-    order = []
-    while ready:
-        k = ready.pop(int(m.rng.integers(len(ready))))
-        order.append(k)
-        for reader in readers.get(k, ()):
-            waits[reader].discard(k)
-            if not waits[reader]:
-                ready.append(reader)
-    m.set_nodes([left[k] for k in order])
+    nodes = list(m.graph.node)
+    made_by = {o: k for k, n in enumerate(nodes) for o in n.output if o}
+    read = [{made_by[v] for v in [*n.input, *free_names(n)] if v in made_by} for n in nodes]
+    sorter = graphlib.TopologicalSorter({k: others - {k} for k, others in enumerate(read)})
+    sorter.prepare()
+    ready: list[int] = []
+    order: list[int] = []
+    while sorter.is_active():
+        ready += sorter.get_ready()
+        order.append(ready.pop(int(m.rng.integers(len(ready)))))
+        sorter.done(order[-1])
+    m.set_nodes([nodes[k] for k in order])
 
 
 def colliding_names(m: Mutant) -> None:
@@ -261,10 +254,7 @@ def constant_written_otherwise(m: Mutant) -> None:
     array, name = numpy_helper.to_array(tensor), tensor.name
     way = m.choose(["node", "numbers", "typed"])
     if way == "typed":
-        if array.dtype.kind == "V" or array.dtype == np.float16:
-            raise Impossible
-        numbers = array.ravel().tolist()
-        tensor.CopyFrom(helper.make_tensor(name, tensor.data_type, tensor.dims, numbers))
+        tensor.CopyFrom(typed(array, tensor.data_type, name))
         return
     if way == "numbers" and array.ndim < 2 and array.dtype in (np.float32, np.int64):
         kind = ("value_float" if array.dtype == np.float32 else "value_int") + "s" * array.ndim

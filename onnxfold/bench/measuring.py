@@ -12,9 +12,8 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,11 +130,13 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
     before its name: ``com.microsoft::Gelu``.
 
     Raises:
-        ModelError: onnxruntime does not take the model, or ends.
+        ModelError: onnxruntime does not take the model.
     """
     with files.scratch_folder("bench") as folder:
-        path = Path(folder) / "optimized.onnx"
-        _in_child(benched, providers, path)
+        path, name = f"{folder}/optimized.onnx", "external_initializers_min_size_in_bytes"
+        options = session_options(threads=1)
+        write_optimized(options, path, **{f"optimized_model_{name}": "1024"})
+        benched.open(options, providers)
         counts = count_nodes(storage.load(path))
     counts.pop("Constant", None)
     return dict(sorted(counts.items(), key=lambda entry: -entry[1]))
@@ -161,14 +162,8 @@ def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) ->
     ]
 
 
-def _in_child(
-    benched: Benched, providers: Sequence[str], optimized: Path | None = None
-) -> dict[str, Any]:
-    request = {
-        **asdict(benched),
-        "providers": list(providers),
-        "optimized": None if optimized is None else str(optimized),
-    }
+def _in_child(benched: Benched, providers: Sequence[str]) -> dict[str, Any]:
+    request = {**asdict(benched), "providers": list(providers)}
     try:
         answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
     except isolated.Failure as failure:
@@ -182,27 +177,22 @@ def _in_child(
     return dict(answer)
 
 
-def open_model(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
+def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
     """Create a session in this process, which `isolated` has started for it.
 
     Args:
-        request: "path", "arguments" and "custom_ops" of a `Benched`, and "providers"; "optimized"
-            is where to save what onnxruntime makes of the model, or None.
+        request: "path", "arguments" and "custom_ops" of a `Benched`, and "providers".
         arrays: Nothing.
 
     Returns:
         Seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its
         peak; or an "error".
     """
-    options = session_options(threads=1)
-    if request["optimized"] is not None:
-        name = "optimized_model_external_initializers_min_size_in_bytes"
-        write_optimized(options, request["optimized"], **{name: "1024"})
-    benched = Benched(request["path"], request["arguments"], request["custom_ops"])
+    options, providers = session_options(threads=1), request.pop("providers")
     before = rss_bytes()
     cpu, wall = time.process_time(), time.perf_counter()
     try:
-        session = benched.open(options, request["providers"])
+        session = Benched(**request).open(options, providers)
     except OnnxFoldError as error:
         return {"error": error.reason}, []
     taken = {

@@ -125,8 +125,8 @@ def reduce(
             raise UsageError(reason)
         storage.save(storage.from_proto(model), destination)
 
-        def fails(candidate: onnx.ModelProto, fed: list[Feeds]) -> bool:
-            made, found = runs.all(candidate, fed[0])
+        def fails(candidate: onnx.ModelProto, fed: Feeds) -> bool:
+            made, found = runs.all(candidate, fed)
             is_valid = bool(made or not outputs or not command)
             if not is_valid or found is None or found.key != key:
                 return False
@@ -136,12 +136,12 @@ def reduce(
                 progress("reduce", removed, len(model.graph.node))
             return True
 
-        def values(part: onnx.ModelProto, feed: Feeds, names: list[str]) -> Feeds:
-            return runs.node_by_node(part, feed)[0]
+        def values(part: onnx.ModelProto, fed: Feeds) -> Feeds:
+            return runs.node_by_node(part, fed)[0]
 
-        small, (fed,) = shrink(model, [feeds], fails, values, float("inf"))
+        small, fed = shrink(model, feeds, fails, values)
         if outputs:
-            fails(with_types(small, values(small, fed, [])), [fed])
+            fails(with_types(small, values(small, fed)), fed)
         path = None
         if fed and not command:
             again = runs.all(small, None)[1]

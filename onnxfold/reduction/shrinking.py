@@ -2,66 +2,59 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
 
-Feeds = list[dict[str, Any]]
-"""The inputs of each run, by name."""
+Feeds = dict[str, Any]
+"""The inputs of a run, by name."""
 Candidate = tuple[onnx.ModelProto, Feeds]
 Fails = Callable[[onnx.ModelProto, Feeds], bool]
 """Returns whether a candidate shows the failure."""
-Values = Callable[[onnx.ModelProto, dict[str, Any], list[str]], dict[str, Any]]
-"""Runs a model; returns the values of the main graph with these names, those it can compute."""
+Values = Callable[[onnx.ModelProto, Feeds], dict[str, Any]]
+"""Runs a model; returns its outputs by name, those it can compute."""
 
 _LARGE = 1024  # bytes of a weight that is worth an input
 
 
-def shrink(
-    model: onnx.ModelProto, feeds: Feeds, fails: Fails, values: Values, seconds: float = 40.0
-) -> Candidate:
+def shrink(model: onnx.ModelProto, feeds: Feeds, fails: Fails, values: Values) -> Candidate:
     """Return the smallest model found that still fails, with its feeds.
 
     Functions are inlined and branches replace their If first, so that their nodes can be removed.
     Then parts of the main graph are removed, each half as long as those before it. What the rest
     reads of a part becomes an input, or a weight if it depends on no input, with the value that it
-    has in a run. The remaining nodes, outputs, subgraphs and weights are tried one by one.
+    has in the run. The remaining nodes, outputs, subgraphs and weights are tried one by one.
 
     Args:
         model: A model that fails.
         feeds: What it runs on; may be empty.
         fails: Returns whether a smaller model fails in the same way.
         values: Returns intermediate values.
-        seconds: Time after which no further candidate is tried.
     """
-    end = time.monotonic() + seconds
     types = {value.name: value for value in model.graph.value_info}
 
-    def is_smaller(candidate: Candidate | None) -> bool:
-        if candidate is None or time.monotonic() > end:
-            return False
-        _drop_unread(*candidate)
-        return fails(*candidate)
+    def first_of(candidates: Iterable[Candidate | None]) -> Candidate | None:
+        found = (_without_unread(*candidate) for candidate in candidates if candidate is not None)
+        return next((candidate for candidate in found if fails(*candidate)), None)
 
     if model.functions:
-        inlined = inliner.inline_local_functions(model), [dict(feed) for feed in feeds]
-        model, feeds = inlined if is_smaller(inlined) else (model, feeds)
-    while found := next(filter(is_smaller, _with_branches(model, feeds)), None):
+        inlined = inliner.inline_local_functions(model)
+        model, feeds = first_of([(inlined, feeds)]) or (model, feeds)
+    while found := first_of(_with_branches(model, feeds)):
         model, feeds = found
     size = len(model.graph.node)
     while size > 1:
         size = -(-size // 2)
         for start in reversed(range(0, len(model.graph.node), size)):
             kept = [*range(start), *range(start + size, len(model.graph.node))]
-            candidate = _part(model, feeds, kept, values, types)
-            if candidate is not None and is_smaller(candidate):
-                model, feeds = candidate
+            rest = _part(model, feeds, kept, values, types)
+            model, feeds = first_of([rest]) or (model, feeds)
         size = min(size, len(model.graph.node))
-    while found := next(filter(is_smaller, _smaller(model, feeds, values, types)), None):
+    while found := first_of(_smaller(model, feeds, values, types)):
         model, feeds = found
     return model, feeds
 
@@ -70,48 +63,43 @@ def _with_branches(model: onnx.ModelProto, feeds: Feeds) -> Iterator[Candidate]:
     """Yield models with the nodes of a branch instead of an If of the main graph."""
     for k, node in enumerate(model.graph.node):
         for branch in node.attribute if node.op_type == "If" else ():
-            changed = _copy(model)
+            changed = copy.deepcopy(model)
             ends = zip(branch.g.output, node.output, strict=False)
             copies = [helper.make_node("Identity", [o.name], [name]) for o, name in ends if name]
             del changed.graph.node[k:]
             changed.graph.node.extend([*branch.g.node, *copies, *model.graph.node[k + 1 :]])
             changed.graph.initializer.extend(branch.g.initializer)
-            yield changed, [dict(feed) for feed in feeds]
+            yield changed, feeds
 
 
 def _smaller(
     model: onnx.ModelProto, feeds: Feeds, values: Values, types: dict[str, onnx.ValueInfoProto]
 ) -> Iterator[Candidate | None]:
-    """Yield models with one feed, one output, a node less, a copy instead of a node, and inputs
-    instead of large weights.
+    """Yield models with one output, a node less, a copy instead of a node, and inputs instead of
+    large weights.
     """
-    for feed in feeds if len(feeds) > 1 else ():
-        yield _copy(model), [dict(feed)]
     for output in model.graph.output if len(model.graph.output) > 1 else ():
-        changed = _copy(model)
-        del changed.graph.output[:]
-        changed.graph.output.append(output)
-        yield changed, [dict(feed) for feed in feeds]
+        yield _with_outputs(model, [output]), feeds
     count = len(model.graph.node)
     for k in reversed(range(count)):
         yield _part(model, feeds, [i for i in range(count) if i != k], values, types)
-    for place, body in enumerate(_bodies(model)):
+    for place, body in enumerate(bodies_of(model)):
         for k in reversed(range(len(body))):
-            changed = _copy(model)
-            del _bodies(changed)[place][k]
-            yield changed, [dict(feed) for feed in feeds]
+            changed = copy.deepcopy(model)
+            del bodies_of(changed)[place][k]
+            yield changed, feeds
             for source in dict.fromkeys(body[k].input if body[k].op_type != "Identity" else ()):
-                changed = _copy(model)
-                copy = helper.make_node("Identity", [source], body[k].output[:1])
-                _bodies(changed)[place][k].CopyFrom(copy)
-                yield changed, [dict(feed) for feed in feeds]
+                changed = copy.deepcopy(model)
+                identity = helper.make_node("Identity", [source], body[k].output[:1])
+                bodies_of(changed)[place][k].CopyFrom(identity)
+                yield changed, feeds
     for k, weight in enumerate(model.graph.initializer):
         if weight.ByteSize() > _LARGE:
-            changed, array = _copy(model), numpy_helper.to_array(weight)
+            changed, array = copy.deepcopy(model), numpy_helper.to_array(weight)
             del changed.graph.initializer[k]
             if weight.name not in {value.name for value in model.graph.input}:
-                changed.graph.input.append(_info(weight.name, [array]))
-            yield changed, [{**feed, weight.name: array} for feed in feeds]
+                changed.graph.input.append(_info(weight.name, array))
+            yield changed, {**feeds, weight.name: array}
 
 
 def _part(
@@ -137,22 +125,22 @@ def _part(
     read = {name for node in nodes for name in (*node.input, *free_names(node))}
     made = {name for node in nodes for name in node.output}
     lost = [o for node in graph.node for o in node.output if o in read - made - {""}]
-    changed = _copy(model)
+    changed, given, varying = copy.deepcopy(model), dict(feeds), _varying(graph)
     del changed.graph.node[:], changed.graph.output[:]
     changed.graph.node.extend(nodes)
-    known = _known(model, feeds, lost, values) if lost else []
-    varying = _varying(graph)
-    given = [dict(feed) for feed in feeds]
+    known = {}
+    if lost:  # only the nodes that they need run
+        infos = [onnx.ValueInfoProto(name=name) for name in lost]
+        known = values(*_without_unread(_with_outputs(model, infos), feeds))
     for name in lost:
-        arrays = [a for found in known if isinstance(a := found.get(name), np.ndarray)]
-        if not arrays or len(arrays) < len(feeds):
+        array = known.get(name)
+        if not isinstance(array, np.ndarray):
             return None
         if name in varying:
-            changed.graph.input.append(types.get(name) or _info(name, arrays))
-            for feed, array in zip(given, arrays, strict=True):
-                feed[name] = array
+            changed.graph.input.append(types.get(name) or _info(name, array))
+            given[name] = array
         else:
-            changed.graph.initializer.append(numpy_helper.from_array(arrays[0], name))
+            changed.graph.initializer.append(numpy_helper.from_array(array, name))
     outputs = {value.name: value for value in graph.output if value.name in made}
     for node in nodes:
         if read.isdisjoint(node.output) and outputs.keys().isdisjoint(node.output):
@@ -162,16 +150,13 @@ def _part(
     return (changed, given) if outputs else None
 
 
-def _known(
-    model: onnx.ModelProto, feeds: Feeds, names: list[str], values: Values
-) -> list[dict[str, Any]]:
-    """Return values of the main graph in each run; only the nodes that they need run."""
-    part = _copy(model)
-    del part.graph.output[:]
-    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    fed = [dict(feed) for feed in feeds]
-    _drop_unread(part, fed)
-    return [values(part, feed, names) for feed in fed]
+def _with_outputs(
+    model: onnx.ModelProto, outputs: Sequence[onnx.ValueInfoProto]
+) -> onnx.ModelProto:
+    changed = copy.deepcopy(model)
+    del changed.graph.output[:]
+    changed.graph.output.extend(outputs)
+    return changed
 
 
 def _varying(graph: onnx.GraphProto) -> Collection[str]:
@@ -185,30 +170,22 @@ def _varying(graph: onnx.GraphProto) -> Collection[str]:
 
 def with_types(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:
     """Return a copy whose outputs without a type have that of their values in a run."""
-    changed = _copy(model)
+    changed = copy.deepcopy(model)
     for output in changed.graph.output:
         array = values.get(output.name)
         if not output.HasField("type") and isinstance(array, np.ndarray):
-            output.CopyFrom(_info(output.name, [array]))
+            output.CopyFrom(_info(output.name, array))
     return changed
 
 
-def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
+def _info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    """Return the type of an array."""
+    is_text = array.dtype.hasobject
+    elem = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, elem, array.shape)
 
 
-def _info(name: str, arrays: Sequence[np.ndarray]) -> onnx.ValueInfoProto:
-    """Return the type of arrays; sizes that differ are not in it."""
-    dtype, shapes = arrays[0].dtype, {array.shape for array in arrays}
-    is_text = dtype.hasobject
-    elem = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(dtype)
-    dims = [sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)]
-    return helper.make_tensor_value_info(name, elem, dims)
-
-
-def _bodies(model: onnx.ModelProto) -> list[Any]:
+def bodies_of(model: onnx.ModelProto) -> list[Any]:
     """Return the nodes of the graph, of functions, and of all graphs in them."""
     found = [model.graph.node, *(f.node for f in model.functions)]
     for body in found:
@@ -216,7 +193,8 @@ def _bodies(model: onnx.ModelProto) -> list[Any]:
     return found
 
 
-def _drop_unread(model: onnx.ModelProto, feeds: Feeds) -> None:
+def _without_unread(model: onnx.ModelProto, feeds: Feeds) -> Candidate:
+    """Remove from a model what no output needs; return it with the feeds that it reads."""
     graph = model.graph
     del graph.value_info[:]
     read = {o.name for o in graph.output}
@@ -229,12 +207,10 @@ def _drop_unread(model: onnx.ModelProto, feeds: Feeds) -> None:
     for things in (graph.initializer, graph.input):
         for thing in [t for t in things if t.name not in read]:
             things.remove(thing)
-    for feed in feeds:
-        for name in [n for n in feed if n not in read]:
-            del feed[name]
-    called = {(n.domain, n.op_type) for body in _bodies(model) for n in body}
+    called = {(n.domain, n.op_type) for body in bodies_of(model) for n in body}
     for function in [f for f in model.functions if (f.domain, f.name) not in called]:
         model.functions.remove(function)
+    return model, {name: array for name, array in feeds.items() if name in read}
 
 
 def free_names(node: onnx.NodeProto) -> list[str]:

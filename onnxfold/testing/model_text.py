@@ -206,7 +206,7 @@ class Example:
         Raises:
             UsageError: it is not written right.
         """
-        with about(self.place or None):
+        with about(self.place):
             try:
                 return self._instance()
             except ValueError as error:
@@ -232,9 +232,6 @@ class Example:
             helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
         feeds = {n: each.array(self.sizes) for n, each in self.inputs.items() if each.value}
         return Instance(model, self.sizes, feeds)
-
-    def __str__(self) -> str:
-        return self.place or to_text(self.instance.model)
 
 
 def _example_of(model: onnx.ModelProto) -> Example:

@@ -26,7 +26,7 @@ from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
-from onnxfold.testing.running import NeverRuns, find_difference_apart
+from onnxfold.testing.running import NeverRuns, find_difference
 
 logger = logging.getLogger("onnxfold")
 
@@ -60,7 +60,17 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
         matching: Examples to which it applies; changes of them are searched.
         others: Examples to which it does not apply.
     """
-    return _Search(rule, matching).run(others) if rule.conditions else []
+    if not rule.conditions:
+        return []
+    found, search = [Need(text) for text in rule.texts[2]], _Search(rule, matching)
+    for example, changed in search.candidates(others):
+        if all(need.place for need in found):
+            break
+        with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # it is no model
+            for k in search.false_alone(example.instance.model):
+                if not found[k].place and (fault := search.fault(k, example, changed)):
+                    found[k] = Need(found[k].condition, example.place, fault)
+    return found
 
 
 class _Probe(Term):
@@ -106,19 +116,7 @@ class _Search:
         self._usual = [max(each) for each in zip(*growths, strict=True)]
         """By how much the rule lets nodes, products and bytes grow where it applies."""
 
-    def run(self, others: Sequence[Example]) -> list[Need]:
-        """Return why the rule needs each of its conditions."""
-        found = [Need(text) for text in self._rule.texts[2]]
-        for example, kind in self._candidates(others):
-            if all(need.place for need in found):
-                break
-            with contextlib.suppress(NeverRuns, OnnxFoldError, ValueError):  # it is no model
-                for k in self._false_alone(example.instance.model):
-                    if not found[k].place and (fault := self._fault(k, example, kind)):
-                        found[k] = Need(found[k].condition, str(example), fault)
-        return found
-
-    def _candidates(self, others: Sequence[Example]) -> Iterator[tuple[Example, int]]:
+    def candidates(self, others: Sequence[Example]) -> Iterator[tuple[Example, int]]:
         """Yield examples with the number of changes in each: those that are given, changes of
         those to which the rule applies, one of each in turn, and pairs of changes.
         """
@@ -132,23 +130,22 @@ class _Search:
             (example, one), (_, other) = rng.sample(rng.choice(every), 2)
             yield example.changed(f"{one}; {other}"), 2
 
-    def _false_alone(self, model: onnx.ModelProto) -> set[int]:
+    def false_alone(self, model: onnx.ModelProto) -> set[int]:
         """Return the conditions that alone prevent a match; none if the rule matches."""
         self._probe.found = set()
         Rewriter(ir.from_proto(model), [self._probing], level=2).run()
         found = self._probe.found
         return set() if frozenset() in found else {k for k, *more in found if not more}
 
-    def _fault(self, k: int, example: Example, changed: int) -> str:
+    def fault(self, k: int, example: Example, changed: int) -> str:
         """Return what goes wrong in an example without a condition."""
         rule, instance = self._without[k], example.instance
         made = rewrite([rule], instance.model)
         report = made.report
         if not (report.total or report.rejected or report.failed_on_invalid):
             return ""
-        find_difference_apart(instance, instance.model, seeds=1)
-        tolerance = example.tolerance or LOOSE
-        fault = made.find_fault(instance, tolerance, find_difference_apart)
+        find_difference(instance, instance.model)
+        fault = made.find_fault(instance, example.tolerance or LOOSE)
         if fault or changed > 1:  # what costs may be because of the other change
             return fault
         before, after = _cost(ir.from_proto(instance.model)), _cost(made.model)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 import onnx
@@ -34,18 +35,12 @@ class Rewritten(NamedTuple):
     report: RewriteReport
     level: int
 
-    def find_fault(
-        self,
-        before: Instance,
-        tolerance: float,
-        compare: Callable[[Instance, onnx.ModelProto, float], str] = find_difference,
-    ) -> str:
+    def find_fault(self, before: Instance, tolerance: float) -> str:
         """Return what is wrong with the model; "" if nothing is.
 
         Args:
             before: The model before it was rewritten.
             tolerance: The largest error of an inexact rule, relative to the largest element.
-            compare: Runs both models.
 
         Raises:
             NeverRuns: onnxruntime does not run the model before.
@@ -62,13 +57,12 @@ class Rewritten(NamedTuple):
             if _invalid(before.model):
                 raise NeverRuns
             return f"the model is not valid: {invalid}"
-        return compare(before, after, tolerance * (self.level > 1))
+        return find_difference(before, after, tolerance * (self.level > 1))
 
 
 def _invalid(model: onnx.ModelProto) -> str:
     """Return why onnx refuses a model; "" if it does not."""
-    checked = onnx.ModelProto()
-    checked.CopyFrom(model)
+    checked = copy.deepcopy(model)
     for output in checked.graph.output:  # the checker wants a type, whichever
         output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, []))
     try:

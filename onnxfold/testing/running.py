@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +15,9 @@ from onnx import compose, helper
 
 from onnxfold import isolated
 from onnxfold.comparison.feeds import integer_range, random_floats
-from onnxfold.comparison.metrics import Tolerance, distance, is_float
+from onnxfold.comparison.metrics import Tolerance
+from onnxfold.comparison.pair import compare_values
+from onnxfold.comparison.result import OutputResult
 from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
 
 Array = np.ndarray[Any, Any]
@@ -21,6 +25,8 @@ Array = np.ndarray[Any, Any]
 _SIZES = (1, 2, 5, 0)
 """Sizes to try of a dynamic dimension."""
 _SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 65504.0)
+_SEEDS = 3
+"""Runs at every choice of sizes; from the second on, some elements are hostile."""
 _SECONDS = 60.0
 """Wall time for a comparison in another process."""
 
@@ -49,7 +55,7 @@ def variants(instance: Instance) -> Iterator[Instance]:
     """Yield the instance, the same with Constant nodes, and with an If around its nodes."""
     yield instance
     if instance.model.graph.initializer:
-        changed = _copy_of(instance.model)
+        changed = copy.deepcopy(instance.model)
         graph, inputs = changed.graph, {value.name for value in changed.graph.input}
         moved = [tensor for tensor in graph.initializer if tensor.name not in inputs]
         nodes = [helper.make_node("Constant", [], [each.name], value=each) for each in moved]
@@ -57,7 +63,7 @@ def variants(instance: Instance) -> Iterator[Instance]:
         _set(graph.initializer, [each for each in graph.initializer if each.name in inputs])
         yield instance._replace(model=changed)
     if instance.model.opset_import[0].version >= 11:
-        changed = _copy_of(instance.model)
+        changed = copy.deepcopy(instance.model)
         graph = changed.graph
         branches = {}
         for name in ("then_branch", "else_branch"):
@@ -73,27 +79,20 @@ def variants(instance: Instance) -> Iterator[Instance]:
         yield Instance(changed, instance.sizes, feeds, copies=2)
 
 
-def _copy_of(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
 def _set(field: Any, elements: list[Any]) -> None:
     del field[:]
     field.extend(elements)
 
 
-def find_difference(
-    instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0, seeds: int = 3
-) -> str:
+def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0) -> str:
     """Run a model and another one at several sizes, and return how the results differ.
+
+    They run in another process: onnxruntime may end it.
 
     Args:
         instance: The model.
         other: The other model.
         tolerance: The largest error, relative to the largest element; 0 for equal bits.
-        seeds: Runs at every choice of sizes; from the second on, some elements are hostile.
 
     Returns:
         The first difference; "" if there is none.
@@ -101,13 +100,35 @@ def find_difference(
     Raises:
         NeverRuns: onnxruntime does not run the first model.
     """
+    request = np.frombuffer(pickle.dumps((instance, other, tolerance)), np.uint8)
+    try:
+        (runs, answer), _ = isolated.run(
+            f"{__name__}:answer", None, [request], seconds=_SECONDS, keep=True
+        )
+    except isolated.Failure as failure:
+        runs, answer = instance.model != other, f"onnxruntime fails: {failure}"
+    if not runs:
+        raise NeverRuns(answer)
+    return str(answer)
+
+
+def answer(request: None, arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
+    """Return whether the first of two pickled models runs, and how the other's results differ."""
+    try:  # an exception would end the process
+        return (True, _difference(*pickle.loads(arrays[0].tobytes()))), []
+    except NeverRuns as error:
+        return (False, str(error)), []
+
+
+def _difference(instance: Instance, other: onnx.ModelProto, tolerance: float) -> str:
+    """Do what `find_difference` does in this process."""
     options = session_options(threads=1, node_by_node=True)
     after, reason = None, ""
     try:
         before = open_session(instance.model.SerializeToString(), options)
     except Exception as error:  # onnxruntime's exceptions have no base of their own
         raise NeverRuns(message_of(error)) from error
-    for sizes, seed in itertools.product(_size_choices(instance), range(seeds)):
+    for sizes, seed in itertools.product(_size_choices(instance), range(_SEEDS)):
         feeds = _feeds(instance, sizes, seed)
         try:
             wanted = before.run(None, feeds)
@@ -121,66 +142,24 @@ def find_difference(
             if after is None or 0 not in sizes.values():
                 return f"onnxruntime fails: {message_of(error)}"
             continue  # its MatMul of unsigned integers fails without elements
-        wanted, found = _flat(wanted), _flat(found)
-        if len(wanted) != len(found):
-            return "a sequence has another length"
-        for one, another in zip(wanted, found, strict=True):
-            if what := _difference(one, another, tolerance):
-                return f"{what} at {sizes}" if sizes else what
+        for want, got in zip(wanted, found, strict=True):
+            results = compare_values(want, got, Tolerance())
+            arrays = want if isinstance(want, list) else [want]
+            for result, array in zip(results, arrays, strict=False):
+                if what := _fault(result, array, tolerance):
+                    return f"{what} at {sizes}" if sizes else what
     if after is None:
         raise NeverRuns(reason)
     return ""
 
 
-def find_difference_apart(
-    instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0, seeds: int = 3
-) -> str:
-    """Do what `find_difference` does in another process: onnxruntime may end it.
-
-    Raises:
-        NeverRuns: onnxruntime does not run the first model.
-    """
-    models = (instance.model.SerializeToString(), other.SerializeToString())
-    arrays = [*(np.frombuffer(each, np.uint8) for each in models), *instance.feeds.values()]
-    request = [dict(instance.sizes), [*instance.feeds], tolerance, seeds]
-    try:
-        (runs, answer), _ = isolated.run(
-            f"{__name__}:_answer", request, arrays, seconds=_SECONDS, keep=True
-        )
-    except isolated.Failure as failure:
-        runs, answer = models[0] != models[1], f"onnxruntime fails: {failure}"
-    if not runs:
-        raise NeverRuns(answer)
-    return str(answer)
-
-
-def _answer(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
-    """Return whether the first model runs, and what `find_difference` says, for `isolated.run`."""
-    sizes, names, tolerance, seeds = request
-    before, after = (onnx.load_from_string(each.tobytes()) for each in arrays[:2])
-    instance = Instance(before, sizes, dict(zip(names, arrays[2:], strict=True)))
-    try:  # an exception would end the process
-        return (True, find_difference(instance, after, tolerance, seeds)), []
-    except NeverRuns as error:
-        return (False, str(error)), []
-
-
-def _flat(results: Sequence[Any]) -> list[Array]:
-    """Return tensors and the elements of sequences."""
-    return [
-        array for result in results for array in (result if isinstance(result, list) else [result])
-    ]
-
-
-def _difference(wanted: Array, found: Array, tolerance: float) -> str:
-    kinds = [f"{each.dtype}{list(each.shape)}" for each in (wanted, found)]
-    if kinds[0] != kinds[1]:
-        return f"{kinds[0]} became {kinds[1]}"
-    apart = distance(wanted, found, Tolerance())
-    if not tolerance or not is_float(wanted.dtype):
-        return f"{apart.differing} of {wanted.size} elements differ" if apart.differing else ""
+def _fault(result: OutputResult, wanted: Array, tolerance: float) -> str:
+    """Return how far a result is from right; "" if it is near enough."""
+    if result.note is not None or not tolerance or result.max_ulp is None:
+        counts = f"{result.differing} of {result.elements} elements differ"
+        return result.note or counts * bool(result.differing)
     sizes = np.abs(wanted.astype(np.float64))
-    error = apart.max_abs_error / sizes.max(initial=1e-30, where=np.isfinite(sizes))
+    error = result.max_abs_error / sizes.max(initial=1e-30, where=np.isfinite(sizes))
     return "" if error <= tolerance else f"error {error:.2g} of the largest element"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from model_table import parse
 from onnx import numpy_helper
 
 from onnxfold.comparison import compare
@@ -68,12 +69,12 @@ def test_the_planted_node_is_found(plant, op, places, which) -> None:
     ],
     ids=["If", "Loop", "Scan", "function"],
 )
-def test_a_difference_in_a_body_names_the_node_that_runs_it(parsed, call) -> None:
+def test_a_difference_in_a_body_names_the_node_that_runs_it(call) -> None:
     def model(op):
         text = "g (float[2] x) => (float[2] z) <int64 turns = {3}, bool flag = {1}> "
         text += "{ h = Sin(x) " + call.format(op) + " z = Abs(y) }"
         function = '<domain: "local", opset_import: ["" : 21]> f (h) => (r) { r = %s(h) }'
-        return parsed(text + function % op)
+        return parse(text + function % op)
 
     found = compare(model("Sin"), model("Cos"), bisect=True).first_difference
     assert found is not None and found.value == "y"
@@ -112,22 +113,22 @@ def test_models_with_external_data(tmp_path) -> None:
     assert found is not None and found.value == "logits", result.notes
 
 
-def test_no_run_gives_out_all_large_values(parsed) -> None:
+def test_no_run_gives_out_all_large_values() -> None:
     """The values take 16 MB each, and 20 of them would be given out at once."""
     chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(20))
     text = "g (float[4194304] v0) => (float[4194304] y) {{ " + chain + " y = {}(v20) }}"
-    result = compare(parsed(text.format("Neg")), parsed(text.format("Abs")), bisect=True)
+    result = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)
     found = result.first_difference
     assert found is not None and found.value == "y"
     assert 9 <= found.runs <= 17
 
 
-def test_a_wrong_fold_is_found_by_name(parsed) -> None:
-    a = parsed(
+def test_a_wrong_fold_is_found_by_name() -> None:
+    a = parse(
         "g (float[2] x) => (float[2] y) { c = Constant<value = float[2] {1, 2}>() "
         "d = Exp(c) e = Add(x, d) y = Neg(e) }"
     )
-    b = parsed(
+    b = parse(
         "g (float[2] x) => (float[2] y) <float[2] d = {2.75, 7.5}> { e = Add(x, d) y = Neg(e) }"
     )
     found = compare(a, b, bisect=True).first_difference
@@ -136,21 +137,21 @@ def test_a_wrong_fold_is_found_by_name(parsed) -> None:
     assert "stores it" in str(found)
 
 
-def test_an_output_that_is_a_constant_is_looked_at(parsed) -> None:
+def test_an_output_that_is_a_constant_is_looked_at() -> None:
     text = (
         "g (float[2] x) => (float[2] y) <int64[1] s = {{2}}> "
         "{{ c = Constant<value = float {{{}}}>() d = Exp(c) y = Expand(d, s) }}"
     )
-    found = compare(parsed(text.format(1)), parsed(text.format(2)), bisect=True).first_difference
+    found = compare(parse(text.format(1)), parse(text.format(2)), bisect=True).first_difference
     assert found is not None and found.value == "c"
 
 
-def test_random_values_are_no_difference(parsed) -> None:
+def test_random_values_are_no_difference() -> None:
     text = (
         "g (float[2] x) => (float[2] y, float[2] z) {{ r = RandomNormal<shape = [2]>() "
         "s = Mul(x, r) y = Sub(s, s) z = {}(x) }}"
     )
-    found = compare(parsed(text.format("Neg")), parsed(text.format("Abs")), bisect=True)
+    found = compare(parse(text.format("Neg")), parse(text.format("Abs")), bisect=True)
     assert found.first_difference is not None and found.first_difference.value == "z"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import ml_dtypes
@@ -20,8 +21,7 @@ WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, 
 
 def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
     """A model of the same inputs whose first output is an array."""
-    made = onnx.ModelProto()
-    made.CopyFrom(like)
+    made = copy.deepcopy(like)
     graph, output = made.graph, like.graph.output[0]
     del graph.node[:], graph.initializer[:], graph.output[:]
     graph.initializer.append(ir.serde.serialize_tensor(ir.Tensor(array, name="given")))

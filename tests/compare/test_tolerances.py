@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 
 import numpy as np
@@ -109,16 +110,15 @@ def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale):
     assert not wrong.passed
 
 
-def test_a_mask_stays_exact(parsed):
+def test_a_mask_stays_exact():
     """1 - mask, times the least number: a rounding of a mask would hide what is attended to."""
-    model = parsed("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
+    model = parse("""g (float[n, 8] x, int64[n, 8] m) => (float[n, 8] y)
         <float one = {1}, float least = {-3.4e38}> {
             f = Cast<to = 1>(m) i = Sub(one, f) t = Mul(i, least) s = Add(x, t) y = Softmax(s)
         }""")
     feeds = {"x": np.random.default_rng(0).random((3, 8)).astype(np.float32)}
     feeds["m"] = (np.arange(24).reshape(3, 8) % 3 > 0).astype(np.int64)
-    other = onnx.ModelProto()
-    other.CopyFrom(model)
+    other = copy.deepcopy(model)
     other.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.float32(1.001), "one"))
     assert not onnxfold.compare(model, other, feeds=feeds, inexact=True).passed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,18 @@ _UNWANTED = (
 
 @dataclass
 class Case:
-    """A model, what it is fed, and which of its outputs depend on random numbers."""
+    """A model, what it is fed, and which of its outputs depend on random numbers.
+
+    Others than those that are asked for may be the variants to check; what was done to make the
+    model is told.
+    """
 
     seed: int
     model: onnx.ModelProto
     feeds: list[dict[str, Any]]
-    random: list[str]
+    random: list[str] = field(default_factory=list)
+    variants: tuple[str, ...] = ()
+    done: list[str] = field(default_factory=list)
 
 
 class Discarded(Exception):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
-import shutil
+import re
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,11 @@ import onnxruntime as ort
 from onnx import helper
 
 import onnxfold
+from onnxfold.api import with_sizes
 from onnxfold.comparison.tolerances import HALF, types_in
-from tests.case_driver import Failure
+from onnxfold.options import Options
+from onnxfold.reduction.shrinking import bodies_of
+from tests.case_driver import Failure, Phase
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
 
@@ -56,6 +59,9 @@ VARIANTS: dict[str, Variant] = {
     "external": Variant({"level": 0}, file="external"),
     "spilled": Variant({"level": 1, "fold_all": True, "memory_limit": 1 << 10}, small=False),
     "fixed": Variant({"level": 1}, small=False, fixed=True),
+    "no-growth": Variant({"level": 1, "max_growth": 0}),
+    "propagation": Variant({"passes": ("constant-propagation",)}, small=False),
+    "all-O0": Variant({"level": 0, "fold_all": True}, small=False),
     "O2": Variant({"level": 2}, exact=False, small=False),
     "onnxruntime": Variant({"level": 2, "target": "onnxruntime"}, exact=False, small=False),
 }
@@ -63,6 +69,8 @@ _TURNS = {"O0": ("O0", "external"), "O1": ("O1", "inline"), "all": ("all", "spil
 """Models take turns: some travel through files, some run with little memory or fixed dims."""
 
 DEFAULT = ("O0", "O1", "all")
+BRANCHES = ("O0", "O1", "no-growth", "propagation", "all-O0")
+"""For `branch_models`."""
 FACTS = "facts"
 """No way to optimize: what the analysis says of the values of the original is true."""
 
@@ -125,9 +133,7 @@ class Original:
             return []
 
 
-def check(
-    case: Case, variants: tuple[str, ...] = DEFAULT, phase: Callable[[str], None] = lambda _: None
-) -> list[Failure]:
+def check(case: Case, variants: tuple[str, ...], phase: Phase) -> list[Failure]:
     """What is wrong with the optimized models.
 
     Raises:
@@ -140,26 +146,21 @@ def check(
     return [f for v in chosen if (f := check_variant(original, v, phase)) is not None]
 
 
-def check_variant(
-    original: Original, name: str, phase: Callable[[str], None] = lambda _: None
-) -> Failure | None:
+def check_variant(original: Original, name: str, phase: Phase) -> Failure | None:
     """What is wrong with the model that one variant gives, if anything."""
     from .split_check import check_split
 
     phase(name)
-    folder = Path(tempfile.mkdtemp(prefix="random-graph-", dir=_fast_folder()))
-    try:
+    with tempfile.TemporaryDirectory(prefix="random-graph-") as folder:
         if name == FACTS:
             failure = _check_facts(original)
         elif name in VARIANTS:
-            failure = _check_in(folder, original, name, VARIANTS[name])
+            failure = _check_in(Path(folder), original, name, VARIANTS[name])
         else:
-            failure = check_split(folder, original, name)
-        if failure is not None and failure.kind in ("mismatch", "far"):
-            original.run_again()
-        return failure
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+            failure = check_split(Path(folder), original, name)
+    if failure is not None and failure.kind in ("mismatch", "far"):
+        original.run_again()
+    return failure
 
 
 def _check_facts(original: Original) -> Failure | None:
@@ -178,7 +179,8 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
         proto, path, grown = _optimize(folder, original, variant)
     except Exception as error:
         return Failure(name, type(error).__name__, _place(error), _line(error))
-    if variant.small and grown > max(1 << 16, len(original.bytes) // 100):
+    most = variant.options.get("max_growth", max(1 << 16, len(original.bytes) // 100))
+    if variant.small and grown > most:
         return Failure(name, "grown", "", f"{grown} bytes more")
     difference = _interface(original.model, proto)
     if difference:
@@ -193,7 +195,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
     except Exception as error:
         if "enable" in variant.options and "NOT_IMPLEMENTED" in str(error):
             return None  # what these rules make is the standard's, and may be too young to run
-        if variant.fixed and not _loads(_with_sizes(original.model, original.dims)):
+        if variant.fixed and not _loads_with_sizes(original):
             return None  # with known sizes onnxruntime's inference contradicts its own kernels
         return Failure(name, "refused", _gist(error), _line(error))
     for feed, wanted in original.runs[:1] if variant.fixed else original.runs:
@@ -322,12 +324,10 @@ def _is_near(want: Any, got: Any, others: list[Any]) -> bool:
 
 def _perturbing(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with each float number of the main graph times a random number close to 1."""
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+    changed = copy.deepcopy(model)
     graph = changed.graph
     made = [name for node in graph.node for name in node.output if name]
-    shown = onnx.ModelProto()
-    shown.CopyFrom(model)
+    shown = copy.deepcopy(model)
     del shown.graph.output[:]
     shown.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     floats = {o.name for o in Reference(shown).outputs if o.type in _FLOATS}
@@ -360,8 +360,7 @@ def _interface(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
 
 
 def _bare(type_: onnx.TypeProto) -> bytes:
-    bare = onnx.TypeProto()
-    bare.CopyFrom(type_)
+    bare = copy.deepcopy(type_)
     inner = bare
     while (kind := inner.WhichOneof("value")) in ("sequence_type", "optional_type"):
         inner = getattr(inner, kind).elem_type
@@ -392,10 +391,8 @@ def _merged(original: Original, wanted: list[Any], found: list[Any]) -> str:
 
 def ops_of(model: onnx.ModelProto) -> Counter[str]:
     """How often each op is in the model, subgraphs and functions included."""
-    bodies = [model.graph.node, *(function.node for function in model.functions)]
-    for body in bodies:
-        bodies += [a.g.node for node in body for a in node.attribute if a.HasField("g")]
-    return Counter(f"{n.domain}.{n.op_type}".lstrip(".") for body in bodies for n in body)
+    nodes = (node for body in bodies_of(model) for node in body)
+    return Counter(f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes)
 
 
 def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
@@ -411,20 +408,11 @@ def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:
     }
 
 
-def _with_sizes(model: onnx.ModelProto, dims: dict[str, int]) -> onnx.ModelProto:
-    """The model with sizes in place of the names of its inputs' dims."""
-    fixed = onnx.ModelProto()
-    fixed.CopyFrom(model)
-    for value in fixed.graph.input:
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in dims:
-                dim.dim_value = dims[dim.dim_param]
-    return fixed
-
-
-def _loads(model: onnx.ModelProto) -> bool:
+def _loads_with_sizes(original: Original) -> bool:
+    """Whether onnxruntime takes the original with sizes in place of the names of its dims."""
+    fixed = with_sizes(original.model, Options(dims=original.dims))
     try:
-        Reference(model.SerializeToString())
+        Reference(ir.to_proto(fixed))
     except Exception:  # the runtime's own, of many kinds
         return False
     return True
@@ -444,15 +432,9 @@ def _place(error: BaseException) -> str:
 
 def _gist(error: BaseException) -> str:
     """The message without names and numbers."""
-    import re
-
     text = re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", _line(error))
     return text[-60:]
 
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:400]
-
-
-def _fast_folder() -> str | None:
-    return "/dev/shm" if os.path.isdir("/dev/shm") else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections import Counter
 from typing import Any
 
 import onnx
@@ -9,27 +11,41 @@ import onnx
 from tests.case_driver import Failure, Phase, Result
 from tests.reference_session import Reference
 
-from .generate import Discarded, generate
+from .generate import Case, Discarded
 from .graph_check import NotComparable, Original, check, check_variant, ops_of
 
 
-def check_seed(phase: Phase, seed: int, variants: tuple[str, ...]) -> Result:
+def generated(make: tuple[str, ...], seed: int) -> Case:
+    """The case of a seed.
+
+    Args:
+        make: A module of this package, and what its function ``generate`` takes after the seed.
+        seed: The seed.
+    """
+    module, *arguments = make
+    return importlib.import_module(f".{module}", __package__).generate(seed, *arguments)
+
+
+def check_seed(phase: Phase, make: tuple[str, ...], seed: int, variants: tuple[str, ...]) -> Result:
     """Make the model of a seed and check it."""
     phase("generation")
     try:
-        case = generate(seed)
-        failures = check(case, variants, phase)
+        case = generated(make, seed)
+        failures = check(case, case.variants or variants, phase)
     except Discarded as error:
         return Result(str(error))
     except NotComparable as error:
         return Result(f"original: {error}")
-    return Result(failures=failures, reached={"ops": ops_of(case.model)})
+    reached = {"ops": ops_of(case.model), "done": Counter(case.done)}
+    return Result(failures=failures, reached=reached, what=", ".join(case.done))
 
 
-def make(phase: Phase, seed: int) -> tuple[bytes, list[dict[str, Any]], list[str]]:
+def make_model(
+    phase: Phase, make: tuple[str, ...], seed: int
+) -> tuple[bytes, list[dict[str, Any]], list[str]]:
     """The model of a seed, its feeds, and the outputs that are random."""
     phase("generation")
-    case = generate(seed)
+    case = generated(make, seed)
     return case.model.SerializeToString(), case.feeds, case.random
 
 
@@ -45,15 +61,12 @@ def check_model(
     return check_variant(original, variant, phase)
 
 
-def values_of(
-    phase: Phase, model: bytes, feeds: dict[str, Any], names: list[str]
-) -> dict[str, Any]:
-    """What some values of the main graph are for a feed."""
+def values_of(phase: Phase, model: bytes, feeds: dict[str, Any]) -> dict[str, Any]:
+    """The outputs of a model by name."""
     phase("original")
-    proto = onnx.ModelProto.FromString(model)
-    del proto.graph.output[:]
-    proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     try:
-        return dict(zip(names, Reference(proto).run(feeds), strict=True))
+        reference = Reference(model)
+        names = [output.name for output in reference.outputs]
+        return dict(zip(names, reference.run(feeds), strict=True))
     except Exception:
         return {}

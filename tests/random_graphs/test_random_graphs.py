@@ -8,23 +8,28 @@ from model_table import parse
 
 from tests.reference_session import Reference
 
-from .graph_check import DEFAULT, FACTS, VARIANTS, Original, problem_of
+from .graph_check import BRANCHES, DEFAULT, FACTS, VARIANTS, Original, problem_of
 from .graph_runs import run
 
 
 @pytest.mark.parametrize(
-    ("seeds", "variants", "least"),  # onnxruntime 1.23 crashes on some
+    ("seeds", "variants", "least", "module"),  # onnxruntime 1.23 crashes on some
     [
-        (range(160, 240), DEFAULT, 48),
-        (range(80, 160), DEFAULT, 48),
-        (range(500, 530), ("O2", "onnxruntime"), 24),
-        (range(900_000, 900_020), ("split", "split-late"), 10),
-        (range(3000, 3120), (FACTS,), 80),
+        (range(160, 240), DEFAULT, 48, "generate"),
+        (range(80, 160), DEFAULT, 48, "generate"),
+        (range(500, 530), ("O2", "onnxruntime"), 24, "generate"),
+        (range(900_000, 900_020), ("split", "split-late"), 10, "generate"),
+        (range(3000, 3120), (FACTS,), 80, "generate"),
+        (range(30), DEFAULT, 15, "mutants"),
+        (range(40), BRANCHES, 39, "branch_models"),
     ],
-    ids=["exact", "exact again", "for a target", "split", "what is known of values"],
+    ids=[
+        *("exact", "exact again", "for a target", "split", "what is known of values"),
+        *("mutants of models", "branches that compute the same"),
+    ],
 )
-def test_random_graphs(seeds, variants, least):
-    found = run(seeds, variants, seconds_to_shrink=10)
+def test_random_graphs(seeds, variants, least, module):
+    found = run(seeds, variants, (module,), seconds_to_shrink=10)
     assert found.checked > least, found.discarded
     assert not found.classes, "\n".join(f"{key}\n{found.texts[key]}" for key in found.classes)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,12 @@ from typing import Any
 import onnx
 import pytest
 
-NAMES = (
-    *("chunks", "classifier", "concatenated", "convolution", "flattened", "gelu", "heads"),
-    *("logits", "positions", "preprocessing", "projection", "quick_gelu", "softplus"),
-    *("lora_bare", "lora_conv", "lora_conv1d", "lora_half", "lora_linear", "lora_matrices"),
-    *("gelu_new", "deberta_v2", "gpt2_past", "gptj"),
-)
-
 
 def exported(name: str) -> onnx.ModelProto:
     """Export a module.
 
     Args:
-        name: One of `NAMES`.
+        name: Its name.
     """
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
@@ -172,13 +164,3 @@ def _modules(torch: Any) -> dict[str, Any]:
         "lora_linear": (lora(nn.Linear(16, 24)), (batch,), {}),
         "lora_matrices": (lora(nn.Linear(16, 24)), (rows,), {"dynamo": True}),
     }
-
-
-def main() -> None:
-    """Export all modules into a folder."""
-    for name in NAMES:
-        onnx.save(exported(name), Path(sys.argv[1], f"{name}.onnx"))
-
-
-if __name__ == "__main__":
-    main()

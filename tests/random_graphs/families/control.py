@@ -232,8 +232,7 @@ def call_function(b: Builder) -> None:
     f.node.extend(body.scope.nodes)
     for name in references:
         f.attribute.append(name)
-    used = {n.domain for n in _all_nodes(f.node)} | {""}
-    f.opset_import.extend(helper.make_opsetid(d, b.domains.get(d, 1)) for d in sorted(used))
+    f.opset_import.extend(helper.make_opsetid(*each) for each in b.domains.items())
     b.functions.append(f)
     given = {}
     for name, attribute in references.items():
@@ -252,13 +251,3 @@ def call_function(b: Builder) -> None:
     if b.chance(0.4):
         others = [b.like(v) for v in inputs]
         b.node(f.name, others, len(outputs), domain=domain, **given)
-
-
-def _all_nodes(nodes: object) -> list[onnx.NodeProto]:
-    found = []
-    for node in nodes:  # type: ignore[attr-defined]
-        found.append(node)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                found += _all_nodes(attribute.g.node)
-    return found

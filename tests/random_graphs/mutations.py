@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import graphlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.reduction.shrinking import free_names
 
-from .mutant_sources import Feeds, span
+from .constants import typed
 
 FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.FLOAT,
@@ -20,6 +22,7 @@ FLOAT, DOUBLE, INT32, INT64, BOOL = (
     TensorProto.INT64,
     TensorProto.BOOL,
 )
+Feeds = list[dict[str, Any]]
 # Names that the optimizer gives to what it makes.
 OURS = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
 SPECIAL = [0.0, -0.0, np.nan, np.inf, -np.inf, 1.0, -1.0, 6e4, 1e-30]
@@ -32,9 +35,10 @@ class Impossible(Exception):
 class Mutant:
     """A model that is being changed, and its feeds."""
 
-    def __init__(self, model: onnx.ModelProto, feeds: Feeds, rng: np.random.Generator) -> None:
-        self.model = onnx.ModelProto()
-        self.model.CopyFrom(model)
+    def __init__(
+        self, model: onnx.ModelProto, feeds: list[dict[str, Any]], rng: np.random.Generator
+    ) -> None:
+        self.model = copy.deepcopy(model)
         self.feeds = [dict(feed) for feed in feeds]
         self.rng = rng
         self._count = 0
@@ -87,11 +91,7 @@ class Mutant:
 
     def insert(self, before: onnx.NodeProto, nodes: list[onnx.NodeProto]) -> None:
         at = next(k for k, n in enumerate(self.graph.node) if n is before or n == before)
-        everything = [*self.graph.node[:at], *nodes, *self.graph.node[at:]]
-        copies = [helper.make_node("x", [], []) for _ in everything]
-        for copied, node in zip(copies, everything, strict=True):
-            copied.CopyFrom(node)
-        self.set_nodes(copies)
+        self.set_nodes([*self.graph.node[:at], *nodes, *self.graph.node[at:]])
 
     def set_nodes(self, nodes: list[onnx.NodeProto]) -> None:
         del self.graph.node[:]
@@ -137,24 +137,18 @@ def convert_opset(m: Mutant) -> None:
 
 def permute_nodes(m: Mutant) -> None:
     """Any topological order."""
-    left = list(m.graph.node)
-    made_by = {o: k for k, n in enumerate(left) for o in n.output if o}
-    waits = [{made_by[v] for v in [*n.input, *free_names(n)] if v in made_by} for n in left]
-    readers: dict[int, list[int]] = {}
-    for k, others in enumerate(waits):
-        others.discard(k)
-        for other in others:
-            readers.setdefault(other, []).append(k)
-    ready = [k for k, others in enumerate(waits) if not others]
-    order = []
-    while ready:
-        k = ready.pop(int(m.rng.integers(len(ready))))
-        order.append(k)
-        for reader in readers.get(k, ()):
-            waits[reader].discard(k)
-            if not waits[reader]:
-                ready.append(reader)
-    m.set_nodes([left[k] for k in order])
+    nodes = list(m.graph.node)
+    made_by = {o: k for k, n in enumerate(nodes) for o in n.output if o}
+    read = [{made_by[v] for v in [*n.input, *free_names(n)] if v in made_by} for n in nodes]
+    sorter = graphlib.TopologicalSorter({k: others - {k} for k, others in enumerate(read)})
+    sorter.prepare()
+    ready: list[int] = []
+    order: list[int] = []
+    while sorter.is_active():
+        ready += sorter.get_ready()
+        order.append(ready.pop(int(m.rng.integers(len(ready)))))
+        sorter.done(order[-1])
+    m.set_nodes([nodes[k] for k in order])
 
 
 def colliding_names(m: Mutant) -> None:
@@ -237,8 +231,7 @@ def weight_shared(m: Mutant) -> None:
 
 def weight_duplicated(m: Mutant) -> None:
     tensor = m.choose(m.weights())
-    twin = TensorProto()
-    twin.CopyFrom(tensor)
+    twin = copy.deepcopy(tensor)
     twin.name = m.fresh("twin")
     for node, k in m.edges():
         if node.input[k] == tensor.name and m.rng.random() < 0.5:
@@ -261,10 +254,7 @@ def constant_written_otherwise(m: Mutant) -> None:
     array, name = numpy_helper.to_array(tensor), tensor.name
     way = m.choose(["node", "numbers", "typed"])
     if way == "typed":
-        if array.dtype.kind == "V" or array.dtype == np.float16:
-            raise Impossible
-        numbers = array.ravel().tolist()
-        tensor.CopyFrom(helper.make_tensor(name, tensor.data_type, tensor.dims, numbers))
+        tensor.CopyFrom(typed(array, tensor.data_type, name))
         return
     if way == "numbers" and array.ndim < 2 and array.dtype in (np.float32, np.int64):
         kind = ("value_float" if array.dtype == np.float32 else "value_int") + "s" * array.ndim
@@ -366,8 +356,7 @@ def pair_inserted(m: Mutant) -> None:
 def node_repeated(m: Mutant) -> None:
     """A node is computed twice, for some of those who read it."""
     node = m.choose(n for n in m.graph.node if len(n.output) == 1)
-    twin = onnx.NodeProto()
-    twin.CopyFrom(node)
+    twin = copy.deepcopy(node)
     twin.output[0], twin.name = m.fresh(), ""
     old = node.output[0]
     for reader, k in m.edges():
@@ -396,6 +385,19 @@ def _region(m: Mutant) -> tuple[int, int, list[str], list[str]]:
     if not results:
         raise Impossible
     return start, end, read, results
+
+
+def span(
+    graph: onnx.GraphProto, start: int, end: int
+) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
+    """Some nodes in a row: they, what they read of others, and what others read of them."""
+    chosen = list(graph.node[start:end])
+    made = {o for n in chosen for o in n.output}
+    read = dict.fromkeys(v for n in chosen for v in [*n.input, *free_names(n)] if v)
+    later = {v for n in graph.node[end:] for v in [*n.input, *free_names(n)]}
+    later |= {o.name for o in graph.output}
+    results = [o for n in chosen for o in n.output if o and o in later]
+    return chosen, [v for v in read if v not in made], results
 
 
 def wrapped_into_if(m: Mutant) -> None:

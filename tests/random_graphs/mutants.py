@@ -1,7 +1,14 @@
-"""Real models with feeds: where they come from, and parts of them."""
+"""Mutants of real graphs: real models, changed in many ways so that they are still models.
+
+Other than random graphs they have the depth, the sizes and the idioms of what people export. A
+mutant is a model of its own: it is compared with its own optimized self, so a change may do what it
+likes with the numbers.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import importlib.util
 from pathlib import Path
@@ -13,11 +20,13 @@ from onnx import helper
 
 from onnxfold import storage
 from onnxfold.comparison.feeds import RandomFeeds
-from onnxfold.reduction.shrinking import free_names
 from tests.reference_session import Reference
 
+from .builder import Refused
+from .generate import Case
+from .mutations import MUTATIONS, Feeds, Impossible, Mutant, span
+
 ROOT = Path(__file__).parents[2]
-Feeds = list[dict[str, Any]]
 # Sizes for dims by their usual names: as exported, others, one.
 SIZES = [
     {},
@@ -40,7 +49,7 @@ def models(folder: str | None = None) -> list[Path]:
 def opened(path: Path) -> tuple[onnx.ModelProto, Feeds]:
     """A model, all of it in memory, and feeds on which it runs."""
     model = onnx.load(path)
-    session = Reference(path.read_bytes() if not _is_external(path) else str(path))
+    session = Reference(str(path))
     feeds = []
     for seed, sizes in enumerate(SIZES):
         made = _feeds(path, seed, sizes)
@@ -51,11 +60,6 @@ def opened(path: Path) -> tuple[onnx.ModelProto, Feeds]:
         feeds.append(made)
     assert feeds, f"no feed of {path} runs"
     return model, feeds
-
-
-def _is_external(path: Path) -> bool:
-    model = onnx.load(path, load_external_data=False)
-    return any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
 
 
 def _feeds(path: Path, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
@@ -76,8 +80,7 @@ def _feeds(path: Path, seed: int, sizes: dict[str, int]) -> dict[str, Any]:
 def inner_values(path: Path) -> list[dict[str, np.ndarray]]:
     """Every value of the main graph that is a tensor, at each of the feeds."""
     model, feeds = opened(path)
-    watched = onnx.ModelProto()
-    watched.CopyFrom(model)
+    watched = copy.deepcopy(model)
     known = {o.name for o in model.graph.output}
     made = [o for n in model.graph.node for o in n.output if o and o not in known]
     watched.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
@@ -113,8 +116,7 @@ def part(path: Path, rng: np.random.Generator) -> tuple[onnx.ModelProto, Feeds]:
         [_info(v, [feed[v] for feed in values]) for v in outputs],
         [weights[v] for v in read if v in weights],
     )
-    small = onnx.ModelProto()
-    small.CopyFrom(model)
+    small = copy.deepcopy(model)
     small.graph.CopyFrom(graph)
     return small, [{v: feed[v] for v in inputs} for feed in values]
 
@@ -128,14 +130,31 @@ def _info(name: str, arrays: list[np.ndarray]) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, dtype, dims)
 
 
-def span(
-    graph: onnx.GraphProto, start: int, end: int
-) -> tuple[list[onnx.NodeProto], list[str], list[str]]:
-    """Some nodes in a row: they, what they read of others, and what others read of them."""
-    chosen = list(graph.node[start:end])
-    made = {o for n in chosen for o in n.output}
-    read = dict.fromkeys(v for n in chosen for v in [*n.input, *free_names(n)] if v)
-    later = {v for n in graph.node[end:] for v in [*n.input, *free_names(n)]}
-    later |= {o.name for o in graph.output}
-    results = [o for n in chosen for o in n.output if o and o in later]
-    return chosen, [v for v in read if v not in made], results
+EXACT = ("O0", "O1", "all", "inline", "external")
+NEAR = ("O2", "onnxruntime")
+
+
+def generate(seed: int, folder: str | None = None) -> Case:
+    """The mutant of a seed, of one of the models in a folder, or of the repository's own.
+
+    It is checked in two ways that keep every bit, or in one and another.
+    """
+    paths, rng = models(folder), np.random.default_rng(seed)
+    path = paths[seed % len(paths)]
+    model, feeds = opened(path)
+    if rng.random() < 0.8:
+        with contextlib.suppress(NoPart):
+            model, feeds = part(path, rng)
+    mutant, done = Mutant(model, feeds, rng), [f"{path.parent.name}/{path.name}"]
+    for _ in range(int(rng.integers(2, 9))):
+        mutation = mutant.choose(MUTATIONS)
+        before, kept = copy.deepcopy(mutant.model), [dict(feed) for feed in mutant.feeds]
+        try:
+            mutation(mutant)
+            done.append(mutation.__name__)
+        except (Impossible, Refused):
+            mutant.model, mutant.feeds = before, kept
+    variants = [str(name) for name in rng.choice(EXACT, 2, replace=False)]
+    if rng.random() < 0.3:
+        variants[1] = str(rng.choice(NEAR))
+    return Case(seed, mutant.model, mutant.feeds, variants=tuple(variants), done=done)

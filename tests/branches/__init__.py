@@ -1,1 +1,0 @@
-"""Models with branches that compute the same of the same weights."""

@@ -148,10 +148,10 @@ def _file_system(url: str) -> Iterator[tuple[Any, str]]:
     except ImportError:
         raise UsageError("URLs need fsspec: pip install 'onnxfold[remote]'", file=url) from None
     try:
-        files, path = url_to_fs(url)
-    except (ValueError, ImportError) as error:  # a package of the protocol
-        raise UsageError(f"it cannot be reached: {error}", file=url) from None
-    try:
+        try:
+            files, path = url_to_fs(url)
+        except (ValueError, ImportError) as error:  # a package of the protocol
+            raise UsageError(f"it cannot be reached: {error}", file=url) from None
         yield files, str(path)
     except OnnxFoldError:
         raise

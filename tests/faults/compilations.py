@@ -32,7 +32,7 @@ def compilers(folder: Path, outcome: Outcome) -> dict[str, dict[str, str]]:
     else:
         outcome.counts["IREE left out: it is not installed"] = 1
     if shutil.which("cc"):
-        found["onnx-mlir"] = {"ONNXFOLD_ONNX_MLIR": str(written_double(folder))}
+        found["onnx-mlir"] = {"ONNXFOLD_ONNX_MLIR": str(written_double(folder / "onnx-mlir"))}
     else:
         outcome.counts["onnx-mlir left out: there is no C compiler"] = 1
     return found

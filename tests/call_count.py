@@ -1,7 +1,5 @@
 """How much work something is, the same on a machine under load."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from types import FrameType

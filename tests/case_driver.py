@@ -4,8 +4,6 @@ A generator has a module of tasks, functions that run in the child: they take a 
 told their phase, then their arguments. A child that dies, hangs or takes too much is one result.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import multiprocessing

@@ -12,8 +12,6 @@ numbers, functions and bodies included (``?``: any nodes). A clause is a word or
     not run                the results are not compared on onnxruntime
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import re

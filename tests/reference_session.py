@@ -1,7 +1,5 @@
 """onnxruntime as the reference: node by node, one thread, sums in the order of the original."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import os

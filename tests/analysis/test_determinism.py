@@ -1,7 +1,5 @@
 """Which nodes give the same result every time, and what is said about those that do not."""
 
-from __future__ import annotations
-
 import re
 
 import onnx.parser

@@ -1,7 +1,5 @@
 """The frontier against an enumeration of every set of values that could be stored."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Multiply-accumulates and operations, against sums that are done by hand or by PyTorch's rule."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx.parser

@@ -1,7 +1,5 @@
 """Models side by side: what onnxruntime makes of them, and on which inputs they run."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

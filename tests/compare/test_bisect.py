@@ -1,7 +1,5 @@
 """The first value on which two models differ is the one where the difference was planted."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A comparison must be able to fail: one element of a real model's outputs is moved."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

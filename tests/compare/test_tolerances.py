@@ -1,7 +1,5 @@
 """One set of tolerances: of `compare`, `--check`, inexact rules and compiled kernels."""
 
-from __future__ import annotations
-
 import copy
 from functools import partial
 

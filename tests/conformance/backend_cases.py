@@ -3,8 +3,6 @@
 ``python -m tests.conformance.backend_cases`` prints the table.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections import Counter

@@ -10,8 +10,6 @@ without numbers below the smallest normal one: code that takes them for zeros, a
 does with ``session.set_denormal_as_zero``, makes NaN of one times an infinity.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

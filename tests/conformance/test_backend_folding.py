@@ -4,8 +4,6 @@ There are two good reasons. The case has a random op: folding it would freeze wh
 from run to run. Or onnxruntime does not run the case as it is, which is tried here.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

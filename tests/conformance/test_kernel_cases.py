@@ -1,7 +1,5 @@
 """Node cases of onnx as kernels: no adversarial value makes one wrong, or ends the process."""
 
-from __future__ import annotations
-
 import pytest
 from backend_cases import cases
 from kernel_cases import run_case, run_cases, summary

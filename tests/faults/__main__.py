@@ -4,8 +4,6 @@
 ``--folds N`` kills processes that share a folder of folded tensors.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

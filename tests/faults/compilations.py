@@ -1,7 +1,5 @@
 """A compilation ended at a random moment, and what of it is there after the next run."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import random

@@ -1,7 +1,5 @@
 """A command killed, ended or interrupted at a random moment, and what is there afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import hashlib

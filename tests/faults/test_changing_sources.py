@@ -1,7 +1,5 @@
 """Another program rewrites, replaces or removes the source while it is being read."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

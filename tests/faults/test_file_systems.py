@@ -1,7 +1,5 @@
 """File systems that are full or read-only, and several processes that write one output."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Short runs of what ``python -m tests.faults`` does, which kills and ends many processes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of odd names and kinds, as input, output and data: they work, or one line says why."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What was predicted bounds what the system measured, in fresh processes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """``python -m tests.hostile --files N --seed S``: run hostile files, list the failures by class."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

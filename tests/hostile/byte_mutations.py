@@ -1,7 +1,5 @@
 """Valid bytes made hostile: one to four changes, each to one field of the message."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

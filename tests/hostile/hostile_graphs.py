@@ -1,7 +1,5 @@
 """Models that are valid, or nearly, and ask for more than there is: sizes, loops, chains."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The files: those of the corpus, and others by their numbers."""
 
-from __future__ import annotations
-
 import os
 import random
 import tempfile

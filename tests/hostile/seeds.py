@@ -1,7 +1,5 @@
 """Valid models to start from: small, of every kind, all of them from this repository or onnx."""
 
-from __future__ import annotations
-
 import functools
 import random
 import warnings

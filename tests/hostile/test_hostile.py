@@ -1,7 +1,5 @@
 """A few seconds of the net: what was found once, and some files that are new at every change."""
 
-from __future__ import annotations
-
 from tests.hostile.net import CORPUS, run
 
 

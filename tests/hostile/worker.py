@@ -1,7 +1,5 @@
 """What a child process of `tests.case_driver` does with a file: all steps, and what they leave."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

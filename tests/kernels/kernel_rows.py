@@ -1,7 +1,5 @@
 """A kernel's results against onnxruntime's, bit for bit."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Edge values and random operands for every element type."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import onnx

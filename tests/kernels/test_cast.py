@@ -1,7 +1,5 @@
 """Cast over all pairs of dtypes: random bits, edges, midpoints between representable values."""
 
-from __future__ import annotations
-
 import functools
 
 import kernel_values as values

@@ -1,7 +1,5 @@
 """Every NumPy kernel against onnxruntime: its rows, for each type and opset of the op's schema."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from typing import Any, NamedTuple

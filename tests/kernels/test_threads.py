@@ -1,7 +1,5 @@
 """What onnxruntime computes differently with more threads: no value is the right one."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime as ort

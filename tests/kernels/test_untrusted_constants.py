@@ -1,7 +1,5 @@
 """What crashes, runs without end or takes all memory costs its node, and nothing else."""
 
-from __future__ import annotations
-
 import os
 import sys
 

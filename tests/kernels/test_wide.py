@@ -1,7 +1,5 @@
 """Wide precision: what a chain gives is the nearest number to what mathematics gives."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import ml_dtypes

@@ -1,7 +1,5 @@
 """A model as text, folded, compared with the original on onnxruntime, and what is left of it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What passes other than folding leave of the models in ``cleanups.txt``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """What may be spent on folds that grow, values folded by name, and what is said about each."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from fold_check import assert_same, count_ops, fold, interface, large, parse, with_weights

@@ -1,7 +1,5 @@
 """What nothing uses goes, at every level; the model's inputs and outputs stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 from call_count import calls_of

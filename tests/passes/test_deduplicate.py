@@ -1,7 +1,5 @@
 """Equal initializers become one; what differs in any bit stays apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What constant propagation folds, what it leaves, and what it says about it."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

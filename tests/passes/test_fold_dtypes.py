@@ -1,7 +1,5 @@
 """Every dtype of ONNX moves through constant propagation unchanged; odd shapes too."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import onnx

@@ -1,7 +1,5 @@
 """Constants that are few bytes in a file and no end of elements: what is looked at is bounded."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

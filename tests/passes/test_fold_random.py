@@ -1,7 +1,5 @@
 """Random graphs of constants and inputs, small and large: whatever is folded, the bits stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

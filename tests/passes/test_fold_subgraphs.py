@@ -1,7 +1,5 @@
 """Constants and subgraphs: outer values flow in, a known If goes, constant loops are computed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """What folding leaves of the models in ``folds.txt``, bit for bit what they computed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Many results that are small each: all together make a model grow no more than it may."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

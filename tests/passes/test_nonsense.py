@@ -1,7 +1,5 @@
 """Nodes that no runtime computes, in ``nonsense.txt``: they stay, or the model is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

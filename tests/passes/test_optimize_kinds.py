@@ -1,7 +1,5 @@
 """optimize gives back the kind it was given; optimize_file writes, checks and reports."""
 
-from __future__ import annotations
-
 import json
 
 import onnx

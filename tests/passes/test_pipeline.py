@@ -1,7 +1,5 @@
 """Our passes among onnx-ir's own, and again and again."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

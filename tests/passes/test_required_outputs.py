@@ -1,7 +1,5 @@
 """A result that became constant is still a result of its node where the node must have it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from fold_check import fold, parse, with_weights

@@ -1,7 +1,5 @@
 """What is computed once, and what must stay two."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import onnx

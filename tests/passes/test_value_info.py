@@ -1,7 +1,5 @@
 """The types of values in the model: what the ops say, in names that hold in every run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

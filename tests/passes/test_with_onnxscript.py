@@ -1,7 +1,5 @@
 """Our passes, onnxscript's and onnx-ir's in one ``ir.passes.Sequential``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -1,7 +1,5 @@
 """A pool with an evaluator behind it, and ops applied to its buffers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

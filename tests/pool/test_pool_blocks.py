@@ -1,7 +1,5 @@
 """Tiles of an array of any strides, written one after the other, are the tensor's stored bytes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

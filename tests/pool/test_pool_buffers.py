@@ -1,7 +1,5 @@
 """Buffers: freed at the last release, also as views, which take no bytes; the figures agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 import pytest

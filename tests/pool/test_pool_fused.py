@@ -1,7 +1,5 @@
 """Postponed chains: work is done once, on what is needed, and never stored on the way."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnxruntime as ort

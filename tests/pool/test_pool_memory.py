@@ -1,7 +1,5 @@
 """Resident memory of whole processes: what the pool says, whatever the model weighs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

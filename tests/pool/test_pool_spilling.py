@@ -1,7 +1,5 @@
 """Above the memory limit, blocks move to a scratch file; every view of them stays what it was."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A buffer as a tensor of the model: read as an array, as bytes, or streamed into a file."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

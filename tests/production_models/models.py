@@ -4,8 +4,6 @@ The cache is the folder that ``ONNXFOLD_PRODUCTION_MODELS`` names, or one in the
 Nothing of the packages is installed or run; their wheels are only read.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import os

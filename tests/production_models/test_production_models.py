@@ -1,7 +1,5 @@
 """Models that packages ship: equal bits, no growth, no failure, and no more nodes than recorded."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``python -m tests.random_graphs``: many graphs, what failed and what was reached."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

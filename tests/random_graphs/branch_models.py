@@ -1,7 +1,5 @@
 """Random models whose branches compute the same of the same weights."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The many ways to write a constant."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

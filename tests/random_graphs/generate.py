@@ -1,7 +1,5 @@
 """The model of a seed: random nodes until there are enough, outputs, and value infos."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Optimizes a model in several ways and compares each result with the original, bit for bit."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import os

@@ -1,7 +1,5 @@
 """Many seeds, failures made small and put into classes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -5,8 +5,6 @@ mutant is a model of its own: it is compared with its own optimized self, so a c
 likes with the numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

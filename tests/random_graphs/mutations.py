@@ -1,7 +1,5 @@
 """Ways to change a model so that it is still one."""
 
-from __future__ import annotations
-
 import copy
 import graphlib
 from collections.abc import Callable

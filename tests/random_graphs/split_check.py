@@ -5,8 +5,6 @@ decide, so that a model can shrink. The parts run in a session, from memory or o
 one after the other as plain models.
 """
 
-from __future__ import annotations
-
 import zlib
 from pathlib import Path
 from typing import Any

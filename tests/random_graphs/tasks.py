@@ -1,7 +1,5 @@
 """What a child process is asked to do."""
 
-from __future__ import annotations
-
 import importlib
 from collections import Counter
 from typing import Any

@@ -1,7 +1,5 @@
 """Some random graphs, the same in every run; ``python -m tests.random_graphs`` makes more."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from model_table import parse

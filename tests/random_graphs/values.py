@@ -1,7 +1,5 @@
 """Element types and random arrays of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

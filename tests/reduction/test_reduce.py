@@ -1,7 +1,5 @@
 """Failures that are planted in long models: the smaller model has little else."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

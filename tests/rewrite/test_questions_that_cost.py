@@ -1,7 +1,5 @@
 """What rules ask of constants that stay: nothing that only onnxruntime could compute."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

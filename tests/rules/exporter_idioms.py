@@ -1,7 +1,5 @@
 """What PyTorch's exporters write: small modules, by the names that rules call them in `seen_in`."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

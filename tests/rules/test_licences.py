@@ -2,8 +2,6 @@
 a test of another tool, which a row of its table repeats.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The double of onnx-mlir's compiler, for tests of all backends."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A backend for tests, whose kernels are models that onnxruntime runs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Small models with runtime constants, and the original to compare with."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence

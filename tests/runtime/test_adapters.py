@@ -1,7 +1,5 @@
 """Weights of the file as runtime constants, and adapters in files, on models that peft has made."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import struct

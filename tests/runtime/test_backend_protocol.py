@@ -4,8 +4,6 @@ onnx-mlir is tested twice: with a double of its compiler (see `onnx_mlir/compile
 with the real one where there is a binary or an engine with the image.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from pathlib import Path

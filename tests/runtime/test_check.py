@@ -1,7 +1,5 @@
 """What the one-time check of a kernel finds: code that is wrong on some values or sizes only."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`auto` compiles the components of which a kernel pays; a session does so while it runs."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """Components that differ in names and weights only: one kernel for all of them."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

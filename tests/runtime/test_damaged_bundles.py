@@ -1,7 +1,5 @@
 """Bundles with kernels, damaged in many ways: each must be refused, or leave the kernel unused."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator

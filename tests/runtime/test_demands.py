@@ -1,7 +1,5 @@
 """What kernels may be called with, and what is not compiled because nothing could be certain."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is given for a runtime constant: what it may be, and that other content is another value."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Handles: a setting of the runtime constants is used as a whole, or not at all."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from runtime_models import original, parse, random, session_on, value_of

@@ -1,7 +1,5 @@
 """Kernels that are kept: whole or not at all, whoever dies, and within a limit."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

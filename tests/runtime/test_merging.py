@@ -1,7 +1,5 @@
 """Adapters become part of weights before the cut, where that pays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

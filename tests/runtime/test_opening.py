@@ -1,7 +1,5 @@
 """A session on a model: where its weights are, what is left behind, and the caller's options."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os

@@ -1,7 +1,5 @@
 """What is told of compilers and kernels that fail in another process."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

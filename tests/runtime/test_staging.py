@@ -1,7 +1,5 @@
 """A bundle is replaced as a whole: whenever a process dies, the old one or the new one is there."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

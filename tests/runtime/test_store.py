@@ -1,7 +1,5 @@
 """Folded tensors in files: made once, mapped by all, and nothing is read that cannot be trusted."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The faster one runs: kernels are timed against onnxruntime when they are made."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 from runtime_models import assert_runs, bundle_of, decoder_feeds

@@ -1,7 +1,5 @@
 """Models for the tests of storage: with tensors in every place where the format allows them."""
 
-from __future__ import annotations
-
 import functools
 import operator
 import os

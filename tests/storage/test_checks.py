@@ -1,7 +1,5 @@
 """What is seen to once, when a model is loaded: its graph, its ops, its imports, its functions."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 from model_table import parse

@@ -1,7 +1,5 @@
 """Loading: views instead of copies, and one clear error for everything that is wrong."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

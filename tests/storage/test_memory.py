@@ -1,7 +1,5 @@
 """Memory does not grow with the model: measured in fresh processes, by the kernel."""
 
-from __future__ import annotations
-
 import filecmp
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """An output never takes the place of a file that the source goes on to need, by whatever name."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

@@ -1,7 +1,5 @@
 """Saving: streamed, in every layout, atomic, and readable by onnxruntime."""
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

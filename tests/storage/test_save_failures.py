@@ -1,7 +1,5 @@
 """Saving that fails, is interrupted or killed: there is the old model or the new one, whole."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

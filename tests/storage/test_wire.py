@@ -1,7 +1,5 @@
 """Reading bytes finds every tensor, changes nothing else, and refuses what is damaged."""
 
-from __future__ import annotations
-
 import contextlib
 
 import onnx

@@ -7,8 +7,6 @@ is float32 and fed, u8[2]%9 is below 9, i64{3} is an initializer. Ops are com.mi
 17, and onnx's own after ``@opset``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

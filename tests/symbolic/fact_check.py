@@ -1,7 +1,5 @@
 """What the analysis says of every value, against what onnxruntime computes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model as text, rewritten by the symbolic passes, compared with the original at many sizes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

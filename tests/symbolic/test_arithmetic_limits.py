@@ -1,7 +1,5 @@
 """Sums and products of sizes that runtimes do not compute exactly."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx.parser
 import onnx_ir as ir

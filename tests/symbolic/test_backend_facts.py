@@ -1,7 +1,5 @@
 """onnx's node cases, some of their dims not known: what is said of results is what comes out."""
 
-from __future__ import annotations
-
 import functools
 import random
 import warnings

@@ -1,7 +1,5 @@
 """What stays known behind ops that ONNX does not define, in models that onnxruntime wrote, too."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

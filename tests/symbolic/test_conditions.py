@@ -4,8 +4,6 @@ TorchScript writes ``x.squeeze(axis)`` as an If, whose result has no rank, and s
 layers look at the rank of what they get.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

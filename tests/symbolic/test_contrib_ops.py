@@ -1,7 +1,5 @@
 """Ops of onnxruntime's own: what is said of their outputs is what its kernels compute."""
 
-from __future__ import annotations
-
 import onnx
 import pytest
 from contrib_cases import CASES, Case

@@ -1,7 +1,5 @@
 """The normal form, against arithmetic on numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

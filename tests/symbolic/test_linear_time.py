@@ -1,7 +1,5 @@
 """Ten times the shape arithmetic takes ten times the work, whatever sizes are computed."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Whole models, optimized once: the same bits at sizes of the dynamic dims that nobody tried."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

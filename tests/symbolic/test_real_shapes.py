@@ -1,7 +1,5 @@
 """Exported models: all facts hold, and the rewritten model gives the same bits at many sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sizes through sequences and through the bodies of Loops, against onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx.parser
 import pytest

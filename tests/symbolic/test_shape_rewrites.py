@@ -1,7 +1,5 @@
 """What the pass leaves of shape arithmetic, in graphs, subgraphs and functions."""
 
-from __future__ import annotations
-
 import json
 
 import onnx

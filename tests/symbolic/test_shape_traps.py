@@ -1,7 +1,5 @@
 """What must not be frozen or assumed: dims that are 0 or 1 or anything else in some run."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """What is left of the shape arithmetic in ``shapes.txt``, with the same results at all sizes."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sizes about which more is known because a node would fail otherwise."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from symbolic_check import floats, rewrite

@@ -1,7 +1,5 @@
 """Windows that slide over sizes: every way of padding and rounding, as onnxruntime computes it."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The fastest result by measurement, and what is written when nothing is faster."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

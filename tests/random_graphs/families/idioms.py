@@ -1,7 +1,5 @@
 """What exporters write: shape arithmetic, duplicates."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto as T
 

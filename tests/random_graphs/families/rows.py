@@ -5,8 +5,6 @@ constants may be random, and now and then a type, an attribute or a shape is cha
 mutants of the rules' own tests: what onnxruntime takes of it stays.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections import defaultdict

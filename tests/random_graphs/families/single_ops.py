@@ -1,7 +1,5 @@
 """Ops of which schemas do not say enough: those that move elements, and a few that compute."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto as T
 

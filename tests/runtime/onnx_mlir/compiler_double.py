@@ -7,8 +7,6 @@ code for anything but simple float32 models it has not. ``DOUBLE_BODY`` is C to 
 model, ``DOUBLE_CALLS`` a file to write the arguments to.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

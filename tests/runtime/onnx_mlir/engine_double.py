@@ -4,8 +4,6 @@ What it does is in ``engine.json`` of the folder ``ENGINE_DOUBLE``: the images t
 happens when one is run. It sees to it that nothing outside the mounted folders is named.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """An image made from scratch with a stand-in for onnx-mlir, for containers that really run."""
 
-from __future__ import annotations
-
 import io
 import shutil
 import subprocess

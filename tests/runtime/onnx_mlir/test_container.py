@@ -1,7 +1,5 @@
 """Containers that an engine really runs: a compiler's stand-in in an image made from scratch."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

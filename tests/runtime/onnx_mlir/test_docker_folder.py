@@ -1,7 +1,5 @@
 """The files in docker/ fit each other, the project and the backend. Building needs an engine."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From model to results, with a test double of the compiler; see compiler_double.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

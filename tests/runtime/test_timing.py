@@ -43,6 +43,7 @@ def test_who_insists_on_a_backend_gets_its_kernels(compiled, decoder, tmp_path):
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
 
 
+@pytest.mark.slow
 def test_times_are_kept_and_taken_again_for_other_sizes(compiled, decoder, tmp_path):
     first = compile_(decoder, tmp_path / "1").manifest.kernels
     assert compile_(decoder, tmp_path / "2").manifest.kernels == first

@@ -23,8 +23,6 @@ class Trait(enum.Flag):
     ORDERS = enum.auto()
     """Compares numbers. onnxruntime's SIMD code compares the lower halves of int64 as signed
     numbers, so that the result depends on an element's position."""
-    PER_ELEMENT = enum.auto()
-    """Element-wise on floating-point and boolean operands; attributes are numbers or strings."""
     LIKE_FIRST = enum.auto()
     """The result has the dtype and the shape of the first operand."""
     REDUCES = enum.auto()
@@ -57,11 +55,6 @@ class Trait(enum.Flag):
 
 T = Trait
 _ROWS = (
-    (T.PER_ELEMENT, "Abs Acos Acosh Add And Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Div"),
-    (T.PER_ELEMENT, "Elu Equal Erf Exp Floor Gelu Greater GreaterOrEqual HardSigmoid HardSwish"),
-    (T.PER_ELEMENT, "Identity IsNaN LeakyRelu Less LessOrEqual Log Max Mean Min Mish Mul Neg"),
-    (T.PER_ELEMENT, "Not Or PRelu Pow Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh"),
-    (T.PER_ELEMENT, "Softplus Softsign Sqrt Sub Sum Swish Tan Tanh ThresholdedRelu Where Xor"),
     (T.EXACT, "Abs IsInf IsNaN Neg Not"),
     (T.EXACT | T.ALONG_AXES, "Cast"),
     (T.EXACT | T.FREE, "Identity"),

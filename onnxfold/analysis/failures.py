@@ -23,7 +23,7 @@ from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, python_value
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
-from onnxfold.kernels.inference import schema_of
+from onnxfold.kernels.inference import is_elementwise, schema_of
 from onnxfold.ops import Trait, ops
 
 _READ_AT_FLOATS = ops(Trait.READS_AT_FLOATS)
@@ -96,8 +96,8 @@ class Failures:
             except (Undecided, *INVALID_NODE_ERRORS):
                 pass
         is_single = all(fact is None or fact.shape in _SINGLE for fact in operands[1:])
-        is_elementwise = op_type in ops(Trait.PER_ELEMENT) and is_single
-        is_certain = is_elementwise or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
+        is_elementwise_ = is_elementwise(op_type, self._opset, (ir.DataType.FLOAT,)) and is_single
+        is_certain = is_elementwise_ or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
         return [] if is_certain and not node.domain else [(0, 1)]
 
     def _reasons(self, node: ir.Node, operands: _Facts, results: Iterable[Fact]) -> Iterator[str]:

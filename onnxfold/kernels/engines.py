@@ -24,6 +24,7 @@ from onnxfold.evaluation import (
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
 from onnxfold.kernels.assembly import assemble
+from onnxfold.kernels.inference import is_elementwise
 from onnxfold.kernels.operation import Operation, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
 from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes
@@ -42,7 +43,6 @@ _MOST_PRODUCTS = 1 << 24
 _KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
 _PRODUCTS = ("Gemm", "MatMul")
 _CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
-_PER_ELEMENT = ops(Trait.PER_ELEMENT)
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 
 
@@ -208,8 +208,8 @@ def _is_certain(operation: Operation) -> bool:
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
     if node.op_type in _CERTAIN:
         return True
-    are_fast = all(b.dtype.is_floating_point() or b.dtype == ir.DataType.BOOL for b in buffers)
-    return are_fast and node.op_type in _PER_ELEMENT
+    dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
+    return is_elementwise(node.op_type, operation.opset, dtypes)
 
 
 def _memory_of(buffer: Buffer) -> int:

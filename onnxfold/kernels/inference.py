@@ -19,6 +19,8 @@ from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
 """Elements up to which integer operands are passed to shape inference, as they may be sizes."""
+# Different sizes, one of them 1, that only element-wise ops preserve.
+_ANY_SIZES = [2, 3, 1, 5]
 # The exceptions of onnx for invalid nodes.
 _REFUSED = (
     onnx.shape_inference.InferenceError,
@@ -154,6 +156,43 @@ def _is_shape(node: ir.Node, elements: Array) -> bool:
     if allows is None or not (allows.is_ref() or allows.value):
         return True
     return not {0, -1} <= set(elements.ravel().tolist())
+
+
+@functools.cache
+def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
+    """Return whether an ONNX op works element by element on operands of floating-point or boolean
+    dtypes.
+
+    The result then has the shape of operands of the same shape, whatever it is, and no integer is a
+    position or a count.
+
+    Args:
+        op_type: The op.
+        opset: Version of its domain.
+        dtypes: The dtypes of its operands; None for omitted ones.
+    """
+    schema = schema_of(op_type, opset, "")
+    kinds = onnx.defs.OpSchema.AttrType
+    if schema is None or not schema.min_input <= len(dtypes) <= schema.max_input:
+        return False
+    if any(a.type not in (kinds.FLOAT, kinds.STRING) for a in schema.attributes.values()):
+        return False
+    types = {}
+    for k, dtype in enumerate(dtypes):
+        if dtype is None:
+            continue
+        if not (dtype.is_floating_point() or dtype == ir.DataType.BOOL):
+            return False
+        types[f"i{k}"] = onnx.helper.make_tensor_type_proto(dtype.value, _ANY_SIZES)
+    names = ["" if dtype is None else f"i{k}" for k, dtype in enumerate(dtypes)]
+    try:
+        node = onnx.helper.make_node(op_type, names, ["o"])
+        made = infer_types(schema, node, types, {}, {"": opset})
+    except Unfoldable:
+        return False
+    if len(schema.outputs) != 1 or "o" not in made:
+        return False
+    return [d.dim_value for d in made["o"].tensor_type.shape.dim] == _ANY_SIZES
 
 
 @functools.cache

@@ -110,10 +110,10 @@ class Commit:
                 except OSError as error:
                     raise files.os_error(error, place) from error
                 moves.append((new, place))
-            if check is not None:
+            if check is not None:  # the data are still under their temporary name
                 check(moves[-2 if len(moves) == 3 else -1][0].path)
             if name not in replaced:
-                del moves[1:-1]
+                del moves[1:-1]  # the model that only the check has read
             self._sources.check_unchanged()
             unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
             used = {name, *plan.locations}

@@ -192,6 +192,7 @@ class _Level:
         self._model = model
         self._run = run
         self._facts = facts
+        self._had_subgraphs = bool(facts.scopes.parents)
         self._options = replace(run.options, dims={}, input_shapes={}, keep_dims=())
         self._made: dict[str, ir.passes.PassBase] = {}
         self._changes = 0
@@ -240,8 +241,7 @@ class _Level:
         if self._options.level > 0:
             for _ in range(_ROUNDS):
                 # equal constants must be one value for their users to be the same expression
-                self._do("lift-constants")
-                self._do("deduplicate")
+                self._share_constants()
                 changed = [
                     self._do("symbolic-shapes"),
                     self._do("simplify"),
@@ -250,7 +250,11 @@ class _Level:
                 if not any(changed):
                     break
                 self._fold(NEGLIGIBLE_GROWTH)
-        self._do("lift-constants")
+        self._share_constants()
+
+    def _share_constants(self) -> None:
+        if self._had_subgraphs:  # what a graph makes of constants may have been a branch's output
+            self._do("lift-constants")
         self._do("deduplicate")
 
     def _do(self, name: str) -> bool:

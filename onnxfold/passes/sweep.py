@@ -111,9 +111,6 @@ class Sweep:
             self._visit(node, opsets)
 
     def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
-        if is_constant_node(node):
-            constant_tensor(node)
-            return
         subgraphs = subgraphs_of(node) if node in self.scopes.parents else ()
         if subgraphs and self._inline_if(node):
             return
@@ -122,6 +119,9 @@ class Sweep:
         for value in node.inputs:
             if value is not None and not self.is_constant(value):
                 return
+        if is_constant_node(node):
+            constant_tensor(node)
+            return
         captures = captured_values(node) if subgraphs else []
         if not all(self.is_constant(value) for value in captures):
             return

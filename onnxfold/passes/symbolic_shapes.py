@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
@@ -54,24 +56,34 @@ class SymbolicShapes(ir.passes.InPlacePass):
         if self._run is not None:
             self._run.result.assumptions = self.assumptions
         edit = Edit(facts, options.keeps)
-        simplifier = _Simplifier(analysis, edit)
+        fresh, analysis.journal = analysis.journal, set()
+        simplifier = _Simplifier(analysis, edit, fresh)
         for graph in root_graphs(model):
             simplifier.graph(graph)
-            if analysis.table.has_symbolic_elements():
+            if simplifier.has_symbolic_elements:
                 Sharing(analysis, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 
 class _Simplifier:
-    """Visits nodes from last to first, so that only final results are stored."""
+    """Visits nodes from last to first, so that only final results are stored.
 
-    def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
+    Args:
+        analysis: The analysis of the model.
+        edit: Edits the model.
+        fresh: The nodes of which something was learned since the pass last ran.
+    """
+
+    def __init__(self, analysis: SymbolicAnalysis, edit: Edit, fresh: Collection[ir.Node]) -> None:
         self._analysis = analysis
         self._edit = edit
+        self._fresh = fresh
+        self.has_symbolic_elements = False
+        """Whether a fresh node computes with sizes."""
 
     def graph(self, graph: ir.Graph) -> None:
         for node in reversed(nodes_of(graph)):
-            if node.graph is not graph:
+            if node not in self._fresh or node.graph is not graph:
                 continue
             if is_unused(node):
                 remove_unused([node], self._edit.keeps)
@@ -80,7 +92,9 @@ class _Simplifier:
 
     def _node(self, node: ir.Node) -> None:
         for value in node.outputs:
-            known = self._analysis.of(value).known
+            fact = self._analysis.of(value)
+            self.has_symbolic_elements |= fact.is_symbolic
+            known = fact.known
             if known is None or not is_used(value):
                 continue
             if not self._analysis.known.is_constant(value):

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.symbolic import Expr, NotKnown
 
 
@@ -20,6 +21,9 @@ class NotGiven(NotKnown):
 
 class Bindings(Protocol):
     """The values of the symbols of a rule in a match."""
+
+    facts: ModelFacts
+    """What is known of the model."""
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a symbol or term; tuples and lists element by element."""
@@ -32,6 +36,14 @@ class Recorded:
     """A symbol of a rule, or a term."""
 
     __slots__ = ()
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        """Return the value in a match.
+
+        Raises:
+            NotKnown: it depends on what is not known.
+        """
+        raise NotImplementedError
 
     def or_else(self, value: object) -> Term:
         """Return the term, or a value where it needs an omitted input."""
@@ -68,11 +80,7 @@ class Term(Recorded):
         self.level = level
 
     def evaluate(self, bindings: Bindings) -> Any:
-        """Return the value for a match.
-
-        Raises:
-            NotKnown: it depends on what is not known.
-        """
+        """Apply the function to the values of the operands."""
         value_of = bindings.value_of
         return self.function(*[value_of(operand) for operand in self.operands])
 

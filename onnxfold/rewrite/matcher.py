@@ -21,8 +21,7 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import Attribute, NotGiven, Term, Unpacked, symbols_of
-from onnxfold.rewrite.matched import Matched
+from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     AnyOf,
@@ -35,7 +34,6 @@ from onnxfold.rewrite.patterns import (
     Op,
     OutputOf,
     Rest,
-    Symbol,
     Values,
     ValueVariable,
     anything,
@@ -80,15 +78,8 @@ class Match:
         Raises:
             NotKnown: It depends on an unknown fact or an omitted input.
         """
-        if isinstance(thing, Term):
+        if isinstance(thing, Recorded):
             return thing.evaluate(self)
-        if isinstance(thing, Symbol):
-            content = self.bound(thing)
-            if content is None:
-                raise NotGiven
-            if isinstance(content, tuple):
-                return tuple(v and Matched(v, self.facts) for v in content)
-            return Matched(content.outputs[0] if isinstance(thing, Op) else content, self.facts)
         if isinstance(thing, (tuple, list)):
             found: list[Any] = []
             for each in thing:

@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
-from onnxfold.rewrite.conditions import Term, text_of
-from onnxfold.rewrite.matched import Value
+import onnx_ir as ir
+
+from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
+from onnxfold.rewrite.matched import Matched, Value
 
 Operand = Union["Expression", float, None]
 """Values that can be written for an expression."""
@@ -102,6 +104,21 @@ def is_optional(expression: Expression) -> bool:
 
 class Symbol(Value):
     """A matched value, with the properties that conditions can use."""
+
+    def evaluate(self, bindings: Bindings) -> Any:
+        """Return the matched value, for an op its first result, for variadic inputs a tuple.
+
+        Raises:
+            NotGiven: the input is omitted.
+        """
+        content = bindings.bound(self)
+        if content is None:
+            raise NotGiven
+        if type(content) is tuple:
+            return tuple(v and Matched(v, bindings.facts) for v in content)
+        # onnx-ir's classes are protocols, for which `isinstance` is slow
+        value = content.outputs[0] if type(content) is ir.Node else content
+        return Matched(value, bindings.facts)
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_")]

@@ -302,15 +302,13 @@ class _Reader:
         for k, proto in enumerate(protos):
             if proto.op_type == "Constant" and any(k < last[name] for name in proto.output):
                 continue  # onnxruntime takes the last of several Constants of one name
-            inputs = []
-            for name in proto.input:
-                value = values.get(name) if name else None
-                if value is None and name:
-                    value = _found(name, scopes)
-                    if value is None:
+            inputs = [values.get(name) if name else None for name in proto.input]
+            if None in inputs:  # omitted, or a value of an outer graph
+                inputs = [_found(name, scopes) if name else None for name in proto.input]
+                for name, value in zip(proto.input, inputs, strict=True):
+                    if name and value is None:
                         reason = f"input {name!r} is not defined anywhere"
                         raise ModelError(reason, node=label(proto))
-                inputs.append(value)
             is_constant = proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
             lifts = is_constant and stay is not None and stay.isdisjoint(proto.output)
             content = proto.attribute[0].SerializeToString() if lifts and proto.attribute else b""

@@ -82,38 +82,47 @@ class SymbolicAnalysis(FactPropagation):
             for node in nodes_of(graph):
                 for inner in nodes_within((node,)) if node in holders else (node,):
                     inputs = inner.inputs
-                    if (
-                        read.get(inner) is not inputs
-                        or inner in affected
-                        or not changed.isdisjoint(inputs)
-                    ):
-                        self._visit_again(node, changed)
+                    learned = inner in affected or not changed.isdisjoint(inputs)
+                    if learned or read.get(inner) is not inputs:
+                        self._visit_again(node, changed, learned or inner is not node)
                         break
 
-    def _visit_again(self, node: ir.Node, changed: _Values) -> None:
-        facts = self._facts
-        before = [facts.get(value) for value in node.outputs]
-        if node not in self._read or not all(before):
+    def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:
+        """Visit a node of which inputs were replaced, or more was ``learned`` about them."""
+        facts, constness, before = self._facts, self.known.constness, self._read.get(node)
+        olds = [facts.get(value) for value in node.outputs]
+        self.journal.add(node)
+        self._read[node] = node.inputs
+        if before is None or not all(olds):
             # it was never visited, or a rewrite has set its facts
-            self._read[node] = node.inputs
-            for value, fact in zip(node.outputs, before, strict=True):
-                if fact is None:
-                    changed.add(value)
+            changed.update(v for v, old in zip(node.outputs, olds, strict=True) if old is None)
             return
         for body in subgraphs_of(node):
             for inner in body.all_nodes():
                 for value in inner.outputs:
-                    self.known.constness.has_risen(value)
+                    constness.has_risen(value)
+        risen = [constness.has_risen(value) for value in node.outputs]
+        if not learned and not any(risen) and self._same_is_known(before, node.inputs):
+            return
         self.nesting += 1
         self._visit(node, self.scopes.find(node.graph))
         self.nesting -= 1
-        for value, old in zip(node.outputs, before, strict=True):
+        for value, old, is_constant in zip(node.outputs, olds, risen, strict=True):
             assert old is not None
-            is_constant = self.known.constness.has_risen(value)
             if _says_more(facts[value], old) or is_constant:
                 changed.add(value)
             else:
                 facts[value] = old
+
+    def _same_is_known(
+        self, before: Sequence[ir.Value | None], after: Sequence[ir.Value | None]
+    ) -> bool:
+        """Return whether inputs are replaced by ones with the same facts."""
+        known = self._facts.get
+        return len(before) == len(after) and all(
+            one is other or (one and other and known(one) is known(other) is not None)
+            for one, other in zip(before, after, strict=True)
+        )
 
     # ---------------------------------------------------------------- suppositions
 

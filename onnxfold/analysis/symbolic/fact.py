@@ -83,10 +83,6 @@ class FactTable:
         """Return whether a size in one of the facts is not a number."""
         return any(isinstance(n, Expr) for f in self._facts.values() for n in f.shape or ())
 
-    def has_symbolic_elements(self) -> bool:
-        """Return whether an element in one of the facts is not a number."""
-        return any(fact.is_symbolic for fact in self._facts.values() if fact.items is not None)
-
     def shared(self, fact: Fact) -> Fact:
         """Return the stored fact that is equal, including symbols."""
         if fact.other is not None:

@@ -57,6 +57,8 @@ class FactPropagation:
         """Conditions decided because the run would fail otherwise."""
         self._read: dict[ir.Node, Sequence[ir.Value | None]] = {}
         """The inputs of each node at its visit: onnx-ir makes a new tuple when inputs change."""
+        self.journal: set[ir.Node] = set()
+        """Nodes that were visited, or have other inputs, since a pass last emptied it."""
         self.table = FactTable()
         """The facts of values; values with equal facts share them."""
         self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
@@ -193,6 +195,7 @@ class FactPropagation:
         """Infer the facts of a node's outputs."""
         facts = self._facts
         self._read[node] = node.inputs
+        self.journal.add(node)
         algebra = self.algebra
         outer, algebra.required, before = algebra.required, [], algebra.questions
         results = () if scope is None else self._results(node, scope)
@@ -211,9 +214,9 @@ class FactPropagation:
             facts[outputs[0]] = self._decided[outputs[0]]
 
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
-        if is_constant_node(node):
-            return [self._source(node.outputs[0])]
         values = node.inputs
+        if not values and is_constant_node(node):
+            return [self._source(node.outputs[0])]
         known = self._facts.get
         inputs = [None if v is None else known(v) or self._find(v) for v in values]
         if node in self.scopes.parents:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_of, uses
+from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_in, nodes_of, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
 
@@ -33,9 +33,9 @@ class Names:
         for graph in graphs:
             self._values.update([v.name for v in graph.inputs if v.name])
             self._values.update(graph.initializers.keys())
-            nodes = nodes_of(graph)
-            self._nodes.update([node.name for node in nodes if node.name])
-            self._values.update([v.name for node in nodes for v in node.outputs if v.name])
+            nodes = nodes_in(graph)
+            self._nodes.update([name for node in nodes if (name := node.name)])
+            self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
     def fresh(self, stem: str) -> str:
         """Return a new name for a value."""
@@ -139,9 +139,10 @@ def remove_unused(
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        if node is None or node.graph is None or not is_unused(node):
+        graph = None if node is None else node.graph
+        if node is None or graph is None or not is_unused(node):
             continue
-        group = removed.setdefault(node.graph, {})
+        group = removed.setdefault(graph, {})
         if node in group:
             continue
         if keeps is not None and any(map(keeps, node.outputs)):

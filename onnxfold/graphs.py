@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.onnx_ir_private import holds_graphs, nodes_of
+from onnxfold.onnx_ir_private import holders_in, holds_graphs, nodes_in
 
 _NUMBERS = {
     **dict.fromkeys(("value_int", "value_ints"), np.int64),
@@ -56,9 +56,8 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     while stack:
         graph = stack.pop()
         yield graph
-        for node in nodes_of(graph):
-            if holds_graphs(node):
-                stack.extend(subgraphs_of(node))
+        for node in holders_in(graph):
+            stack.extend(subgraphs_of(node))
 
 
 def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
@@ -139,7 +138,7 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), subgraphs and functions included."""
     counts: Counter[tuple[str, str]] = Counter()
     for graph in all_graphs(model):
-        counts.update([(node.domain, node.op_type) for node in nodes_of(graph)])
+        counts.update([(node.domain, node.op_type) for node in nodes_in(graph)])
     return {f"{domain}::{op}" if domain else op: n for (domain, op), n in counts.items()}
 
 

@@ -133,18 +133,24 @@ class ConstnessAnalysis:
             if current in found:
                 pending.pop()
                 continue
-            node = current.producer()
-            read = [] if node is None else self._read_by(node)
-            levels = [found[v] for v in read if v in found]
-            level = Constness.VARIABLE
-            if level not in levels:  # otherwise the others need not be looked at
-                if len(levels) < len(read):
-                    pending += [v for v in read if v not in found]
+            node, missing = current.producer(), []
+            level = Constness.COMPILE_TIME
+            for read in () if node is None else self._read_by(node):
+                if read is None:
                     continue
-                if is_initialized(current) if node is None else self._may_be_computed(node):
-                    level = min(levels, default=Constness.COMPILE_TIME)
+                if read not in found:
+                    missing.append(read)
+                elif found[read] < level:
+                    level = found[read]
+            if level is not Constness.VARIABLE:  # otherwise the others need not be looked at
+                if missing:
+                    pending += missing
+                    continue
+                if not (is_initialized(current) if node is None else self._may_be_computed(node)):
+                    level = Constness.VARIABLE
             for made in (current,) if node is None else node.outputs:
-                found.setdefault(made, level)
+                if made not in found:
+                    found[made] = level
         return found[value]
 
     def of_node(self, node: ir.Node) -> Constness:
@@ -160,9 +166,9 @@ class ConstnessAnalysis:
         del self._found[value]
         return self.of(value) is Constness.COMPILE_TIME
 
-    def _read_by(self, node: ir.Node) -> list[ir.Value]:
-        captured = captured_values(node) if node in self._scopes.parents else ()
-        return [value for value in (*node.inputs, *captured) if value is not None]
+    def _read_by(self, node: ir.Node) -> Sequence[ir.Value | None]:
+        inputs = node.inputs
+        return (*inputs, *captured_values(node)) if node in self._scopes.parents else inputs
 
     def _may_be_computed(self, node: ir.Node) -> bool:
         """Return whether the results of a node are constant if all that it reads is."""

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from onnxfold.onnx_ir_private import is_a
@@ -33,7 +32,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     if is_a(tensor, BufferTensor) and not tensor.buffer.is_known:
         return (*kind, id(tensor.buffer))  # computed when written: equal only to itself
     if data_bytes(dtype, shape) <= _SMALL:
-        return (*kind, np.asarray(tensor.numpy()).tobytes())
+        return (*kind, tensor.tobytes())
     return None
 
 

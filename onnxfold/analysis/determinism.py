@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import subgraphs_of
+from onnxfold.graphs import op_name, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten, schema_of
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
@@ -36,30 +36,30 @@ class Determinism:
             function = self._functions.get(node.op_identifier())
             if function is not None:
                 return self._objection_in_function(function)
-        version = opsets.get(node.domain)
-        schema = schema_of(node.op_type, version, node.domain) if version is not None else None
+        op_type, domain = node.op_type, node.domain
+        version = opsets.get(domain)
+        schema = schema_of(op_type, version, domain) if version is not None else None
         if schema is None:
-            name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-            return f"{name} is not an op that ONNX defines at this opset"
+            return f"{op_name(node)} is not an op that ONNX defines at this opset"
         if self._functions:
-            model_version = self._imports.get(node.domain or "ai.onnx", version)
-            model_version = self._imports.get(node.domain, model_version)
-            other = schema_of(node.op_type, model_version, node.domain)
+            model_version = self._imports.get(domain or "ai.onnx", version)
+            model_version = self._imports.get(domain, model_version)
+            other = schema_of(op_type, model_version, domain)
             if other is None or other.since_version != schema.since_version:
                 # ONNX specifies the function's opset; onnxruntime uses the model's
                 return (
-                    f"{node.op_type} is another op at opset {version} of its function than at "
+                    f"{op_type} is another op at opset {version} of its function than at "
                     f"opset {model_version} of the model"
                 )
-        if node.op_type == "Dropout" and node.domain == "":
+        if op_type == "Dropout" and domain == "":
             return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
         if is_overwritten(node, 4):
             return "onnxruntime writes over what it reads"
         subgraphs = subgraphs_of(node)
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
-        if is_random(node.op_type, version, node.domain):
-            return f"{node.op_type} gives another result each time"
+        if is_random(op_type, version, domain):
+            return f"{op_type} gives another result each time"
         return None
 
     def _objection_in_function(self, function: ir.Function) -> str | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ModelError
 from onnxfold.graphs import root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import holds_graphs, nodes_of
+from onnxfold.onnx_ir_private import holders_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,8 @@ class Scopes:
                 if parent.op_type == "If" and not parent.domain and graph.inputs:
                     reason = "the branches of an If have no inputs: they read outer values by name"
                     raise ModelError(reason, node=parent.name or parent.outputs[0].name)
-            for node in nodes_of(graph):
-                if holds_graphs(node):
-                    pending.extend((inner, node) for inner in subgraphs_of(node))
+            for node in holders_in(graph):
+                pending.extend((inner, node) for inner in subgraphs_of(node))
 
     def of(self, graph: ir.Graph) -> Scope:
         """Return the scope of a graph of the model."""
@@ -87,13 +86,11 @@ class Scopes:
 
         For a graph that is not in the model, there are none.
         """
-        found = self._paths.get(graph)
-        if found is None:
+        if graph not in self._paths:
             scope = self.find(graph)
             holder = None if scope is None or scope.parent is None else scope.parent.graph
-            found = [] if scope is None else [scope.graph, *self.path(holder)]
-            self._paths[graph] = found
-        return found
+            self._paths[graph] = [] if scope is None else [scope.graph, *self.path(holder)]
+        return self._paths[graph]
 
     def graphs(self) -> list[ir.Graph]:
         """Return all graphs, outer ones before inner ones."""

@@ -7,7 +7,7 @@ from onnx_ir.passes import common
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import remove_unused
-from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of
+from onnxfold.onnx_ir_private import is_unused, is_used, nodes_in
 
 
 class RemoveDeadCode(ir.passes.InPlacePass):
@@ -22,7 +22,7 @@ class RemoveDeadCode(ir.passes.InPlacePass):
         """Run the pass on a model."""
         graphs = facts_of(model).scopes.graphs()
         before = sum(map(len, graphs))
-        remove_unused([node for graph in graphs for node in nodes_of(graph) if is_unused(node)])
+        remove_unused([node for graph in graphs for node in nodes_in(graph) if is_unused(node)])
         modified = sum(map(len, graphs)) < before
         for graph in graphs:
             unused = [

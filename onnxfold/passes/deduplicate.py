@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -57,9 +57,11 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             return ir.passes.PassResult(model, modified=False)  # nothing was added
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in facts.scopes.graphs():  # outer graphs come first
-            # a graph output must stay: let it be the one that others give way to
-            values = graph.initializers.data.values()
-            for value in sorted(values, key=ir.Value.is_graph_output, reverse=True):
+            values: Iterable[ir.Value] = graph.initializers.data.values()
+            if not set(graph.outputs).isdisjoint(values):
+                # a graph output must stay: let it be the one that others give way to
+                values = sorted(values, key=ir.Value.is_graph_output, reverse=True)
+            for value in values:
                 tensor = value.const_value
                 if tensor is None or value.is_graph_input():
                     continue

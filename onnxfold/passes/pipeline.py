@@ -109,13 +109,14 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
+    is_lifted = storage.LIFTED_KEY in model.meta
     run.result.nodes_before = nodes_before(model)
     run.result.warnings += options.doubtful(model) + _unknown_ops(run.result.nodes_before, model)
     if options.passes is None:
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
         with shared_facts(model, run.evaluator(model)) as facts:
-            _Level(model, run, facts).run(bytes_before, count_withheld)
+            _Level(model, run, facts).run(bytes_before, count_withheld, is_lifted)
     for name in options.passes or ():
         create(name, options, run=run)(model)
         run.passed(name, model)
@@ -199,10 +200,17 @@ class _Level:
         self._idle: dict[str, int] = {}
         """The number of changes at which a pass found nothing to do."""
 
-    def run(self, bytes_before: int, count_withheld: bool) -> None:
-        """Run the passes; ``bytes_before`` is what the model took, 0 if that is not known."""
+    def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
+        """Run the passes.
+
+        Args:
+            bytes_before: What the model took; 0 if that is not known.
+            count_withheld: Count also what level 2 would rewrite.
+            is_lifted: Whether reading the model has made its Constant nodes initializers.
+        """
         model, options, run = self._model, self._options, self._run
-        self._do("lift-constants")  # of a model that was read they are lifted already
+        if not is_lifted:
+            self._do("lift-constants")
         self._do("deduplicate")  # what is computed from equal weights is computed once
         self._fold(NEGLIGIBLE_GROWTH)
         self._settle()

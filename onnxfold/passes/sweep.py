@@ -31,7 +31,7 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import Unfoldable
-from onnxfold.onnx_ir_private import is_a, uses
+from onnxfold.onnx_ir_private import is_a, nodes_of, uses
 from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
@@ -107,12 +107,15 @@ class Sweep:
         return is_initialized(value) if producer is None else is_constant_node(producer)
 
     def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        for node in graph:
+        for node in nodes_of(graph):
             self._visit(node, opsets)
 
     def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
         subgraphs = subgraphs_of(node) if node in self.scopes.parents else ()
-        if subgraphs and self._inline_if(node):
+        branch = self._inline_if(node) if subgraphs else None
+        if branch is not None:
+            for inner in branch:
+                self._visit(inner, opsets)
             return
         for graph in subgraphs:
             self._graph(graph, opsets)
@@ -247,10 +250,11 @@ class Sweep:
         certain = [node]
         while certain:
             node = certain.pop()
+            graph = node.graph
             del self.undecided[node]
             for value in node.inputs:
                 # what a body reads stays bound: it may be wanted for the node that the body is of
-                if value is None or value.graph is not node.graph or not self._use_gone(value):
+                if value is None or value.graph is not graph or not self._use_gone(value):
                     continue
                 producer = value.producer()
                 if producer in self.undecided and not any(
@@ -271,13 +275,13 @@ class Sweep:
         self._pool.unbind(value)
         return True
 
-    def _inline_if(self, node: ir.Node) -> bool:
-        """Replace an If whose condition is constant by its branch; its nodes are visited next."""
+    def _inline_if(self, node: ir.Node) -> list[ir.Node] | None:
+        """Replace an If whose condition is constant by the nodes of its branch; return these."""
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
-            return False
+            return None
         condition, graph = node.inputs[0], node.graph
         if condition is None or not self.is_constant(condition):
-            return False
+            return None
         assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
@@ -285,9 +289,8 @@ class Sweep:
             counts = f"{len(node.outputs)} and {len(taken.outputs)}"
             reason = f"the If has more outputs than its {branch} ({counts})"
             raise ModelError(reason, node=node.name or node.outputs[0].name)
-        _inline(node, taken, self.facts.names, self.scopes.of(graph))
         self.inlined += 1
-        return True
+        return _inline(node, taken, self.facts.names, self.scopes.of(graph))
 
 
 def _content(buffer: Buffer | None) -> Hashable:
@@ -298,8 +301,9 @@ def _content(buffer: Buffer | None) -> Hashable:
     return buffer if buffer.dtype == ir.DataType.STRING else (*kind, buffer.array().tobytes())
 
 
-def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> None:
-    """Move a branch's nodes and initializers behind the If ``node``, and take the node out.
+def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
+    """Move a branch's nodes and initializers behind the If ``node``, and take the node out; return
+    the nodes.
 
     The results keep the If's output names; other values of the branch keep theirs unless the model
     uses them elsewhere (branches may name their values alike). A function has no initializers: they
@@ -334,7 +338,9 @@ def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> None
             # an outer value, an initializer or a value given twice: it has a name of its own
             identity = ir.node("Identity", [output], num_outputs=1, name=node.name)
             last.append(identity)
+            nodes.append(identity)
             last, output = identity, identity.outputs[0]
         taken.add(output)
         take_over(result, output, declared=result.is_graph_output())
     remove_nodes([node])
+    return nodes

@@ -93,11 +93,12 @@ class _Simplifier:
     def _node(self, node: ir.Node) -> None:
         for value in node.outputs:
             fact = self._analysis.of(value)
-            self.has_symbolic_elements |= fact.is_symbolic
-            known = fact.known
-            if known is None or not is_used(value):
+            if fact.items is None:
                 continue
-            if not self._analysis.known.is_constant(value):
+            known = fact.known
+            if known is None:
+                self.has_symbolic_elements = True
+            elif is_used(value) and not self._analysis.known.is_constant(value):
                 self._edit.store(value, known)
         if node.graph is None or simplify(node, self._analysis, self._edit):
             return

@@ -95,12 +95,11 @@ class Pool:
 
     def buffer_of(self, value: ir.Value) -> Buffer:
         """Return the buffer of a constant value: at first use a view of the model's bytes."""
-        buffer = self._bound.get(value)
-        if buffer is None:
-            if value.const_value is None:
-                raise KeyError(f"value {value.name!r} is not constant")
-            buffer = self.bind(value, self.wrap(value.const_value))
-        return buffer
+        if value in self._bound:
+            return self._bound[value]
+        if value.const_value is None:
+            raise KeyError(f"value {value.name!r} is not constant")
+        return self.bind(value, self.wrap(value.const_value))
 
     def is_bound(self, value: ir.Value) -> bool:
         """Return True if the value has a buffer."""

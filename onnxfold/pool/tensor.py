@@ -14,6 +14,7 @@ from onnxfold.pool.blocks import SLAB, WORKING_BYTES, ArraySource, Source, block
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.storage import Span, Tile
 from onnxfold.storage.tensors import StoredTensor
+from onnxfold.storage.value_info import static_shape
 
 _STREAM = 1 << 20
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS
@@ -31,7 +32,6 @@ class BufferTensor(StoredTensor, TensorBase):
     def __init__(self, buffer: Buffer, name: str | None = None) -> None:
         super().__init__(name=name)
         self._buffer = buffer
-        self._shape: ir.Shape | None = None
         self._source: Source | None = None
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
@@ -51,9 +51,7 @@ class BufferTensor(StoredTensor, TensorBase):
     @property
     def shape(self) -> ir.Shape:  # type: ignore[override]
         """Shape of the tensor."""
-        if self._shape is None:
-            self._shape = ir.Shape(self._buffer.shape, frozen=True)
-        return self._shape
+        return static_shape(self._buffer.shape)
 
     @property
     def nbytes(self) -> int:

@@ -155,9 +155,10 @@ class Rewriter:
                 continue
             node = self._queue.popleft()
             self._queued.discard(node)
-            if node.graph is not None:  # not removed in the meantime
+            graph = node.graph
+            if graph is not None:  # not removed in the meantime
                 self.report.visits += 1
-                self._visit(node, self._indexes[node.graph].candidates(node))
+                self._visit(node, self._indexes[graph].candidates(node))
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach
@@ -324,7 +325,7 @@ class RuleIndex:
     def __init__(self, rules: Sequence[Rule], opsets: Mapping[str, int], facts: ModelFacts) -> None:
         self._is_constant = facts.known.is_constant
         self._table = _table_of(tuple(rules), tuple(sorted(opsets.items())))
-        self._origins: dict[ir.Value | None, _Origin] = {None: None}
+        self._origins: dict[ir.Value | None, _Origin] = {}
         self.reach = self._table.reach
         """How many ops lie on the longest way through a pattern, 1 at least."""
 
@@ -336,18 +337,19 @@ class RuleIndex:
         op_type, origins = node.op_type, self._origins
         if op_type not in self._table.op_types:
             return ()
-        for value in node.inputs:
-            if value is not None and value not in origins:
+        inputs, known = node.inputs, self._table.by_signature
+        for value in inputs:
+            if value not in origins:
                 origins[value] = self._origin(value)
-        inputs = tuple([origins[value] for value in node.inputs])
-        signature = op_type, node.domain, inputs
-        found = self._table.by_signature.get(signature)
-        if found is None:
-            found = self._table.by_signature[signature] = self._table.find(*signature)
-        rules, on_constants = found
+        signature = op_type, node.domain, tuple([origins[value] for value in inputs])
+        if signature not in known:
+            known[signature] = self._table.find(*signature)
+        rules, on_constants = known[signature]
         return on_constants if rules and self._is_constant(node.outputs[0]) else rules
 
-    def _origin(self, value: ir.Value) -> _Origin:
+    def _origin(self, value: ir.Value | None) -> _Origin:
+        if value is None:
+            return None
         node = value.producer()
         op_type, domain = ("", "") if node is None else (node.op_type, node.domain)
         return op_type, domain, self._is_constant(value)

@@ -67,8 +67,8 @@ class Match:
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        slot = self.rule.slots.get(thing)
-        content = None if slot is None else self._slots[slot]
+        slots = self.rule.slots
+        content = self._slots[slots[thing]] if thing in slots else None
         return None if content is _UNBOUND else content
 
     def value_of(self, thing: Any) -> Any:
@@ -78,6 +78,8 @@ class Match:
         Raises:
             NotKnown: It depends on an unknown fact or an omitted input.
         """
+        if type(thing) in _PLAIN:  # the most frequent
+            return thing
         if isinstance(thing, Recorded):
             return thing.evaluate(self)
         if isinstance(thing, (tuple, list)):
@@ -133,6 +135,7 @@ _Step = Callable[[ModelFacts, _Slots], Match | None]
 """Continue an attempt with these slots; return None if there is no match."""
 
 _UNBOUND = object()
+_PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
@@ -158,10 +161,11 @@ class _Matcher:
 
     def find(self, node: ir.Node, facts: ModelFacts) -> Match | None:
         """Return the first match with the node as first root."""
+        outputs = node.outputs
         for output, place, match_root in self._starts.get(node.op_type, ()):
-            if output < len(node.outputs):
+            if output < len(outputs):
                 slots = self._blank.copy()
-                slots[0] = slots[place] = node.outputs[output]
+                slots[0] = slots[place] = outputs[output]
                 found = match_root(facts, slots)
                 if found is not None:
                     return found

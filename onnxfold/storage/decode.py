@@ -99,7 +99,8 @@ def decode(
     try:
         reader = _Reader(stand_ins, external, lift_constants)
         model = reader.model(proto)
-        model.meta[LIFTED_KEY] = reader.lifted
+        if lift_constants:
+            model.meta[LIFTED_KEY] = reader.lifted
         return model
     except (
         ir.serde.SerdeError,
@@ -154,6 +155,16 @@ def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
     none.
     """
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
+
+
+def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """Return nodes with the last of several Constants of one name, which onnxruntime takes."""
+    last = {name: node for node in nodes if node.op_type == "Constant" for name in node.output}
+    return [
+        node
+        for node in nodes
+        if node.op_type != "Constant" or all(last[name] is node for name in node.output)
+    ]
 
 
 class _Reader:
@@ -296,12 +307,10 @@ class _Reader:
         scope = scopes[0]
         values = scope.values
         nodes = []
-        last = {
-            name: k for k, p in enumerate(protos) if p.op_type == "Constant" for name in p.output
-        }
-        for k, proto in enumerate(protos):
-            if proto.op_type == "Constant" and any(k < last[name] for name in proto.output):
-                continue  # onnxruntime takes the last of several Constants of one name
+        made = [name for p in protos if p.op_type == "Constant" for name in p.output]
+        if len(made) > len(set(made)):
+            protos = _last_constants(protos)
+        for proto in protos:
             inputs = [values.get(name) if name else None for name in proto.input]
             if None in inputs:  # omitted, or a value of an outer graph
                 inputs = [_found(name, scopes) if name else None for name in proto.input]
@@ -312,7 +321,7 @@ class _Reader:
             is_constant = proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
             lifts = is_constant and stay is not None and stay.isdisjoint(proto.output)
             content = proto.attribute[0].SerializeToString() if lifts and proto.attribute else b""
-            twin = scope.lifted.get(content)
+            twin = scope.lifted.get(content) if lifts else None
             if twin and len(proto.attribute) == 1 and values.keys().isdisjoint(proto.output):
                 values[proto.output[0]] = twin
                 self.lifted += 1
@@ -320,10 +329,11 @@ class _Reader:
             attributes = [self.attribute(entry, proto, scopes) for entry in proto.attribute]
             outputs = []
             for name in proto.output:
-                if name in values and name not in scope.awaited:
+                if name in scope.awaited:
+                    scope.awaited.remove(name)
+                elif name in values:
                     reason = f"output {name!r} is already defined in this graph"
                     raise ModelError(reason, node=label(proto))
-                scope.awaited.discard(name)
                 outputs.append(_named(name, scope) if name else ir.Value(name=""))
             if is_constant:
                 if len(attributes) != 1:

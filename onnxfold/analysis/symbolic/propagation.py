@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping, Sequence
+from itertools import chain, repeat
 
 import onnx_ir as ir
 
@@ -73,8 +74,8 @@ class FactPropagation:
 
     def of(self, value: ir.Value) -> Fact:
         """Return the facts of a value."""
-        found = self._facts.get(value)
-        return found if found is not None else self._find(value)
+        facts = self._facts
+        return facts[value] if value in facts else self._find(value)
 
     def snapshot(self) -> Mapping[ir.Value, Fact]:
         """Return a copy of the facts inferred so far."""
@@ -205,11 +206,8 @@ class FactPropagation:
             self._required[node] = algebra.required
         algebra.required = outer
         outputs = node.outputs
-        if len(outputs) == len(results) == 1:
-            facts[outputs[0]] = results[0]
-        else:
-            for k, output in enumerate(outputs):
-                facts[output] = results[k] if k < len(results) else UNKNOWN
+        for output, fact in zip(outputs, chain(results, repeat(UNKNOWN)), strict=False):
+            facts[output] = fact
         if self._decided and outputs and outputs[0] in self._decided:
             facts[outputs[0]] = self._decided[outputs[0]]
 
@@ -217,8 +215,8 @@ class FactPropagation:
         values = node.inputs
         if not values and is_constant_node(node):
             return [self._source(node.outputs[0])]
-        known = self._facts.get
-        inputs = [None if v is None else known(v) or self._find(v) for v in values]
+        facts = self._facts
+        inputs = [None if v is None else facts[v] if v in facts else self._find(v) for v in values]
         if node in self.scopes.parents:
             results = control_flow.results(self.algebra, node, inputs, self.nesting, self._run_body)
             return list(map(self.table.shared, results))

@@ -64,7 +64,9 @@ class Sharing:
                     self.graph(inner)
             for value in node.outputs:
                 fact = self._analysis.of(value)
-                if fact.is_symbolic and is_used(value) and not self._share(value, fact):
+                if not is_used(value):
+                    continue
+                if fact.items is not None and fact.is_symbolic and not self._share(value, fact):
                     self._rebuild(value, fact, node)
                 if is_used(value):
                     self._remember(value, fact)
@@ -73,10 +75,10 @@ class Sharing:
 
     def _remember(self, value: ir.Value, fact: Fact) -> None:
         """Record the value so that later nodes can reuse its sizes."""
-        if fact.is_symbolic:
+        if fact.items is not None and fact.is_symbolic:
             self._values[-1].setdefault(fact, value)
         for axis, size in enumerate(fact.shape or ()):
-            if isinstance(size, Expr):
+            if type(size) is Expr:
                 known = self._sources[-1].setdefault(size, [])
                 if len(known) < _MOST_SOURCES:
                     known.append((value, axis))

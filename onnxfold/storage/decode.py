@@ -311,6 +311,7 @@ class _Reader:
         if len(made) > len(set(made)):
             protos = _last_constants(protos)
         for proto in protos:
+            op_type, domain, entries = proto.op_type, proto.domain, proto.attribute
             inputs = [values.get(name) if name else None for name in proto.input]
             if None in inputs:  # omitted, or a value of an outer graph
                 inputs = [_found(name, scopes) if name else None for name in proto.input]
@@ -318,17 +319,18 @@ class _Reader:
                     if name and value is None:
                         reason = f"input {name!r} is not defined anywhere"
                         raise ModelError(reason, node=label(proto))
-            is_constant = proto.op_type == "Constant" and proto.domain in ("", "ai.onnx")
-            lifts = is_constant and stay is not None and stay.isdisjoint(proto.output)
-            content = proto.attribute[0].SerializeToString() if lifts and proto.attribute else b""
+            names = list(proto.output)
+            is_constant = op_type == "Constant" and domain in ("", "ai.onnx")
+            lifts = is_constant and stay is not None and stay.isdisjoint(names)
+            content = entries[0].SerializeToString() if lifts and entries else b""
             twin = scope.lifted.get(content) if lifts else None
-            if twin and len(proto.attribute) == 1 and values.keys().isdisjoint(proto.output):
-                values[proto.output[0]] = twin
+            if twin and len(entries) == 1 and values.keys().isdisjoint(names):
+                values[names[0]] = twin
                 self.lifted += 1
                 continue
-            attributes = [self.attribute(entry, proto, scopes) for entry in proto.attribute]
+            attributes = [self.attribute(entry, proto, scopes) for entry in entries]
             outputs = []
-            for name in proto.output:
+            for name in names:
                 if name in scope.awaited:
                     scope.awaited.remove(name)
                 elif name in values:
@@ -350,8 +352,8 @@ class _Reader:
                     self.lifted += 1
                     continue
             node = ir.Node(
-                proto.domain,
-                proto.op_type,
+                domain,
+                op_type,
                 inputs,
                 attributes,
                 overload=proto.overload,

@@ -55,6 +55,9 @@ class FilePlan:
     tensors: list[Place] = field(default_factory=list)
 
 
+_USUAL_NAME = "model.onnx.data"
+
+
 @dataclass
 class SavePlan:
     """The layout of a model to be written.
@@ -73,8 +76,10 @@ class SavePlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the files; exact, although only tensors below a few KiB have been read."""
-        return self.model("").size + (self.data.size if self.data is not None else 0)
+        """Bytes of the files, with a data file of the usual length of a name; exact, although only
+        tensors below a few KiB have been read.
+        """
+        return self.model(_USUAL_NAME).size + (self.data.size if self.data is not None else 0)
 
 
 def aligned(offset: int, length: int) -> int:
@@ -159,7 +164,7 @@ def plan_model(
             entry.value = location
         return _with_holes(proto, left_out)
 
-    file = model_plan("")
+    file = model_plan(_USUAL_NAME)
     write = model_plan if entries else lambda location: file
     return SavePlan(write, data if data.tensors else None, shared, locations)
 

@@ -114,7 +114,10 @@ _KNOWN = {
         ".subexpressions:CommonSubexpressions",
         "Compute the same op on the same inputs once.",
     ),
-    "inline-functions": ("onnx_ir.passes.common:InlinePass", "Inline functions (onnx-ir)."),
+    "inline-functions": (
+        ".inline_functions:InlineFunctions",
+        "Inline functions with the opsets of the model (onnx-ir).",
+    ),
     "sort": (
         "onnx_ir.passes.common:TopologicalSortPass",
         "Sort nodes topologically (onnx-ir).",

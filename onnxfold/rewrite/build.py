@@ -238,8 +238,8 @@ class Builder:
             raise Refused(f"{op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
         are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
-        if op_type in ("Add", "Sub") and are_stored:
-            _check_sum(*operands, computed)
+        if op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
+            _check_rounding(op_type, *operands, computed)
         return computed
 
     def _hold(self, buffer: Buffer | None) -> Buffer | None:
@@ -398,7 +398,11 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
     numbers = np.asarray(value)
     if numbers.dtype.kind != "U":  # an integer of more than 64 bits is an OverflowError
         is_float = kind in _FLOATS or (kind is None and numbers.dtype.kind == "f")
-        value = np.asarray(value, np.float64 if is_float else np.int64).tolist()
+        value = np.asarray(value, np.float64 if is_float else np.int64)
+        with np.errstate(over="ignore"):
+            if is_float and not np.isfinite(value.astype(np.float32)).all():
+                raise Refused(f"{name} is not finite")
+        value = value.tolist()
     made = ir.convenience.convert_attribute(name, value, kind)
     assert isinstance(made, ir.Attr)
     return made
@@ -411,20 +415,32 @@ _FEW = 4096
 """Elements of the largest constants that are checked."""
 
 
-def _check_sum(*buffers: Buffer | None) -> None:
-    """Refuse a sum of two constants if each element of it, or of one of them, is lost in rounding.
+def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
+    """Refuse two constants of which each element, or each of their result, is lost in rounding, and
+    a result that is not finite.
 
-    ``x + 12582912 - 12582912`` is written for its rounding: such constants do not meet.
+    ``x + 12582912 - 12582912`` is written for its rounding, and ``x * 1e30 * 1e30`` may be finite:
+    such constants do not meet.
     """
     arrays = [b.array() for b in buffers if b is not None and b.is_known and b.size <= _FEW]
-    if len(arrays) < 3 or arrays[0].dtype.kind not in "fV":
+    if len(arrays) < len(buffers) or arrays[0].dtype.kind not in "fV":
         return
-    finfo: Any = ml_dtypes.finfo
     with np.errstate(all="ignore"):
-        one, other, total = (np.abs(array.astype(np.float64)) for array in arrays)
+        *given, total = (np.abs(array.astype(np.float64)) for array in arrays)
+    are_finite = all(np.isfinite(array).all() for array in given)
+    if (are_finite or op_type in ("Mul", "Div")) and not np.isfinite(total).all():
+        raise Refused("constants give a result that is not finite")
+    if len(given) == 1 or not total.size:
+        return
+    one, other = given
+    find: Any = ml_dtypes.finfo
+    finfo = find(arrays[0].dtype)
+    if op_type in ("Add", "Sub"):
         smallest = np.minimum(np.minimum(one, other), total)
-        lost = smallest < np.maximum(one, other) * math.sqrt(finfo(arrays[0].dtype).eps)
-    if total.size and (lost & (one != 0) & (other != 0)).all():
+        lost = smallest < np.maximum(one, other) * math.sqrt(finfo.eps)
+    else:
+        lost = total < float(finfo.tiny)
+    if (lost & (one != 0) & (other != 0)).all():
         raise Refused("a constant is lost in the rounding of another one, which may be meant")
 
 

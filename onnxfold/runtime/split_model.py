@@ -23,11 +23,10 @@ from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.facts import put_in_order
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
-from onnxfold.editing import Names
 from onnxfold.errors import UsageError, option
 from onnxfold.files import os_error
-from onnxfold.graphs import all_graphs
 from onnxfold.options import Level, OptionArguments, Options, SplitArguments, options_of
+from onnxfold.passes.inline_functions import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
@@ -368,30 +367,14 @@ def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None)
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
     if model.functions:
-        _inline(model)
+        InlineFunctions()(model)  # a cut may have to go through them
+        put_in_order(model)
     # rules come after the cut: they may fuse what is constant with what is not
     first = ("constant-propagation",) if fold_at == "compile" else ()
     passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
     run_passes(model, dataclasses.replace(options, passes=passes))
     places = fold_at, arguments.get("max_cache"), nominal
     return _Prepared(model, opened, chosen, options, *places, nodes, bytes_before)
-
-
-def _inline(model: ir.Model) -> None:
-    """Inline functions with the opsets of the model: a cut may have to go through them."""
-    from onnx_ir.passes import common
-
-    names, opsets = Names(all_graphs(model)), model.opset_imports
-    for node in (node for graph in all_graphs(model) for node in graph):
-        for value in node.outputs if node.op_identifier() in model.functions else ():
-            value.name = value.name or names.fresh("unread")  # the function itself may read it
-    others = {
-        name
-        for name, function in model.functions.items()
-        if any(opsets.get(domain, v) != v for domain, v in function.opset_imports.items())
-    }
-    common.InlinePass(lambda function: function.identifier() not in others)(model)
-    put_in_order(model)
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

@@ -20,7 +20,7 @@ from onnxfold.errors import (
     OnnxFoldError,
     about,
 )
-from onnxfold.graphs import all_graphs, is_constant_node, shaped
+from onnxfold.graphs import all_graphs, is_constant_node, op_name, shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
@@ -165,12 +165,23 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     """Return the model that is given; that of a program, and the message that bytes hold.
 
     Raises:
-        ModelError: The bytes hold no model.
+        ModelError: The bytes hold no model, or nodes of an ``ir.Model`` read values that are not in
+            it, such as sparse initializers, which onnx-ir leaves out.
     """
     model = given.model if isinstance(given, ONNXProgram) else given
     if isinstance(model, bytes):
         return parse(model)
+    for graph in all_graphs(model) if isinstance(model, ir.Model) else ():
+        for node in graph:
+            for value in node.inputs:
+                if value is not None and _is_missing(value):
+                    reason = f"input {value.name!r} is not defined anywhere"
+                    raise ModelError(reason, node=node.name or op_name(node))
     return model
+
+
+def _is_missing(value: ir.Value) -> bool:
+    return value.producer() is None and not (value.is_graph_input() or value.is_initializer())
 
 
 def path_of(given: ModelLike) -> str | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold import files
-from onnxfold.errors import UsageError, about
+from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage.commit import Commit
 from onnxfold.storage.layout import SavePlan, planned, sharer
@@ -95,7 +95,7 @@ def save(
             size = commit.run(plan, data_path, threads, progress, check)
     except Exception as error:
         sources.check_unchanged()  # that may be why
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, OnnxFoldError):
             raise files.os_error(error, target) from error
         raise
     return SaveReport(size, plan.shared)

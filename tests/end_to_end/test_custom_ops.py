@@ -58,6 +58,8 @@ def test_check(path, tmp_path):
     assert [outcome.status for outcome in batch.outcomes] == ["done"]
     with pytest.raises(onnxfold.UsageError, match="custom_ops must be Sequence"):
         onnxfold.optimize(path, custom_ops=library)
+    with pytest.raises(FileNotFoundError, match=r"^\S*no\.so: no such file"):
+        onnxfold.optimize_file(path, out, check=1, custom_ops=[tmp_path / "no.so"])
 
 
 def test_sessions_take_options_with_a_library(path, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArgum
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 SMALL = """g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
     t = Transpose(w) e = Exp(r) a = MatMul(x, t) y = MatMul(a, e) }"""
+UNDEFINED = parse("g (float[2] x) => (float[2] y) { y = Add(x, sparse) }")
 KINDS: dict[str, Callable[[Path], Any]] = {
     "path": Path,
     "name": str,
@@ -75,7 +76,9 @@ def test_other_functions_take_every_kind(make, tmp_path):
         *(lambda x: onnxfold.split(x, "b"), lambda x: onnxfold.optimize_file(x, "o.onnx")),
     ],
 )
-@pytest.mark.parametrize("wrong", [None, 3, [], b"", b"no model", object()])
+@pytest.mark.parametrize(
+    "wrong", [None, 3, [], b"", b"no model", object(), UNDEFINED, ir.from_proto(UNDEFINED)]
+)
 def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(onnxfold.OnnxFoldError):

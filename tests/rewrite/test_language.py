@@ -105,6 +105,12 @@ def test_constants_of_a_replacement_are_computed_and_become_no_nodes():
         ("t = Add(x, c) y = Add(t, d)", ("{1.5, -2}", "{-1.5, 1}"), True),
         ("t = Add(x, c) y = Sub(t, d)", ("{1}", "{0.25}"), True),
         ("t = Add(x, c) y = Add(t, d)", ("{0}", "{12582912}"), True),
+        ("t = Mul(x, c) y = Mul(t, d)", ("{1e20}", "{1e20}"), False),
+        ("t = Mul(x, c) y = Div(t, d)", ("{3, 1e30}", "{2, 1e-30}"), False),
+        ("t = Div(x, c) y = Mul(t, d)", ("{1e20}", "{1e-20}"), False),
+        ("t = Mul(x, c) y = Mul(t, d)", ("{3}", "{1e-39}"), False),
+        ("t = Mul(x, c) y = Mul(t, d)", ("{3, 1e-20}", "{2, 1e-20}"), True),
+        ("t = Mul(x, c) y = Mul(t, d)", ("{0}", "{3}"), True),
     ],
 )
 def test_constants_that_round_what_they_are_added_to_do_not_meet(text, constants, fires):

@@ -92,6 +92,15 @@ def test_einsum(equation, expected):
     assert FactCheck(model).check({"x": floats(2, 3, 8), "z": floats(2, 8, 5)}) > 2
 
 
+@pytest.mark.parametrize("equation", ["ij,ij->ji", "a...,b...", "...i,...i->...i", "...i,...i"])
+@pytest.mark.parametrize("left", ["2,1", "B,C"])
+def test_sizes_of_one_letter_broadcast(equation, left):
+    text = f"""g (float[{left}] x, float[1,3] z) => (float y, int64[R] s) {{
+        y = Einsum<equation = "{equation}">(x, z)  s = Shape(y) }}"""
+    check = FactCheck(onnx.parser.parse_model(HEADER.format(opset=21) + text))
+    assert check.check({"x": floats(2, 1), "z": floats(1, 3)}) > 2
+
+
 @pytest.mark.parametrize("equation", [".ij,jk->ik", "...i...,j->ij", "....i,j->ij"])
 def test_an_einsum_that_onnx_never_ends_on_stays(equation):
     text = f"""g (float[3,3] x) => (float[3,3] y) <float[3,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{

@@ -101,6 +101,19 @@ def test_expressions_of_dims_are_fixed_with_them():
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"dims": {"seq": 1 << 62}},
+        {"dims": {"batch": 1 << 63}},
+        {"input_shapes": {"past": [1, 1 << 63]}},
+    ],
+)
+def test_sizes_beyond_64_bits_are_refused(options):
+    with pytest.raises(onnxfold.UsageError, match=f"the size {1 << 63} of '.*' has more than 64"):
+        onnxfold.optimize(named("2*seq"), **options)
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "batch size",

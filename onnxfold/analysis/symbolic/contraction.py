@@ -55,6 +55,28 @@ def _transposed(shape: Shape, transpose: int) -> Shape:
     return (*shape[:-2], shape[-1], shape[-2])
 
 
+@shape_function("Einsum")
+def einsum(application: Application) -> Sequence[Fact]:
+    """Broadcast the sizes with one letter, as onnxruntime does; onnx takes the first of them."""
+    terms, arrow, kept = application.attributes["equation"].replace(" ", "").partition("->")
+    if not arrow:
+        letters = sorted(terms.replace("...", "").replace(",", ""))
+        kept = "".join(["...", *(letter for letter in letters if letters.count(letter) == 1)])
+    sizes: dict[str | int, Number] = {}
+    for term, shape in zip(terms.split(","), application.shapes(), strict=True):
+        labels = _labels(term, len(shape) - len(term.replace("...", "")))
+        for label, size in zip(labels, shape, strict=True):
+            (sizes[label],) = application.broadcast((sizes.get(label, 1),), (size,))
+    unnamed = sum(isinstance(label, int) for label in sizes)
+    return application.like([sizes[label] for label in _labels(kept, unnamed)])
+
+
+def _labels(term: str, unnamed: int) -> list[str | int]:
+    """Return a letter for each axis, and negative numbers for those of an ellipsis."""
+    before, dots, after = term.partition("...")
+    return [*before, *(range(-unnamed, 0) if dots else ()), *after]
+
+
 _POOLS = ops(Trait.POOLS)
 
 

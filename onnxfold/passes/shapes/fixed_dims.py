@@ -34,7 +34,8 @@ def fix_dims(
         Whether a size was fixed.
 
     Raises:
-        UsageError: A dimension or input does not exist, has another size, or must be kept.
+        UsageError: A dimension or input does not exist, has another size, must be kept, or would be
+            too large.
     """
     if not dims and not input_shapes and not keep:
         return False
@@ -59,6 +60,9 @@ def fix_dims(
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             old = list(value.shape or ())
             new = [d if isinstance(d, int) else _sized(d, sizes, symbols) for d in old]
+            for size in new:
+                if isinstance(size, int) and size >= 1 << 63:
+                    raise UsageError(f"the size {size} of {value.name!r} has more than 64 bits")
             if new != old:
                 value.shape = ir.Shape(new)
     if not sizes and not shapes:

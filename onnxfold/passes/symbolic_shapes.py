@@ -61,7 +61,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         for graph in root_graphs(model):
             simplifier.graph(graph)
             if simplifier.has_symbolic_elements:
-                Sharing(analysis, edit).graph(graph)
+                Sharing(analysis, facts.constness, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 

@@ -17,6 +17,7 @@ from onnxfold import storage
 from onnxfold.analysis.constness import (
     Constness,
     ConstnessAnalysis,
+    record,
     select_runtime_constants,
 )
 from onnxfold.analysis.costs import NominalSizes, work_of
@@ -363,6 +364,7 @@ def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None)
     overridable = arguments.get("overridable", False)
     chosen = select_runtime_constants(model, opened.names, overridable=overridable)
     nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
+    record(model, _names(chosen))
     put_in_order(model)
     fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
     options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())

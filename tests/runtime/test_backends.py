@@ -214,12 +214,12 @@ NORMALIZED = """g (float16[n, 8, {rest}] x, float16[{count}] s, float16[{count}]
 )
 @pytest.mark.parametrize("opset", [17, 21])
 def test_half_precision_is_computed_in_float32(text, shapes, opset):
-    if "a)" in text:
+    if opset < 18:  # the axes are an attribute
+        text = text.replace("ReduceMean(x, a)", "ReduceMean<axes = [1]>(x)")
+    elif "a)" in text:
         text = text.replace("{ y", "{ a = Constant<value_ints = [1]> () y")
     model = parse(f"g {text}")
     model.opset_import[0].version = opset
-    if opset < 18 and "ReduceMean" in text:
-        pytest.skip("the axes are an attribute")
     opened, _ = prepared(model)
     halves = [
         node.op_type

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
 from onnxfold.graphs import subgraphs_of
@@ -39,16 +40,23 @@ class Sharing:
     A shape vector with users other than shape arithmetic is rebuilt from shapes of tensors and from
     existing vectors, if that takes fewer nodes than it removes.
 
+    What depends on runtime constants only is not made to depend on other inputs that happen to have
+    the same sizes: it could no longer run once.
+
     Args:
         analysis: The analysis of the model.
+        constness: The constness of its values.
         edit: Edits the model.
     """
 
-    def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
+    def __init__(
+        self, analysis: SymbolicAnalysis, constness: ConstnessAnalysis, edit: Edit
+    ) -> None:
         self._analysis = analysis
+        self._constness = constness
         self._edit = edit
-        self._values: list[dict[Fact, ir.Value]] = []
-        self._sources: list[dict[Expr, list[tuple[ir.Value, int]]]] = []
+        self._values: list[dict[tuple[Fact, Constness], ir.Value]] = []
+        self._sources: list[dict[tuple[Expr, Constness], list[tuple[ir.Value, int]]]] = []
 
     def graph(self, graph: ir.Graph) -> None:
         """Visit a graph and its subgraphs, which can read earlier values."""
@@ -75,27 +83,32 @@ class Sharing:
 
     def _remember(self, value: ir.Value, fact: Fact) -> None:
         """Record the value so that later nodes can reuse its sizes."""
+        constness = self._constness.of(value)
         if fact.items is not None and fact.is_symbolic:
-            self._values[-1].setdefault(fact, value)
+            self._values[-1].setdefault((fact, constness), value)
         for axis, size in enumerate(fact.shape or ()):
             if type(size) is Expr:
-                known = self._sources[-1].setdefault(size, [])
+                known = self._sources[-1].setdefault((size, constness), [])
                 if len(known) < _MOST_SOURCES:
                     known.append((value, axis))
 
-    def _find(self, fact: Fact) -> ir.Value | None:
-        """Return an available value with these elements."""
+    def _levels(self, like: ir.Value) -> list[Constness]:
+        """Return the constness that a value may have in the place of ``like``, least first."""
+        return list(Constness)[self._constness.of(like) :]
+
+    def _find(self, fact: Fact, like: ir.Value) -> ir.Value | None:
+        """Return an available value with these elements, at least as constant as ``like``."""
         fact = self._analysis.table.shared(fact)
-        for level in self._values:
-            found = level.get(fact)
+        for values, level in itertools.product(self._values, self._levels(like)):
+            found = values.get((fact, level))
             if found is not None:
                 if _is_there(found):
                     return found
-                del level[fact]
+                del values[fact, level]
         return None
 
     def _share(self, value: ir.Value, fact: Fact) -> bool:
-        first = self._find(fact)
+        first = self._find(fact, value)
         if first is None or first is value or value.is_graph_output():
             return False
         return self._edit.replace(value, first)
@@ -113,7 +126,7 @@ class Sharing:
         best: list[_Stretch] = []
         least = 0
         for reuse in (True, False):
-            parts = self._parts(list(items), reuse)
+            parts = self._parts(list(items), reuse, value)
             needed = [v for part in parts for v in (part.value, part.source) if v is not None]
             change = self._cost(parts, node) - len(_exclusive(node, needed))
             if parts and change < least:
@@ -133,31 +146,33 @@ class Sharing:
             for output in use.node.outputs
         )
 
-    def _parts(self, items: list[Number], reuse: bool) -> list[_Stretch]:
+    def _parts(self, items: list[Number], reuse: bool, like: ir.Value) -> list[_Stretch]:
         """Split the vector into a few segments, from the front; empty if one has no value."""
         parts: list[_Stretch] = []
         k = 0
         while k < len(items):
-            part = self._part(items, k, reuse)
+            part = self._part(items, k, reuse, like)
             if part is None:
                 return []
             parts.append(part)
             k += part.length
         return parts
 
-    def _part(self, items: list[Number], start: int, reuse: bool) -> _Stretch | None:
+    def _part(
+        self, items: list[Number], start: int, reuse: bool, like: ir.Value
+    ) -> _Stretch | None:
         """Return the longest next segment; in case of a tie, first a constant, then a vector.
 
         With ``reuse`` constants and existing vectors are preferred to a longer shape.
         """
-        best = self._from_shape(items, start)
+        best = self._from_shape(items, start, like)
         least = 1 if best is None or reuse else best.length
         ints = itertools.takewhile(lambda n: isinstance(n, int), items[start:])
         numbers = [n for n in ints if isinstance(n, int)]
         if len(numbers) >= least:
             return _Stretch(len(numbers), numbers=numbers)
         for length in range(len(items) - start, least - 1, -1):
-            found = self._find(self._list(items[start : start + length]))
+            found = self._find(self._list(items[start : start + length]), like)
             if found is not None:
                 return _Stretch(length, value=found)
         return best
@@ -165,11 +180,14 @@ class Sharing:
     def _list(self, numbers: Sequence[Number]) -> Fact:
         return of_items(list_of(numbers), ir.DataType.INT64, self._analysis.algebra)
 
-    def _from_shape(self, items: list[Number], start: int) -> _Stretch | None:
+    def _from_shape(self, items: list[Number], start: int, like: ir.Value) -> _Stretch | None:
         """Return the longest segment of an existing tensor's shape from ``start`` on."""
         sizes = ((k, size) for k, size in enumerate(items[start:]) if isinstance(size, Expr))
         place, first = next(sizes, (0, None))  # the segment must include a symbolic size
-        known = [pair for level in self._sources if first for pair in level.get(first, ())]
+        if first is None:
+            return None
+        levels = itertools.product(self._sources, self._levels(like))
+        known = [pair for sources, level in levels for pair in sources.get((first, level), ())]
         found = [self._stretch(items[start:], source, axis - place) for source, axis in known]
         long = [part for part in found if part is not None and part.length > place]
         return max(long, key=lambda part: part.length, default=None)
@@ -210,7 +228,7 @@ class Sharing:
             return self._edit.constant(np.array(part.numbers, np.int64), like, node)
         shape, end = self._analysis.of(part.source).shape or (), part.axis + part.length
         fact = self._list(shape[part.axis : end])
-        found = self._find(fact)
+        found = self._find(fact, like)
         if found is not None:
             return found
         if part.length == len(shape) or self._version(node) >= 15:
@@ -230,7 +248,7 @@ class Sharing:
         like: ir.Value,
     ) -> ir.Value:
         made = self._edit.insert(node, op_type, inputs, attributes, fact, like)
-        self._values[-1].setdefault(self._analysis.of(made), made)
+        self._values[-1].setdefault((self._analysis.of(made), self._constness.of(made)), made)
         return made
 
 

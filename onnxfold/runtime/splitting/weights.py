@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import symbols_of
@@ -252,7 +252,6 @@ def merge_runtime_constants(
     Returns:
         The places where the rules apply at level 2, with the reasons where they were not applied.
     """
-    record(model, names)
     merged = model.clone()
     if _SET in options.disable or not _rewrite(merged, options, 2, ()):
         return []

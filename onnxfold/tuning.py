@@ -16,7 +16,7 @@ from onnxfold.bench.measuring import Benched, exceeds_spread, quartiles
 from onnxfold.bench.side_by_side import timed_runs
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.onnxruntime_sessions import CPU, session_options
-from onnxfold.report.console import Table, count_text, rendered, time_text
+from onnxfold.report.console import Table, count_text, time_text
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage import PathLike
 from onnxfold.table_repr import Shown
@@ -146,9 +146,8 @@ def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
     return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]
 
 
-@rendered
 def tuning_text(tuning: Tuning) -> Iterator[str | Table]:
-    """Return a row for each candidate, and which was written, and why."""
+    """Yield a row for each candidate, and which was written, and why."""
     rows = []
     for name, seconds in tuning.seconds.items():
         low, high = tuning.quartiles[name]

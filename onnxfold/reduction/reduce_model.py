@@ -24,7 +24,7 @@ from onnxfold.comparison.trials import Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.reduction.shrinking import shrink, with_types
-from onnxfold.report.console import Table, rendered
+from onnxfold.report.console import Table
 from onnxfold.signatures import checked
 from onnxfold.storage import PathLike
 from onnxfold.table_repr import Shown
@@ -282,9 +282,8 @@ def _size(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-@rendered
 def reduction_text(reduction: Reduction) -> Iterator[str | Table]:
-    """Return what fails, and the sizes of both models."""
+    """Yield what fails, and the sizes of both models."""
     yield f"failure: {reduction.failure}"
     before, after = reduction.before, reduction.after
     yield Table(("", ">before", ">after"), [(n, f"{before[n]:,}", f"{after[n]:,}") for n in before])

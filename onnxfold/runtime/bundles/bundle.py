@@ -82,6 +82,10 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         except OSError as error:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the manifest as a JSON-ready dictionary."""
+        return self.manifest.to_dict()
+
     def load(self, part: str) -> ir.Model:
         """Load a part as a model that may be changed.
 

@@ -14,7 +14,7 @@ from onnxfold import files, storage
 from onnxfold.api import optimize_file
 from onnxfold.bench.measuring import Benched, exceeds_spread, quartiles
 from onnxfold.bench.side_by_side import timed_runs
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError
 from onnxfold.onnxruntime_sessions import CPU, session_options
 from onnxfold.report.console import Table, count_text, time_text
 from onnxfold.signatures import Positive, checked
@@ -92,8 +92,6 @@ def tune(
         UsageError: An argument does not fit, or the model does not run on random inputs.
         ModelError: The model cannot be read, or onnxruntime does not take it.
     """
-    if threads < 0:
-        raise UsageError(f"threads is {threads}, not a number from 0 up")
     end, told = time.monotonic() + seconds, progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"check": check, "check_dims": dict(dims or {}), "fsync": False}
     failed: dict[str, str] = {}

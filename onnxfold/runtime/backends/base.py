@@ -224,7 +224,7 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
         what = "there is no backend to insist on" if strict else "options are for one compiler"
         raise UsageError(f"{what}: choose iree or onnx-mlir")
     for option in options:
-        if not isinstance(option, str) or not option.startswith("-"):
+        if not option.startswith("-"):
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
     if options or backend not in NAMES:
         create(backend, options)

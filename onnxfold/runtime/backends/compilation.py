@@ -67,11 +67,15 @@ def compile_kernels(
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
     fold = bundle.load(FOLD_FILE)
     left = reasons_not_to_compile(fold, components, nominal) if backend == "auto" else {}
-    parts = [Component(fold, names) for names in components if names[0] not in left]
-    reasons = {
-        part: "; ".join(compiler.supported(part.model)) or part.demands.reason for part in parts
-    }
-    distinct = {part.graph_hash: part for part, reason in reasons.items() if not reason}
+    parts = {}
+    for names in [names for names in components if names[0] not in left]:
+        part = Component(fold, names)
+        reason = "; ".join(compiler.supported(part.model)) or part.demands.reason
+        if reason:
+            left[names[0]] = reason
+        else:
+            parts[names[0]] = part
+    distinct = {part.graph_hash: part for part in parts.values()}
     work = _Work(bundle.folder, compiler, seconds, nominal)
     report = progress or (lambda stage, done, total: None)
     # leaving the block ends the compilers in any case
@@ -85,12 +89,7 @@ def compile_kernels(
     for part, future in zip(distinct.values(), compiled, strict=True):
         made[part.graph_hash] = work.checked(future.result(), part)
         report("time", len(made), len(distinct))
-    kernels = {
-        part.outputs[0]: _renamed(made[part.graph_hash], part)
-        for part, reason in reasons.items()
-        if not reason
-    }
-    left |= {part.outputs[0]: reason for part, reason in reasons.items() if reason}
+    kernels = {first: _renamed(made[part.graph_hash], part) for first, part in parts.items()}
     return [
         kernels.get(names[0]) or Kernel("onnxruntime", names, reason=left[names[0]])
         for names in components

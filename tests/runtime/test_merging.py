@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime_models import assert_same, bundle_of, is_near, original, parse, random
+from runtime_models import assert_same, bundle_of, is_near, ops, original, parse, random
 
 import onnxfold
 
@@ -38,10 +38,6 @@ FEEDS = {"x": random(2, 5, 64, seed=9)}
 @pytest.fixture
 def two():
     return parse(TWO, **WEIGHTS)
-
-
-def ops(path):
-    return sorted(node.op_type for node in onnx.load(path).graph.node)
 
 
 def lora(tmp_path, two, also="d", **arguments):

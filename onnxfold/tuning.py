@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,7 +17,7 @@ from onnxfold.bench.side_by_side import timed_runs
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnxruntime_sessions import CPU, session_options
 from onnxfold.report.console import Table, count_text, time_text
-from onnxfold.signatures import Positive, checked
+from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
 from onnxfold.table_repr import Shown
 
@@ -69,7 +69,7 @@ def tune(
     threads: int = 0,
     seconds: float = 30.0,
     check: Positive = 1,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tuning:
     """Write the fastest result on this machine, by measurement on onnxruntime's CPU provider.
 

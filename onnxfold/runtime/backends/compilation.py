@@ -27,10 +27,11 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
-from onnxfold.runtime.backends.process import Progress, work_folder
+from onnxfold.runtime.backends.process import work_folder
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
+from onnxfold.signatures import Progress
 
 logger = logging.getLogger("onnxfold")
 

@@ -86,7 +86,7 @@ def compiled(backend, built) -> Kernel:
         file=built.files[0].name,
         function=built.function,
         dtypes=["float32", "float32"],
-        key={**backend.key_of("hash"), "maker": backend.maker()},
+        key=backend.key_of("hash"),
     )
 
 
@@ -115,8 +115,8 @@ def test_its_name_creates_it(backend):
 
 def test_it_tells_what_compiles(backend):
     assert backend.missing() is None
-    assert backend.maker() and "\n" not in backend.maker()
-    assert backend.maker() == create(backend.name).maker()
+    maker = backend.key_of("one")["maker"]
+    assert maker and "\n" not in maker
 
 
 def test_a_key_is_of_a_model_and_of_this_machine(backend):
@@ -228,8 +228,8 @@ def test_a_kernel_for_another_machine_is_not_used(backend):
 
 
 def test_stages_are_written(backend, tmp_path):
-    written = backend.dump(model(), tmp_path, seconds=SECONDS)
-    assert sorted(written) == sorted(tmp_path.iterdir())
+    backend.dump(model(), tmp_path, seconds=SECONDS)
+    written = [*tmp_path.iterdir()]
     assert written
     for path in written:
         if path.suffix == ".mlir":

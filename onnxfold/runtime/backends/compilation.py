@@ -174,7 +174,7 @@ class _Work(NamedTuple):
 
     def kernel(self, part: Component) -> Kernel:
         """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
-        key = {**self.backend.key_of(part.graph_hash), "maker": self.backend.maker()}
+        key = self.backend.key_of(part.graph_hash)
         name = kernel_cache.name_of(key)
         kernel = kernel_cache.take(name, self.folder)
         if kernel is not None:

@@ -10,7 +10,7 @@ from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnxfold import isolated, storage
+from onnxfold import isolated
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump.dot import dot_of
@@ -23,11 +23,9 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     create,
     first_installed,
-    weights_of,
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
-from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
-from onnxfold.runtime.backends.process import work_folder
+from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
@@ -207,15 +205,9 @@ class _Work(NamedTuple):
         kernel, name = _renamed(kernel, part), kernel_cache.name_of(kernel.key)
         try:
             inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
-            weights = list(weights_of(part.original.graph.initializers, part.weights).values())
-            with work_folder() as scratch:
-                model = scratch / "model.onnx"  # weights are copied from file to file
-                storage.save(part.original, model, external_data=True, fsync=False)
-                error, ours, theirs = check_kernel(
-                    *(kernel, self.folder, model, inputs, weights),
-                    least=least_of(part.original),
-                    seconds=self.seconds,
-                )
+            error, ours, theirs = check_kernel(
+                kernel, self.folder, part.original, inputs, seconds=self.seconds
+            )
         except (CompileError, OnnxFoldError) as failure:
             kernel_cache.forget(name)
             for file in kernel.files:

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -25,7 +25,7 @@ from onnxfold.passes.pipeline import first_folding, nodes_before, run_bounded, r
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import outlook
 from onnxfold.report.summary import Report, check_line
-from onnxfold.signatures import checked
+from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, ModelT, PathLike
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from onnxfold.forecast import Plan
 
 logger = logging.getLogger("onnxfold")
-
-Progress = Callable[[str, int, int], None]
 
 # onnxruntime's time to load a model is quadratic in its nodes: with more of them than this it would
 # take longer than optimizing.

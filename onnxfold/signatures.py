@@ -18,6 +18,8 @@ from typing import Annotated, Any, TypeVar
 from onnxfold.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, the work done and the total of the stage."""
 Positive = Annotated[int, 1]
 Size = Annotated[int, -1]
 """Of a dimension; -1 leaves it as it is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,10 +14,10 @@ from onnxfold import files, storage
 from onnxfold.api import optimize_file
 from onnxfold.bench.measuring import Benched, exceeds_spread, quartiles
 from onnxfold.bench.side_by_side import timed_runs
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.errors import OnnxFoldError
 from onnxfold.onnxruntime_sessions import CPU, session_options
-from onnxfold.report.console import Table, count_text, rendered, time_text
-from onnxfold.signatures import Positive, checked
+from onnxfold.report.console import Table, count_text, time_text
+from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
 from onnxfold.table_repr import Shown
 
@@ -69,7 +69,7 @@ def tune(
     threads: int = 0,
     seconds: float = 30.0,
     check: Positive = 1,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Tuning:
     """Write the fastest result on this machine, by measurement on onnxruntime's CPU provider.
 
@@ -92,8 +92,6 @@ def tune(
         UsageError: An argument does not fit, or the model does not run on random inputs.
         ModelError: The model cannot be read, or onnxruntime does not take it.
     """
-    if threads < 0:
-        raise UsageError(f"threads is {threads}, not a number from 0 up")
     end, told = time.monotonic() + seconds, progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"check": check, "check_dims": dict(dims or {}), "fsync": False}
     failed: dict[str, str] = {}
@@ -146,9 +144,8 @@ def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
     return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]
 
 
-@rendered
 def tuning_text(tuning: Tuning) -> Iterator[str | Table]:
-    """Return a row for each candidate, and which was written, and why."""
+    """Yield a row for each candidate, and which was written, and why."""
     rows = []
     for name, seconds in tuning.seconds.items():
         low, high = tuning.quartiles[name]

@@ -28,17 +28,13 @@ class Reference:
         """Return None: the evaluator is part of onnx."""
         return None
 
-    def maker(self) -> str:
-        """Return the version of onnx; kernels of other versions are compiled again."""
-        return onnx.__version__
-
     def supported(self, model: ir.Model) -> list[str]:
         """Return the reasons to reject a model."""
         return ["the model is too large to evaluate"] if model.graph.num_nodes() > 100 else []
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return what a kernel depends on: the model only."""
-        return {"graph": graph, "backend": self.name}
+        """Return what a kernel depends on; those of other versions of onnx are compiled again."""
+        return {"graph": graph, "backend": self.name, "maker": onnx.__version__}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Write the model if the evaluator supports its ops."""
@@ -50,9 +46,8 @@ class Reference:
         file.write_bytes(content)
         return Built([file], "")
 
-    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
-        """Return no files: there are no stages between the model and the kernel."""
-        return []
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
+        """Write no files: there are no stages between the model and the kernel."""
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return None: kernels run everywhere."""

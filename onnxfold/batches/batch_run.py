@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from contextlib import closing
 from dataclasses import replace
@@ -18,7 +18,8 @@ from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, options_of
-from onnxfold.signatures import Positive, checked
+from onnxfold.signatures import Positive, Progress, checked
+from onnxfold.storage import PathLike
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 _JOURNAL = "onnxfold-batch.jsonl"
 # The fixed cost of a model in bytes of its file, for the progress bar only.
 _BYTES_OF_A_MODEL = 1 << 20
-
-PathLike = str | os.PathLike[str]
-Progress = Callable[[str, int, int], None]
 
 
 @checked

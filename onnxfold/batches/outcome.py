@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onnxfold.errors import UsageError
-from onnxfold.report.console import Table, bytes_text, change_text, count_text, rendered
+from onnxfold.report.console import Table, bytes_text, change_text, count_text
 from onnxfold.table_repr import Shown
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
@@ -137,9 +137,8 @@ def _outcome(line: str) -> Outcome | None:
         return None
 
 
-@rendered
 def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Return the totals and the models without a result; all models if ``verbose``."""
+    """Yield the totals and the models without a result; all models if ``verbose``."""
     if verbose:
         yield _each(result.outcomes)
         yield ""

@@ -44,13 +44,12 @@ from onnxfold.onnxruntime_sessions import (
     session_options,
 )
 from onnxfold.options import SplitArguments
-from onnxfold.runtime.bundles.bundle import is_bundle
+from onnxfold.runtime.bundles.bundle import is_bundle, open_bundle
 from onnxfold.runtime.sessions.fold_runs import Placement
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.signatures import Positive, checked
+from onnxfold.storage import PathLike
 from onnxfold.table_repr import Shown
-
-PathLike = str | os.PathLike[str]
 
 ALL_THREADS = 0
 _USUAL_SIZE = 16  # of a dynamic dimension that is no batch
@@ -288,14 +287,14 @@ def _benched(
     """
     paths = [os.fspath(model) for model in models]
     found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
+    for each in found:  # before measuring
+        if each.arguments is not None:
+            open_bundle(each.path)
+        elif not os.path.exists(each.path):
+            raise MissingFileError(file=each.path)
     if found[0].arguments is not None:
         reason = "give the model that the bundle was made of before it, to compare with"
         raise UsageError(reason, file=paths[0])
-    for each in found:
-        if not os.path.exists(each.path):  # before measuring
-            raise MissingFileError(file=each.path)
-        if each.arguments is None and os.path.isdir(each.path):
-            raise UsageError("not a bundle: it has no manifest.json", file=each.path)
     if splitting:
         if len(found) > 1:
             raise UsageError("runtime constants are those of one model, which is then split")

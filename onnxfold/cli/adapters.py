@@ -28,8 +28,9 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
     else:
+        from onnxfold.report.console import render
         from onnxfold.report.runtime_tables import adapters_text
 
-        write(adapters_text(manifest, found))
+        write(render(*adapters_text(manifest, found)))
     fit_all = all(fit.problem is None for each in found.values() for fit in each)
     return EXIT_OK if fit_all else EXIT_DIFFERENT

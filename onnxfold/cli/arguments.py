@@ -59,6 +59,16 @@ def sizes(*names: str, help: str) -> Callable[[Command], Command]:
     return named(_dimension, *names, metavar="NAME=SIZE", help=help)
 
 
+def number(
+    name: str, kind: click.IntRange | click.FloatRange, default: float | None, text: str
+) -> Callable[[Command], Command]:
+    """Return an option for a count or a number of seconds, whose help shows its default."""
+    metavar, is_shown = "N" if isinstance(kind, click.IntRange) else "S", default is not None
+    return click.option(
+        name, type=kind, metavar=metavar, default=default, show_default=is_shown, help=text
+    )
+
+
 def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) -> bool:
     if verbose:
         logging.getLogger("onnxfold").setLevel(logging.DEBUG)

@@ -11,6 +11,7 @@ from onnxfold.cli.arguments import (
     PATH,
     SectionedCommand,
     is_verbose,
+    number,
     optimization_options,
     size_in_bytes,
 )
@@ -27,11 +28,9 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show
     required=True,
     help="Folder or URL for the results; they keep their paths below MODEL.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Models at a time on this machine.  [default: number of processors]",
+@number(
+    *("--workers", click.IntRange(1), None),
+    "Models at a time on this machine.  [default: number of processors]",
 )
 @click.option(
     "--scheduler", metavar="ADDRESS", help="Run on a dask cluster instead: tcp://host:8786."
@@ -42,9 +41,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_OK, show
     metavar="BYTES",
     help="Memory for all models in progress; others wait.  [default: free memory]",
 )
-@click.option(
-    "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="Time limit for each model."
-)
+@number("--timeout", click.FloatRange(0), None, "Time limit for each model.")
 @click.option(
     "--plan", "only_plan", is_flag=True, help="Only predict memory; write nothing into DIR."
 )

@@ -10,6 +10,7 @@ from onnxfold.cli.arguments import (
     PATH,
     PROVIDERS,
     comparison_options,
+    number,
     output_options,
     runtime_options,
     several,
@@ -22,14 +23,7 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show
 @click.argument("sources", metavar="MODEL [MODEL|BUNDLE]...", type=PATH, nargs=-1, required=True)
 @comparison_options
 @sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=1),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Timed runs of each model.",
-)
+@number("--rounds", click.IntRange(1), 20, "Timed runs of each model.")
 @several(
     "--threads",
     type=click.IntRange(min=0),

@@ -11,6 +11,7 @@ from onnxfold.cli.arguments import (
     PROVIDERS,
     REPORT,
     comparison_options,
+    number,
     output_options,
     sizes,
 )
@@ -20,13 +21,9 @@ from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show
 @click.command()
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
-@click.option(
-    "--seeds",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Random inputs to compare on; each has other sizes of dynamic dimensions.",
+@number(
+    *("--seeds", click.IntRange(1), 1),
+    "Random inputs to compare on; each has other sizes of dynamic dimensions.",
 )
 @sizes(
     "--dim",

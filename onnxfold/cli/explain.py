@@ -35,25 +35,24 @@ def explain(
     if node is not None and values:
         raise click.UsageError("--why explains one node; leave out --value")
     import onnxfold
-    from onnxfold.report.explanations import explain_text, why_text
+    from onnxfold.report.explanations import Decisions
 
+    answer: Any
     if node is not None:
         answer = onnxfold.why(model, node, **options)
-        document, text = answer.to_dict(), why_text(answer)
     else:
-        decisions = [
+        answer = Decisions(
             d
             for d in onnxfold.explain(model, **options)
             if not values
             or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
-        ]
-        if values and not decisions:
+        )
+        if values and not answer:
             names = " ".join(map(repr, values))
             raise UsageError(
                 f"no constant node matches {names}; --why explains any node", file=model
             )
-        document, text = {"decisions": [d.to_dict() for d in decisions]}, explain_text(decisions)
     if as_json:
-        write_json({"model": model, **document})
+        write_json({"model": model, **answer.to_dict()})
     else:
-        write(text)
+        write(answer.to_text())

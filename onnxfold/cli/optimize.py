@@ -122,9 +122,9 @@ def optimize(
 def _show(result: Any, as_json: bool, explain: bool, **how: Any) -> None:
     show(result, as_json, **how)
     if explain and not as_json:
-        from onnxfold.report.explanations import explain_text
+        from onnxfold.report.explanations import Decisions
 
-        write("\n" + explain_text(result.decisions))
+        write("\n" + Decisions(result.decisions).to_text())
 
 
 def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:

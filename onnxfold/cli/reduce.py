@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, SectionedCommand, optimization_options, section
+from onnxfold.cli.arguments import PATH, SectionedCommand, number, optimization_options, section
 from onnxfold.cli.output import show
 
 
@@ -19,13 +19,9 @@ from onnxfold.cli.output import show
 @section(
     "Failure",
     click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write."),
-    click.option(
-        "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
-        default=60.0,
-        show_default=True,
-        metavar="S",
-        help="Seconds after which a run counts as one that does not end.",
+    number(
+        *("--timeout", click.FloatRange(0, min_open=True), 60.0),
+        "Seconds after which a run counts as one that does not end.",
     ),
 )
 @optimization_options

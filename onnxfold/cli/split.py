@@ -15,7 +15,7 @@ from onnxfold.cli.arguments import (
     output_options,
     runtime_options,
 )
-from onnxfold.cli.output import EXIT_ERROR, EXIT_OK, show, write, write_json
+from onnxfold.cli.output import EXIT_ERROR, EXIT_OK, show, write
 from onnxfold.errors import about
 
 
@@ -75,12 +75,8 @@ def split(
         bundle = split_file(source, output, fsync=not no_fsync, progress=progress, **options)
     if report is not None:
         write_split_page(bundle, source, report)
-    if as_json:
-        write_json(bundle.manifest.to_dict())
-    elif not quiet:
-        from onnxfold.report.runtime_tables import split_text
-
-        write(split_text(bundle))
+    if as_json or not quiet:
+        show(bundle, as_json, verbose=True)
     return EXIT_OK
 
 

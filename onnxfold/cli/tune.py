@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfold.cli.arguments import PATH, output_options, sizes
+from onnxfold.cli.arguments import PATH, number, output_options, sizes
 from onnxfold.cli.output import show
 
 
@@ -14,24 +14,14 @@ from onnxfold.cli.output import show
 @click.argument("source", metavar="IN", type=PATH)
 @click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write.")
 @sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
-@click.option(
-    "--threads", type=click.IntRange(min=0), default=0, metavar="N", help="Threads; 0: all."
+@number("--threads", click.IntRange(0), 0, "Threads; 0: all.")
+@number(
+    *("--seconds", click.FloatRange(0), 30.0),
+    "Budget; at least 9 runs of each candidate are measured.",
 )
-@click.option(
-    "--seconds",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    show_default=True,
-    metavar="S",
-    help="Budget; at least 9 runs of each candidate are measured.",
-)
-@click.option(
-    "--check",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Random inputs on which each candidate is compared with IN.",
+@number(
+    *("--check", click.IntRange(1), 1),
+    "Random inputs on which each candidate is compared with IN.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @output_options

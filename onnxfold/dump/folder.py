@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -43,6 +42,8 @@ class Dump:
         self._folder = Path(folder)
         self._title = ""
         self._count = 0
+        self._model: ir.Model | None = None
+        self._lines: list[str] = []
         try:
             if self._folder.exists() and any(self._folder.iterdir()):
                 raise UsageError(
@@ -50,13 +51,7 @@ class Dump:
                 )
         except OSError as error:
             raise os_error(error, os.fspath(folder)) from error
-        self._begin(model)
-
-    def _begin(self, model: ir.Model) -> None:
-        self._model = model
-        text = _text_of(model)
-        self._lines = _lines_of(model, text)
-        self._write("source", model, {"txt": text})
+        self.passed("source", model)
 
     def passed(self, name: str, model: ir.Model) -> None:
         """Write the model after a pass that changed it.
@@ -64,25 +59,25 @@ class Dump:
         Raises:
             OnnxFoldError: The folder cannot be written.
         """
-        if model is not self._model:  # the run starts again with fewer rules
-            self._begin(model)
-            return
         text = _text_of(model)
         before, self._lines = self._lines, _lines_of(model, text)
-        if before != self._lines:
-            titles = self._title, f"{self._count:02}-{name}"
+        if model is not self._model:  # the first one, or the run starts again with fewer rules
+            before, self._model, name = [], model, "source"
+        if before == self._lines:
+            return
+        old, self._title = self._title, f"{self._count:02}-{name}"
+        self._count += 1
+        texts = {"txt": text, "dot": dot_of(model, self._title)}
+        if before:
+            titles = old, self._title
             changes = list(difflib.unified_diff(before, self._lines, *titles, n=0, lineterm=""))
             if len(changes) > _MOST_CHANGES:
                 more = len(changes) - _MOST_CHANGES
                 changes[_MOST_CHANGES:] = [f"... {more:,} more lines"]
-            self._write(name, model, {"txt": text, "diff": "\n".join([*changes, ""])})
-
-    def _write(self, name: str, model: ir.Model, texts: Mapping[str, str]) -> None:
-        self._title = f"{self._count:02}-{name}"
-        self._count += 1
+            texts["diff"] = "\n".join([*changes, ""])
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for kind, text in {**texts, "dot": dot_of(model, self._title)}.items():
+            for kind, text in texts.items():
                 path = self._folder / f"{self._title}.{kind}"
                 path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
         except OSError as error:

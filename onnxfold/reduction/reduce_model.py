@@ -8,7 +8,7 @@ import os
 import pickle
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,8 +24,8 @@ from onnxfold.comparison.trials import Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.reduction.shrinking import shrink, with_types
-from onnxfold.report.console import Table, rendered
-from onnxfold.signatures import checked
+from onnxfold.report.console import Table
+from onnxfold.signatures import Progress, checked
 from onnxfold.storage import PathLike
 from onnxfold.table_repr import Shown
 
@@ -70,7 +70,7 @@ def reduce(
     *,
     command: Sequence[str] = (),
     timeout: float = 60.0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     **options: Unpack[CheckedOptionArguments],
 ) -> Reduction:
     """Write a smaller model that shows the same failure, for a report of it.
@@ -282,9 +282,8 @@ def _size(model: onnx.ModelProto) -> dict[str, int]:
     }
 
 
-@rendered
 def reduction_text(reduction: Reduction) -> Iterator[str | Table]:
-    """Return what fails, and the sizes of both models."""
+    """Yield what fails, and the sizes of both models."""
     yield f"failure: {reduction.failure}"
     before, after = reduction.before, reduction.after
     yield Table(("", ">before", ">after"), [(n, f"{before[n]:,}", f"{after[n]:,}") for n in before])

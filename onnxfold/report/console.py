@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, ParamSpec
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfold.errors import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table as RichTable
-
-_Arguments = ParamSpec("_Arguments")
 
 _WIDTH = 160  # columns if the output is no terminal; tables may be wider
 _SHORT = 12  # characters of a text that is not wrapped
@@ -106,19 +103,6 @@ def html_of(*parts: str | Table) -> str:
         lines = "".join(f"<tr>{row}</tr>" for row in body)
         made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
     return "\n".join(filter(None, made))
-
-
-def rendered(parts: Callable[_Arguments, Iterable[str | Table]]) -> Callable[_Arguments, str]:
-    """Make a function return the lines and tables that it yields as text, see `render`; its
-    attribute ``html`` is a function that returns them as HTML.
-    """
-
-    @functools.wraps(parts)
-    def text(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> str:
-        return render(*parts(*args, **kwargs))
-
-    text.html = lambda *args: html_of(*parts(*args))  # type: ignore[attr-defined, call-arg]
-    return text
 
 
 def _rich(table: Table, columns: int) -> RichTable:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.report.console import Table, bytes_text, ops_table, rendered
+from onnxfold.report.console import Table, bytes_text, ops_table
 from onnxfold.report.inventory import Inventory, TensorEntry, inventory_of, stored_tensors
 from onnxfold.table_repr import Shown
 
@@ -62,7 +62,7 @@ class TensorChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Difference(Shown, text="onnxfold.report.difference:Difference.text"):
+class Difference(Shown, text="onnxfold.report.difference:Difference.lines"):
     """The differences of two models.
 
     Attributes:
@@ -91,9 +91,8 @@ class Difference(Shown, text="onnxfold.report.difference:Difference.text"):
     same_bytes: int
     tensors: list[TensorChange]
 
-    @rendered
-    def text(self) -> Iterator[str | Table]:
-        """Return the same as text for a terminal or a file."""
+    def lines(self) -> Iterator[str | Table]:
+        """Yield the same as lines and tables."""
         yield f"from {self.before} to {self.after}"
         yield ""
         before, after = ({op: counts[k] for op, counts in self.ops.items()} for k in (0, 1))

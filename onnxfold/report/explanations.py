@@ -7,7 +7,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
@@ -20,7 +20,7 @@ from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report.console import Table, bytes_text, first_of, rendered
+from onnxfold.report.console import Table, bytes_text, first_of
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
 from onnxfold.table_repr import Shown
@@ -80,6 +80,10 @@ class Why(Shown, text="onnxfold.report.explanations:why_text"):
 
 class Decisions(Shown, list[Decision], text="onnxfold.report.explanations:explain_text"):
     """A list of decisions that prints as a table of those about the most bytes."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a JSON-ready dictionary."""
+        return {"decisions": [decision.to_dict() for decision in self]}
 
 
 @checked
@@ -252,12 +256,11 @@ class _Ways:
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
 
-# -------------------------------------------------------------------- as text
+# -------------------------------------------------------------------- as a table
 
 
-@rendered
 def explain_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
-    """Return a table of the decisions about the most bytes, those to keep a node before others."""
+    """Yield a table of the decisions about the most bytes, those to keep a node before others."""
     if not decisions:
         yield "no node has only constant inputs"
         return
@@ -280,9 +283,8 @@ def explain_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
         yield f"and {more} more: --json lists all"
 
 
-@rendered
 def why_text(why: Why) -> Iterator[str | Table]:
-    """Return the explanation of one node as text for a terminal or a file."""
+    """Yield the explanation of one node."""
     name = f", node {why.node}" if why.node and why.node != why.value else ""
     what = "depends on the inputs" if why.is_variable else "constant"
     if why.is_variable and why.op_after is None:
@@ -311,4 +313,5 @@ def why_text(why: Why) -> Iterator[str | Table]:
     elif why.op_after is not None and why.op_after != why.op_type:
         yield f"in the optimized model: {why.op_after}"
     if why.decision is not None:
-        yield from ("", explain_text([why.decision]).rstrip())
+        yield ""
+        yield from explain_text([why.decision])

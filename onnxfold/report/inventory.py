@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs, count_nodes, shaped, type_text
-from onnxfold.report.console import Table, amount_text, bytes_text, rendered
+from onnxfold.report.console import Table, amount_text, bytes_text
 from onnxfold.table_repr import Shown
 
 _MOST_SHOWN = 10  # tensors
@@ -48,7 +48,7 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, repr=False)
-class Inventory(Shown, text="onnxfold.report.inventory:Inventory.text"):
+class Inventory(Shown, text="onnxfold.report.inventory:Inventory.lines"):
     """The contents of a model.
 
     Attributes:
@@ -83,9 +83,8 @@ class Inventory(Shown, text="onnxfold.report.inventory:Inventory.text"):
     largest: list[TensorEntry]
     unread: str | None = None
 
-    @rendered
-    def text(self) -> Iterator[str | Table]:
-        """Return the same as text for a terminal or a file."""
+    def lines(self) -> Iterator[str | Table]:
+        """Yield the same as lines and tables."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
         producer = f", written by {self.producer}" if self.producer else ""
         ops = sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))

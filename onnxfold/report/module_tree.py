@@ -15,7 +15,7 @@ from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.report.console import Table, amount_text, bytes_text, count_text, rendered
+from onnxfold.report.console import Table, amount_text, bytes_text, count_text
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
 from onnxfold.table_repr import Shown
 
@@ -56,7 +56,7 @@ class ModuleEntry:
 
 
 @dataclass(frozen=True, repr=False)
-class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.text"):
+class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.lines"):
     """The modules of a model.
 
     Attributes:
@@ -69,9 +69,8 @@ class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.text"):
     modules: list[ModuleEntry]
     sizes: dict[str, int]
 
-    @rendered
-    def text(self, depth: int | None = None) -> Iterator[str | Table]:
-        """Return the same as text for a terminal or a file."""
+    def lines(self, depth: int | None = None) -> Iterator[str | Table]:
+        """Yield the same as lines and tables."""
         if depth is None:
             depths = sorted(module.depth for module in self.modules)
             depth = max(1, [*depths, depths[-1] + 1][min(_MOST_ROWS, len(depths))] - 1)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, rendered, time_text
+from onnxfold.report.console import Table, bytes_text, count_text, first_of, time_text
 
 if TYPE_CHECKING:
     from onnxfold.bench.side_by_side import Benchmark, FoldBench, ModelBench
@@ -24,9 +24,10 @@ _Timed = tuple[list[str], str, float | None, float | None]
 """The output, backend and seconds of a kernel, and the seconds of onnxruntime."""
 
 
-@rendered
-def bundle_text(bundle: Bundle) -> Iterator[str | Table]:
-    """Return the nodes of each part, the runtime constants and the cached bytes, a line each."""
+def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Table]:
+    """Yield the nodes of each part, the runtime constants and the cached bytes; if ``verbose``,
+    also cached tensors, merges, kernels, and what stays in entry and why.
+    """
     manifest, nodes = bundle.manifest, bundle.manifest.nodes
     yield (
         f"{bundle.name}: of {nodes['original']:,} nodes, {nodes['entry']:,} "
@@ -41,31 +42,27 @@ def bundle_text(bundle: Bundle) -> Iterator[str | Table]:
         tensors = count_text(len(manifest.cached), "tensor")
         nbytes = bytes_text(manifest.cached_bytes)
         yield f"cached: {tensors}, {nbytes} for each setting at nominal sizes"
+    if verbose:
+        yield from _details(manifest)
 
 
-@rendered
 def session_text(session: Session) -> Iterator[str | Table]:
-    """Return what a session runs, and what it has folded, a line each."""
+    """Yield what a session runs, and what it has folded, a line each."""
     yield f"session on {', '.join(session.get_providers())}"
-    yield bundle_text(session.bundle).rstrip("\n")
+    yield from bundle_text(session.bundle)
     folded, cache = session.fold_statistics(), session.cache_statistics()
     runs = count_text(folded.folds, "time")
     yield f"folded {runs} in {time_text(folded.seconds)}; its cache has {bytes_text(cache.bytes)}"
 
 
-@rendered
 def handle_text(handle: Handle) -> Iterator[str | Table]:
-    """Return the folded tensors of a handle, a line each."""
+    """Yield the folded tensors of a handle, a line each."""
     tensors = handle.tensors()
     yield f"handle of {count_text(len(tensors), 'tensor')}, {bytes_text(handle.nbytes)} folded"
     yield first_of(list(tensors), _MOST)
 
 
-@rendered
-def split_text(bundle: Bundle) -> Iterator[str | Table]:
-    """Return the parts of a split model as text for a terminal or a file."""
-    manifest = bundle.manifest
-    yield bundle_text(bundle).rstrip("\n")
+def _details(manifest: Manifest) -> Iterator[str | Table]:
     if manifest.cached:
         yield from ("", _cached(manifest), "")
     for reason in dict.fromkeys(merge.reason for merge in manifest.merges):
@@ -99,9 +96,8 @@ def split_text(bundle: Bundle) -> Iterator[str | Table]:
     yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
 
 
-@rendered
 def candidates_text(found: Candidates) -> Iterator[str | Table]:
-    """Return the runtime constants by which a model could be split, a row each."""
+    """Yield the runtime constants by which a model could be split, a row each."""
     rows = [*found.found[:_MOST], *([found.pair] if found.pair else [])]
     texts = [
         (
@@ -148,9 +144,8 @@ def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
         yield from ("", Table(titles, rows), "")
 
 
-@rendered
 def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Iterator[str | Table]:
-    """Return the constants that the tensors of adapters match, by file, as text."""
+    """Yield the constants that the tensors of adapters match, by file."""
     infos = {info.name: info for info in manifest.runtime_constants}
     for file, fits in found.items():
         rows = []
@@ -169,11 +164,8 @@ def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Ite
             yield f"each adapter takes {bytes_text(manifest.cached_bytes)} when it is folded"
 
 
-@rendered
 def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
-    """Return the figures of each model as text, with fused ops, the slowest ops and the cost of
-    folding.
-    """
+    """Yield the figures of each model, with fused ops, the slowest ops and the cost of folding."""
     models = result.models
     names = [Path(each.model).name.replace(".onnx", "") for each in models]
     if len(set(names)) < len(names):

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfold.graphs import shaped
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table, rendered
+from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table
 from onnxfold.table_repr import Shown
 
 if TYPE_CHECKING:
@@ -87,10 +87,9 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
         return {**asdict(replace(self, check=None)), "check": check}
 
 
-@rendered
 def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Return what changed, what it cost, and what stayed and why, as text for a terminal or a file;
-    if ``verbose``, also stages, the pool, rules and assumptions.
+    """Yield what changed, what it cost, and what stayed and why; if ``verbose``, also stages, the
+    pool, rules and assumptions.
     """
     yield ops_table(
         *(report.nodes_before, report.nodes_after),
@@ -125,9 +124,8 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
         yield f"warning: {warning}"
 
 
-@rendered
 def plan_text(plan: Plan) -> Iterator[str]:
-    """Return the prediction of `--plan`, a line each: memory and bytes."""
+    """Yield the prediction of `--plan`, a line each: memory and bytes."""
     made = plan.prediction
     last = max(("constants", "check"), key=lambda name: made.memory[name])
     shown = ("now", "modules", "graph", last)
@@ -170,9 +168,8 @@ def _kept_lines(kept: list[Decision]) -> Iterator[str]:
         yield f"  and {len(ordered) - _MOST} more reasons: --json lists all"
 
 
-@rendered
 def compare_text(comparison: Comparison) -> Iterator[str | Table]:
-    """Return every output of every run, then the verdict, as text for a terminal or a file."""
+    """Yield every output of every run, then the verdict."""
     if comparison.outputs:
         figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
         yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))

@@ -32,7 +32,6 @@ from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.backends.compilation import compile_kernels, dump_stages
-from onnxfold.runtime.backends.process import Progress
 from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
@@ -52,7 +51,7 @@ from onnxfold.runtime.splitting.weights import (
     merge_runtime_constants,
     weights_as_inputs,
 )
-from onnxfold.signatures import checked
+from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, PathLike
 from onnxfold.table_repr import Shown
 

@@ -14,7 +14,6 @@ from onnxfold.bench.measuring import Benched, interleaved, opening, optimized_op
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.report.runtime_tables import bench_models_text
 
 SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 CPU = ["CPUExecutionProvider"]
@@ -155,7 +154,7 @@ def test_bundles_beside_their_models(tmp_path):
         assert after.folding.nbytes == 400 * 400 * 4 and after.folding.seconds > 0
         assert after.folding.break_even_runs >= 1 and found.sizes == {"n": 1}
         assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
-        assert "cached; 1 component on onnxruntime" in bench_models_text(found)
+        assert "cached; 1 component on onnxruntime" in repr(found)
     with pytest.raises(UsageError, match="give the model that the bundle was made of"):
         bench_models([tmp_path / "b"])
     with pytest.raises(UsageError, match="those of one model"):
@@ -186,9 +185,9 @@ def test_a_speed_is_shown_only_if_it_exceeds_the_spread(tmp_path):
     found = bench_models([one, three], dims={"n": 64}, threads=[1], rounds=8)
     slower = found.models[1]
     assert found.is_told_apart(slower, 1) and slower.quartiles[1][1] < 1
-    assert f"{slower.speedup[1]:.2f}x" in bench_models_text(found)
+    assert f"{slower.speedup[1]:.2f}x" in repr(found)
     alike = replace(slower, quartiles={1: (0.4, 1.1)})
-    text = bench_models_text(replace(found, models=[found.models[0], alike]))
+    text = repr(replace(found, models=[found.models[0], alike]))
     row = next(line for line in text.splitlines() if line.startswith("three"))
     assert (
         "not told apart" in row and "0.40-1.10x" in row and f"{slower.speedup[1]:.2f}x" not in row

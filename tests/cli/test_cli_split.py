@@ -1,11 +1,11 @@
 import json
-import shutil
-import sys
 from pathlib import Path
 
 import onnx
 import pytest
 from model_table import floats, saved
+
+from tests.runtime.double import use_double
 
 DECODER = """
 g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch, 64] y) {
@@ -47,14 +47,8 @@ def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
 
 @pytest.fixture
 def onnx_mlir(tmp_path, monkeypatch):
-    """A double of the compiler, see tests/runtime/onnx_mlir/compiler_double.py."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler")
-    double = Path(__file__).parents[1] / "runtime" / "onnx_mlir" / "compiler_double.py"
-    path = tmp_path / "onnx-mlir"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{double}" "$@"\n')
-    path.chmod(0o755)
-    monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", str(path))
+    """A double of the compiler."""
+    use_double(tmp_path, monkeypatch)
 
 
 def test_split_compiles_and_writes_the_stages(run, model, tmp_path, onnx_mlir):

@@ -8,7 +8,7 @@ from onnxfold.comparison import Comparison, OutputResult
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.report.console import Table, render
-from onnxfold.report.summary import Report, compare_text, optimize_text
+from onnxfold.report.summary import Report
 
 
 def stays(value: str, op_type: str, reason: str) -> Decision:
@@ -38,7 +38,7 @@ def report() -> Report:
 
 
 def test_optimize_table():
-    text = optimize_text(report(), verbose=True)
+    text = report().to_text(verbose=True)
     lines = text.splitlines()
     assert not any(line.startswith("Add") for line in lines)  # unchanged
     assert any(line.split() == ["Transpose", "12", "0", "-12"] for line in lines)
@@ -55,10 +55,10 @@ def test_optimize_table():
     assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text
     assert "check: equal bit for bit on 1 run (onnxruntime)" in text
     assert "warning: something to know" in text
-    short = optimize_text(report())
+    short = report().to_text()
     assert "folded 12 nodes in 1.50 s; peak memory 90.0 MB\n" in short
     assert not any(word in short for word in ("pool", "rules applied", "(load"))
-    more = optimize_text(replace(report(), withheld={"conv_batch_normalization": 2}), verbose=True)
+    more = replace(report(), withheld={"conv_batch_normalization": 2}).to_text(verbose=True)
     assert "\n-O2 would apply: 2 conv_batch_normalization\n" in more
 
 
@@ -90,7 +90,7 @@ def test_compare_table():
         output_result("z", within=False, note="float32 became int8"),
     ]
     comparison.problems = ["outputs of a that b lacks: w"]
-    text = compare_text(comparison)
+    text = comparison.to_text()
     assert "y[0]" in text
     assert "DIFFERENT" in text
     assert "float32 became int8" in text
@@ -126,7 +126,7 @@ def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
     open_terminal(monkeypatch)
     name, figures = "/encoder/layers.0/attention" * 3, ("10/10", "9.91e-07", "2.34e-05", "274")
     output = output_result(name, 10, 9.91e-7, 2.34e-5, 274)
-    text = compare_text(Comparison("a", "b", outputs=[replace(output, within=False)]))
+    text = Comparison("a", "b", outputs=[replace(output, within=False)]).to_text()
     lines = lines_of(text)
     assert all(len(line) <= 80 for line in lines)
     assert all(any(figure in line.split() for line in lines) for figure in (*figures, "DIFFERENT"))
@@ -141,6 +141,6 @@ def test_peak_memory_is_plausible():
 def test_a_terminal_obeys_no_name():
     name = "red\x1b[31m\r\x9b2J"
     result = Comparison("a.onnx", "b.onnx", outputs=[output_result(name)])
-    text = compare_text(result)
+    text = result.to_text()
     assert "\x1b" not in text and "\r" not in text and "\x9b" not in text
     assert r"red\x1b[31m\r\x9b2J" in text

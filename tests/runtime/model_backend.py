@@ -27,22 +27,19 @@ class ModelBackend:
     def missing(self) -> str | None:
         return None
 
-    def maker(self) -> str:
-        return "1"
-
     def supported(self, model: Any) -> list[str]:
         return []
 
     def key_of(self, graph: str) -> dict[str, str]:
-        return {"graph": graph, "backend": self.name}
+        return {"graph": graph, "backend": self.name, "maker": "1"}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         file = target.with_suffix(".onnx")
         file.write_bytes(content)
         return Built([file], "")
 
-    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
-        return []
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
+        pass
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         return None

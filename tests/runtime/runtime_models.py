@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -99,6 +100,11 @@ value_of = ort.OrtValue.ortvalue_from_numpy
 def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """What the model computes."""
     return reference_session(model).run(None, dict(feeds))
+
+
+def ops(path: str | os.PathLike[str]) -> list[str]:
+    """The ops of the main graph of a file, sorted."""
+    return sorted(node.op_type for node in onnx.load(path).graph.node)
 
 
 def decoder_feeds(seed: int = 0, batch: int = 2, steps: int = 3, positions: int = 50) -> dict:

@@ -5,6 +5,7 @@ import pytest
 from runtime_models import original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
+from onnxfold.runtime.sessions.handle import Binding
 
 TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
     ab = MatMul(a, a)
@@ -36,42 +37,32 @@ def by_values(session, handle, feeds):
     return session.run_with_ort_values(None, values, handle=handle)[0].numpy()
 
 
-def bound(session, handle, bind):
-    binding = session.io_binding(handle)
-    bind(binding)
-    binding.bind_output("y")
-    session.run_with_iobinding(binding)
-    return binding.copy_outputs_to_cpu()[0]
+def by_binding(bind):
+    """A way by a binding, to which a function binds each input."""
 
-
-def by_binding(session, handle, feeds):
-    def bind(binding):
-        for name, array in feeds.items():
-            binding.bind_cpu_input(name, array)
-
-    return bound(session, handle, bind)
-
-
-def by_bound_values(session, handle, feeds):
-    def bind(binding):
-        binding.bind_cpu_input("x", feeds["x"])
+    def way(session, handle, feeds):
+        binding = session.io_binding(handle)
+        binding.bind_cpu_input("x", random(3, 4))
         binding.clear_binding_inputs()
         for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, value_of(array))
+            bind(binding, name, array)
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()[0]
 
-    return bound(session, handle, bind)
-
-
-def by_bound_memory(session, handle, feeds):
-    def bind(binding):
-        for name, array in feeds.items():
-            pointer = array.ctypes.data
-            binding.bind_input(name, "cpu", 0, array.dtype.type, list(array.shape), pointer)
-
-    return bound(session, handle, bind)
+    return way
 
 
-WAYS = [by_run, by_handle, by_values, by_binding, by_bound_values, by_bound_memory]
+def memory(binding, name, array):
+    binding.bind_input(*(name, "cpu", 0, array.dtype.type, list(array.shape)), array.ctypes.data)
+
+
+def value(binding, name, array):
+    binding.bind_ortvalue_input(name, value_of(array))
+
+
+BINDING = [*map(by_binding, (Binding.bind_cpu_input, value, memory))]
+WAYS = [by_run, by_handle, by_values, *BINDING]
 
 
 @pytest.mark.parametrize("way", WAYS)

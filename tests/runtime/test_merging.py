@@ -5,10 +5,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from runtime_models import assert_same, bundle_of, is_near, original, parse, random
+from runtime_models import assert_same, bundle_of, is_near, ops, original, parse, random
 
 import onnxfold
-from onnxfold.report.runtime_tables import split_text
 
 LORA = Path(__file__).parents[2] / "models" / "lora"
 NAMES = ["*.lora_?.*"]
@@ -41,10 +40,6 @@ def two():
     return parse(TWO, **WEIGHTS)
 
 
-def ops(path):
-    return sorted(node.op_type for node in onnx.load(path).graph.node)
-
-
 def lora(tmp_path, two, also="d", **arguments):
     names = ["a", "b", "c", "d", also]
     return bundle_of(two, tmp_path / "b", *names, **arguments)
@@ -67,7 +62,7 @@ def test_bits_are_kept_below_level_2_and_both_choices_are_shown(two, tmp_path):
     bundle = lora(tmp_path, two)
     assert {m.reason for m in bundle.manifest.merges} == {"it may change the last bits: -O2"}
     assert_same(onnxfold.Session(bundle).run(None, FEEDS), original(two, FEEDS))
-    assert "not merged: 2 (it may change the last bits: -O2)" in split_text(bundle)
+    assert "not merged: 2 (it may change the last bits: -O2)" in bundle.to_text(verbose=True)
 
 
 def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
@@ -75,7 +70,7 @@ def test_what_is_cached_keeps_within_its_bound(two, tmp_path):
     assert bundle.manifest.cached_bytes == 64 * 128 * 4
     assert [m.reason for m in bundle.manifest.merges] == [None, "more than max_cache"]
     assert ops(bundle.entry).count("MatMul") == 4
-    shown = split_text(bundle)
+    shown = bundle.to_text(verbose=True)
     assert "merged with other constants: 1;" in shown and "1 (more than max_cache)" in shown
     assert is_near(onnxfold.Session(bundle).run(None, FEEDS)[0], original(two, FEEDS)[0])
 

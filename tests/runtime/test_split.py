@@ -13,6 +13,7 @@ from runtime_models import (
     adapter_feeds,
     bundle_of,
     decoder_feeds,
+    ops,
     options,
     original,
     parse,
@@ -58,10 +59,6 @@ def check(model, folder, feeds, *names, **arguments):
     assert [o.name for o in entry.get_outputs()] == [o.name for o in model.graph.output]
     assert sorted(inputs_of(entry)) == sorted(bundle.manifest.entry_inputs)
     return bundle
-
-
-def ops(path):
-    return sorted(node.op_type for node in onnx.load(path).graph.node)
 
 
 def all_ops(path):

@@ -17,6 +17,7 @@ from onnxfold.files import os_error, replacing
 from onnxfold.graphs import count_nodes
 from onnxfold.report.page.skeleton import Skeleton, short
 from onnxfold.runtime.splitting.weights import weights_as_inputs
+from onnxfold.storage import PathLike
 from onnxfold.storage.save import real_target
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from onnxfold.runtime.bundles.bundle import Bundle
 
 _FORMAT = 1
-
-PathLike = str | os.PathLike[str]
 
 
 def write_compare_page(comparison: Comparison, path: PathLike) -> None:

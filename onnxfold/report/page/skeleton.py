@@ -56,7 +56,6 @@ class Skeleton:
     ) -> None:
         self.title = title
         self.scopes: list[str] = []
-        self.modules: list[list[str]] = []
         self.values: list[list[str]] = []
         self.nodes: list[dict[str, Any]] = []
         self.total = 0
@@ -71,6 +70,7 @@ class Skeleton:
         self.outputs = [self._value(value) for value in model.graph.outputs]
         for function in model.functions.values():
             self._graph(function.graph, f"function {function.name}")
+        self.modules = [[short(name) for name in module] for module in self._module_index]
         self._infer(model)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,10 +126,7 @@ class Skeleton:
             made["bodies"] = bodies
         module = module_of(node)
         if module:
-            if module not in self._module_index:
-                self._module_index[module] = len(self.modules)
-                self.modules.append([short(name) for name in module])
-            made["module"] = self._module_index[module]
+            made["module"] = self._module_index.setdefault(module, len(self._module_index))
         if node.attributes:
             made["attributes"] = {}
             for name, attribute in node.attributes.items():

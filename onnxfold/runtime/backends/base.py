@@ -78,15 +78,12 @@ class Backend(Protocol):
     def missing(self) -> str | None:
         """Return the reason why the backend cannot compile on this machine; None if it can."""
 
-    def maker(self) -> str:
-        """Return the version or image of the compiler, which must not be missing."""
-
     def supported(self, model: ir.Model) -> list[str]:
         """Return the reasons why the model cannot be compiled; empty if it can."""
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the target of a kernel for a model (given its hash): machine, flags; needs no
-        compiler.
+        """Return what a kernel for a model (given its hash) depends on: the version or image of the
+        compiler, which must not be missing, the machine, and flags.
         """
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
@@ -102,7 +99,7 @@ class Backend(Protocol):
             CompileError: The model is rejected, or the compiler exceeds the time limit or crashes.
         """
 
-    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
         """Write each stage of compiling a model to a kernel to a file.
 
         Raises:
@@ -224,7 +221,7 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
         what = "there is no backend to insist on" if strict else "options are for one compiler"
         raise UsageError(f"{what}: choose iree or onnx-mlir")
     for option in options:
-        if not isinstance(option, str) or not option.startswith("-"):
+        if not option.startswith("-"):
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
     if options or backend not in NAMES:
         create(backend, options)

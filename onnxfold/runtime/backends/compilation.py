@@ -10,7 +10,7 @@ from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnxfold import isolated, storage
+from onnxfold import isolated
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump.dot import dot_of
@@ -23,14 +23,13 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     create,
     first_installed,
-    weights_of,
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
-from onnxfold.runtime.backends.kernel_check import check_kernel, draws, least_of, shape_of
-from onnxfold.runtime.backends.process import Progress, work_folder
+from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
+from onnxfold.signatures import Progress
 
 logger = logging.getLogger("onnxfold")
 
@@ -67,11 +66,15 @@ def compile_kernels(
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
     fold = bundle.load(FOLD_FILE)
     left = reasons_not_to_compile(fold, components, nominal) if backend == "auto" else {}
-    parts = [Component(fold, names) for names in components if names[0] not in left]
-    reasons = {
-        part: "; ".join(compiler.supported(part.model)) or part.demands.reason for part in parts
-    }
-    distinct = {part.graph_hash: part for part, reason in reasons.items() if not reason}
+    parts = {}
+    for names in [names for names in components if names[0] not in left]:
+        part = Component(fold, names)
+        reason = "; ".join(compiler.supported(part.model)) or part.demands.reason
+        if reason:
+            left[names[0]] = reason
+        else:
+            parts[names[0]] = part
+    distinct = {part.graph_hash: part for part in parts.values()}
     work = _Work(bundle.folder, compiler, seconds, nominal)
     report = progress or (lambda stage, done, total: None)
     # leaving the block ends the compilers in any case
@@ -85,12 +88,7 @@ def compile_kernels(
     for part, future in zip(distinct.values(), compiled, strict=True):
         made[part.graph_hash] = work.checked(future.result(), part)
         report("time", len(made), len(distinct))
-    kernels = {
-        part.outputs[0]: _renamed(made[part.graph_hash], part)
-        for part, reason in reasons.items()
-        if not reason
-    }
-    left |= {part.outputs[0]: reason for part, reason in reasons.items() if reason}
+    kernels = {first: _renamed(made[part.graph_hash], part) for first, part in parts.items()}
     return [
         kernels.get(names[0]) or Kernel("onnxruntime", names, reason=left[names[0]])
         for names in components
@@ -174,7 +172,7 @@ class _Work(NamedTuple):
 
     def kernel(self, part: Component) -> Kernel:
         """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
-        key = {**self.backend.key_of(part.graph_hash), "maker": self.backend.maker()}
+        key = self.backend.key_of(part.graph_hash)
         name = kernel_cache.name_of(key)
         kernel = kernel_cache.take(name, self.folder)
         if kernel is not None:
@@ -207,15 +205,9 @@ class _Work(NamedTuple):
         kernel, name = _renamed(kernel, part), kernel_cache.name_of(kernel.key)
         try:
             inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
-            weights = list(weights_of(part.original.graph.initializers, part.weights).values())
-            with work_folder() as scratch:
-                model = scratch / "model.onnx"  # weights are copied from file to file
-                storage.save(part.original, model, external_data=True, fsync=False)
-                error, ours, theirs = check_kernel(
-                    *(kernel, self.folder, model, inputs, weights),
-                    least=least_of(part.original),
-                    seconds=self.seconds,
-                )
+            error, ours, theirs = check_kernel(
+                kernel, self.folder, part.original, inputs, seconds=self.seconds
+            )
         except (CompileError, OnnxFoldError) as failure:
             kernel_cache.forget(name)
             for file in kernel.files:

@@ -87,16 +87,9 @@ class Iree:
         return [*reasons, *reasons_against(model, "IREE", _takes)]
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source and target of a kernel.
-
-        Args:
-            graph: Hash of the model.
-        """
-        return {"graph": graph, **target(), "flags": " ".join(self._flags)}
-
-    def maker(self) -> str:
-        """Return the version of the compiler."""
-        return _version("iree-base-compiler")
+        """Return the source, compiler and target of a kernel, given the hash of its model."""
+        maker = _version("iree-base-compiler")
+        return {"graph": graph, "maker": maker, **target(), "flags": " ".join(self._flags)}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
@@ -106,13 +99,11 @@ class Iree:
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
 
-    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
-        before = {*folder.iterdir()}
         request = {"flags": self._flags, "folder": str(folder.resolve())}
         given = [np.frombuffer(content, np.uint8)]
         run_function(f"{__name__}:dump_stages", request, given, seconds)
-        return sorted({*folder.iterdir()} - before)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return the reason why a stored kernel with this key cannot run here; None if it can."""

@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import integer_range, random_floats
@@ -22,10 +23,10 @@ from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
-from onnxfold.runtime.backends.base import CompileError, nbytes_at
+from onnxfold.runtime.backends.base import CompileError, nbytes_at, weights_of
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
-from onnxfold.runtime.backends.process import run_function
+from onnxfold.runtime.backends.process import run_function, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
@@ -132,14 +133,7 @@ def _array(
 
 
 def check_kernel(
-    kernel: Kernel,
-    folder: Path,
-    model: Path,
-    inputs: Sequence[Draw],
-    weights: Sequence[Any],
-    *,
-    least: str | None = None,
-    seconds: float,
+    kernel: Kernel, folder: Path, model: ir.Model, inputs: Sequence[Draw], *, seconds: float
 ) -> tuple[float, float, float]:
     """Compare a kernel with onnxruntime in another process.
 
@@ -149,10 +143,8 @@ def check_kernel(
     Args:
         kernel: The kernel, with a file.
         folder: The folder that its files are named from.
-        model: The file of the same model.
+        model: The same model, with the kernel's weights.
         inputs: The draws.
-        weights: The kernel's weights.
-        least: See `largest_error`.
         seconds: Time limit.
 
     Returns:
@@ -162,23 +154,27 @@ def check_kernel(
         CompileError: The kernel does not load, fails, crashes, takes too long, or is wrong.
     """
     timed = 1 + any(draw.name == _LARGE for draw in inputs)
-    request = [asdict(kernel), str(folder.resolve()), str(model), len(inputs), timed]
-    arrays = [*weights, *(array for draw in inputs for array in draw.arrays)]
+    weights = weights_of(model.graph.initializers, kernel.weights)
+    arrays = [*weights.values(), *(array for draw in inputs for array in draw.arrays)]
     function = f"{try_kernel.__module__}:{try_kernel.__name__}"
-    times, made = run_function(function, request, arrays, seconds, what="the kernel")
-    results, count = iter(made), len(kernel.outputs)
-    largest = 0.0
-    with Noise(str(model), lambda source: open_runner(source)[1], TOLERANCES) as noise:
-        for draw in inputs:
-            got, want = list(islice(results, count)), list(islice(results, count))
-            feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
-            outputs = dict(zip(kernel.outputs, want, strict=True))
-            allowed = functools.partial(noise.allowed, feeds, outputs)
-            largest = max(largest, largest_error(draw, got, outputs, allowed, least))
+    count, least, largest = len(kernel.outputs), _least_of(model), 0.0
+    with work_folder() as scratch:
+        file = scratch / "model.onnx"  # weights are copied from file to file
+        storage.save(model, file, external_data=True, fsync=False)
+        request = [asdict(kernel), str(folder.resolve()), str(file), len(inputs), timed]
+        times, made = run_function(function, request, arrays, seconds, what="the kernel")
+        results = iter(made)
+        with Noise(str(file), lambda source: open_runner(source)[1], TOLERANCES) as noise:
+            for draw in inputs:
+                got, want = list(islice(results, count)), list(islice(results, count))
+                feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
+                outputs = dict(zip(kernel.outputs, want, strict=True))
+                allowed = functools.partial(noise.allowed, feeds, outputs)
+                largest = max(largest, largest_error(draw, got, outputs, allowed, least))
     return (largest, *max(times, key=lambda pair: pair[0] / pair[1]))
 
 
-def least_of(model: ir.Model) -> str | None:
+def _least_of(model: ir.Model) -> str | None:
     """Return the floating-point type with the fewest digits of all values, None without any."""
     graph = model.graph
     values = (*graph.inputs, *(v for node in graph for v in node.outputs))

@@ -47,29 +47,24 @@ _LITTLE = 1 << 20  # bytes that are always free: reading the limits would outlas
 
 
 class Loaded(NamedTuple):
-    """A loaded kernel."""
+    """A kernel, and the function that calls it."""
 
-    backend: str
-    outputs: tuple[str, ...]
-    hashes: tuple[str, ...]
-    """SHA-256 of its files."""
+    kernel: Kernel
     run: Run
 
 
-def load_kernels(
-    bundle: Bundle, backend: str
-) -> tuple[dict[tuple[str, ...], Loaded], dict[str, str]]:
+Kernels = dict[tuple[str, ...], Loaded | str]
+"""A loaded kernel, or the reason why there is none, by the names of the outputs."""
+
+
+def load_kernels(bundle: Bundle, backend: str) -> Kernels:
     """Load the usable kernels of a split model.
 
     Args:
         bundle: The split model.
         backend: The backend of the kernels; "auto" for all that are faster than onnxruntime.
-
-    Returns:
-        The kernels by their outputs, and the reasons for outputs without a kernel.
     """
-    loaded: dict[tuple[str, ...], Loaded] = {}
-    reasons: dict[str, str] = {}
+    loaded: Kernels = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
     changed, hashes = None, bundle.manifest.hashes
     if any(k.files for k in kernels) and hashes.get(FOLD_FILE) not in (None, bundle.fold_hash):
@@ -81,15 +76,12 @@ def load_kernels(
             reason = f"the kernel was made by {kernel.backend}"
         if reason is None and backend == "auto" and kernel.is_slower:
             reason = f"it is as fast as the kernel that {kernel.backend} made, or faster"
-        if reason is None:
-            try:
-                run, names = _load(bundle, kernel, fold), tuple(kernel.outputs)
-                loaded[names] = Loaded(kernel.backend, names, tuple(kernel.hashes.values()), run)
-                continue
-            except (CompileError, UsageError) as error:
-                reason = str(error)
-        reasons.update(dict.fromkeys(kernel.outputs, reason))
-    return loaded, reasons
+        try:
+            made = reason or Loaded(kernel, _load(bundle, kernel, fold))
+        except (CompileError, UsageError) as error:
+            made = str(error)
+        loaded[tuple(kernel.outputs)] = made
+    return loaded
 
 
 def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:

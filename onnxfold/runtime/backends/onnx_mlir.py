@@ -246,10 +246,6 @@ class OnnxMlir:
             return str(error)
         return None
 
-    def maker(self) -> str:
-        """Return the identity of the binary or the image."""
-        return self._tool.identity
-
     def supported(self, model: Any) -> list[str]:
         """Return the reasons why the model cannot be compiled; empty if it can.
 
@@ -262,13 +258,14 @@ class OnnxMlir:
         return reasons_against(model, self.name, lambda value: value.dtype in taken)
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source and target of a kernel: model, machine, CPU, and flags.
+        """Return the source and target of a kernel: model, compiler, machine, CPU, and flags.
 
         The CPU is its level, or all its features if the options select a target.
         """
         return {
             "graph": graph,
             "backend": self.name,
+            "maker": self._tool.identity,
             "machine": _machine(),
             "cpu": self._cpu,
             "flags": " ".join(self._flags),
@@ -283,12 +280,10 @@ class OnnxMlir:
         made = self._made(content, "--EmitLib", name, name, ".so", target.parent, seconds)
         return Built([made], f"run_main_graph_{name}")
 
-    def dump(self, content: bytes, folder: Path, *, seconds: float) -> list[Path]:
+    def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
         """Write the model in the ONNX dialect, in lower dialects and in LLVM's."""
-        return [
+        for stage, mode in STAGES.items():
             self._made(content, mode, "NONE", stage, ".onnx.mlir", folder, seconds)
-            for stage, mode in STAGES.items()
-        ]
 
     def _made(
         self, content: bytes, mode: str, tag: str, name: str, suffix: str, to: Path, seconds: float

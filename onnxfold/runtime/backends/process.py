@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from onnxfold import files, isolated
 from onnxfold.memory import memory_of_the_machine
 from onnxfold.runtime.backends.base import CompileError
-
-Progress = Callable[[str, int, int], None]
-"""Called with a stage, the completed work and all work of the stage."""
 
 _TELLING = re.compile(
     "error|assertion|unreachable|terminate called"

@@ -82,6 +82,10 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         except OSError as error:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the manifest as a JSON-ready dictionary."""
+        return self.manifest.to_dict()
+
     def load(self, part: str) -> ir.Model:
         """Load a part as a model that may be changed.
 
@@ -138,10 +142,8 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is the folder (or the manifest) of a bundle."""
-    path = Path(path)
-    is_folder = (path / MANIFEST).is_file() or (path / COMMITTED).is_dir()
-    return is_folder or (path.name == MANIFEST and path.is_file())
+    """Return whether a path can only be a bundle: a folder or a manifest."""
+    return os.path.isdir(path) or os.path.basename(path) == MANIFEST
 
 
 def open_bundle(path: str | os.PathLike[str]) -> Bundle:

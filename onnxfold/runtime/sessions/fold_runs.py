@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from onnxfold.onnxruntime_sessions import (
     size_in_bytes,
 )
 from onnxfold.runtime.backends.base import Misfit
-from onnxfold.runtime.backends.loading import Loaded, load_kernels
+from onnxfold.runtime.backends.loading import Kernels, Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
@@ -165,18 +165,10 @@ class FoldStatistics:
     seconds: float = 0.0
 
 
-class _Kernels(NamedTuple):
-    """The loaded kernels, and the reasons for outputs without one.
-
-    Attributes:
-        loaded: The kernels by their outputs.
-        reasons: The reasons by output.
-        keys: The keys of the groups in a cache, without their constants.
-    """
-
-    loaded: dict[tuple[str, ...], Loaded]
-    reasons: dict[str, str]
-    keys: list[tuple[Any, ...]]
+def _loaded(group: Group, kernels: Kernels) -> list[tuple[tuple[str, ...], Loaded]]:
+    """Return the kernels of a group that are loaded, with the names of their outputs."""
+    made = ((tuple(names), kernels.get(tuple(names))) for names in group.components)
+    return [(names, kernel) for names, kernel in made if isinstance(kernel, Loaded)]
 
 
 class SessionFolding:
@@ -215,15 +207,17 @@ class SessionFolding:
     def load_kernels(self) -> None:
         """Use the kernels of the bundle from the next fold on."""
         bundle, keys = self._bundle, []
-        loaded = load_kernels(bundle, self._backend) if bundle.manifest.kernels else ({}, {})
+        kernels = load_kernels(bundle, self._backend)
         for k, group in enumerate(bundle.manifest.groups):
-            made = filter(None, map(loaded[0].get, map(tuple, group.components)))
-            makers = ((kernel.backend, *kernel.outputs, *kernel.hashes) for kernel in made)
+            made = (loaded.kernel for _, loaded in _loaded(group, kernels))
+            makers = ((each.backend, *each.outputs, *each.hashes.values()) for each in made)
             own = tuple(makers), repr(self._providers), key_of(self._options)
             keys.append((bundle.fold_hash, k, *own))
-        replaced = {name for names in loaded[0] for name in names}
+        replaced = {
+            name for names, each in kernels.items() if isinstance(each, Loaded) for name in names
+        }
         with self._lock:
-            self._kernels = _Kernels(*loaded, keys)
+            self._kernels = kernels, keys
             for outputs in [names for names in self._sessions if not replaced.isdisjoint(names)]:
                 del self._sessions[outputs]
 
@@ -234,8 +228,8 @@ class SessionFolding:
             constants: The values of all constants without default values.
         """
         values = {name: given.feed for name, given in constants.items()}
-        folded, kernels = [], self._kernels
-        for group, key in zip(self._bundle.manifest.groups, kernels.keys, strict=True):
+        folded, (kernels, keys) = [], self._kernels
+        for group, key in zip(self._bundle.manifest.groups, keys, strict=True):
             given = [name for name in group.constants if name in constants]
             known = tuple((name, constants[name].digest) for name in given)
             run = functools.partial(self._run, group, values, kernels)
@@ -245,16 +239,16 @@ class SessionFolding:
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
         made = {kernel.outputs[0]: kernel for kernel in self._bundle.manifest.kernels}
-        found, kernels = [], self._kernels
+        found, (kernels, _) = [], self._kernels
         for names in self._bundle.manifest.components:
-            known, kernel = made.get(names[0]), kernels.loaded.get(tuple(names))
-            backend = "onnxruntime" if kernel is None else kernel.backend
-            reason = kernels.reasons.get(names[0]) if kernel is None else None
+            known, loaded = made.get(names[0]), kernels.get(tuple(names))
+            backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
+            reason = loaded if isinstance(loaded, str) else None
             times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()
             found.append(Placement(names, backend, reason, *times))
         return found
 
-    def _run(self, group: Group, constants: Mapping[str, Any], kernels: _Kernels) -> Folded:
+    def _run(self, group: Group, constants: Mapping[str, Any], kernels: Kernels) -> Folded:
         """Compute the tensors of a group.
 
         Raises:
@@ -264,22 +258,19 @@ class SessionFolding:
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits = []
-        made = [kernels.loaded.get(tuple(names)) for names in group.components]
-        for kernel in filter(None, made):
+        for names, loaded in _loaded(group, kernels):
             try:
-                values.update((n, ort_value(v)) for n, v in kernel.run(constants).items())
+                values.update((n, ort_value(v)) for n, v in loaded.run(constants).items())
             except Exception as error:  # Misfit, and all exceptions of other runtimes
                 if self._strict:
-                    reason = f"{kernel.backend} does not run it: {error}"
-                    raise OnnxFoldError(reason, node=kernel.outputs[0]) from error
+                    reason = f"{loaded.kernel.backend} does not run it: {error}"
+                    raise OnnxFoldError(reason, node=names[0]) from error
                 if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
                     misfits.append(str(error))
                 else:  # onnxruntime computes these tensors from now on
-                    names = kernel.outputs
                     told = "the kernel for %s failed: %s; onnxruntime takes over"
                     logger.warning(told, names[0], error)
-                    kernels.loaded.pop(names, None)
-                    kernels.reasons.update(dict.fromkeys(names, f"the kernel failed: {error}"))
+                    kernels[names] = f"the kernel failed: {error}"
         rest = tuple(name for name in group.outputs if name not in values)
         if rest:
             session, inputs = self._opened(rest)

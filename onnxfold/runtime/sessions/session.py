@@ -11,7 +11,6 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -20,8 +19,8 @@ from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.options import SplitArguments
 from onnxfold.runtime.backends.base import check_name, report_rest
-from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
-from onnxfold.runtime.bundles.manifest import MANIFEST, Kernel
+from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
+from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
 from onnxfold.runtime.sessions.compile_ahead import CompileAhead
 from onnxfold.runtime.sessions.fold_runs import (
@@ -372,10 +371,8 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:
     """Return the bundle that is given, or what is made of the model, in memory."""
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        if path.is_dir() or path.name == MANIFEST:
-            source = open_bundle(path)
+    if isinstance(source, (str, os.PathLike)) and is_bundle(source):
+        source = open_bundle(source)
     if not isinstance(source, Bundle):
         from onnxfold.runtime.split_model import split_in_memory
 

@@ -45,15 +45,13 @@ class _LowRank:
     """Axes whose common size may be any number.
 
     Attributes:
-        weights: The axes of weights.
+        weights: The axes of weights; the last is that of the right factor of the product.
         between: The axes of intermediate values, up to the sum.
-        right: The weight behind the right factor of the product that sums over the axis.
         scale: The number by which the product is multiplied afterwards.
     """
 
     weights: list[_Axis] = field(default_factory=list)
     between: list[_Axis] = field(default_factory=list)
-    right: ir.Value | None = None
     scale: float = 1.0
 
 
@@ -105,7 +103,7 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
             raise UsageError(f"weight {value.name!r} is an output and cannot be a runtime constant")
     model.graph.inputs.extend(chosen)
     ranks = list(_low_ranks(model.graph, chosen))
-    scales = {rank.right: rank.scale for rank in ranks}
+    scales = {rank.weights[-1][0]: rank.scale for rank in ranks}
     opened.names.extend(value.name or "" for value in chosen)
     opened.weights = [
         Weight(value.name or "", parameters.get(value), _is_transposed(value), scales.get(value))
@@ -150,7 +148,6 @@ def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowR
         rank = _LowRank()
         axes = list(_summed(node))
         if axes and all(_trace(value, axis, weights, rank) for value, axis in axes):
-            rank.right = rank.weights[-1][0]
             rank.scale *= node.attributes.get_float("alpha", 1.0) * _scale_behind(node.outputs[0])
             yield rank
 

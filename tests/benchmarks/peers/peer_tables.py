@@ -16,8 +16,6 @@ from rich.table import Table
 from tests.benchmarks.peers.judge import Compared, Made
 from tests.benchmarks.peers.tools import COPY
 
-_LARGE = 10**8
-"""Bytes of a model from which on time and memory are a matter of its size."""
 _VERDICTS = ("equal", "near", "unchecked", "differs", "failed")
 
 
@@ -33,10 +31,6 @@ def text(compared: Sequence[Compared], python: Path) -> str:
         if mine:
             table = _sums(mine) if series == "given" else _series(mine)
             shown += [f"{title.format(len(mine))}:\n", table, ""]
-    large = [c for c in compared if c.nbytes >= _LARGE and c.made[0].nodes is not None]
-    if large:
-        shown.append("onnxfold and the best other that leaves as few nodes, from 100 MB on:\n")
-        shown += [_against_the_best(large), ""]
     freeze = subprocess.run(
         [python, "-m", "pip", "freeze"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
@@ -115,41 +109,6 @@ def _series(compared: Sequence[Compared]) -> Table:
                 *(cell(m) if m.nodes is not None else "" if row else "failed" for m in c.made),
             )
     return table
-
-
-def _against_the_best(compared: Sequence[Compared]) -> Table:
-    """What onnxfold takes, and copying, as shares of what the best other tool takes."""
-    table = new_table("model", "", "best other", "onnxfold", "", "copy", "")
-    for c in compared:
-        ours = next(m for m in c.made if m.tool == "onnxfold")
-        copy = next(m for m in c.made if m.tool == COPY)
-        others = [m for m in c.made if _does_as_much(m, ours)]
-        takes: tuple[tuple[str, str, Callable[[Made], float]], ...] = (
-            ("wall", "s", lambda m: statistics.median(m.wall)),
-            ("memory", "MB", lambda m: max(m.peak_mb)),
-        )
-        for row, (what, unit, of) in enumerate(takes):
-            best = min(others, key=of, default=None)
-            digits = 2 if unit == "s" else 0
-            told = "none" if best is None else f"{best.tool} {of(best):.{digits}f} {unit}"
-            shares = []
-            for m in (ours, copy):
-                shares.append(f"{of(m):.{digits}f} {unit}")
-                shares.append("" if best is None else f"{of(m) / of(best):.2f}")
-            table.add_row("" if row else c.model, what, told, *shares)
-    table.caption = (
-        "each with its share of the best other's;\ncopy: Python imports onnx and copies the file"
-    )
-    return table
-
-
-def _does_as_much(other: Made, ours: Made) -> bool:
-    return (
-        other.tool != COPY
-        and not other.tool.startswith("onnxfold")
-        and other.verdict in ("equal", "near")
-        and (other.nodes or 0) <= (ours.nodes or 0)
-    )
 
 
 def _each(compared: Sequence[Compared]) -> Table:

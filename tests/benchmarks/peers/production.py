@@ -31,8 +31,6 @@ from tests.production_models.models import MODELS, NotFetched
 ROOT = Path(__file__).parents[3]
 OURS = ("-O1", "-O2", "target")
 _OTHERS = ("onnxsim", "onnxslim", "onnxscript", "onnxoptimizer", "onnxruntime")
-_LARGE_KERNELS = ("Conv", "MatMul", "Gemm", "LSTM", "GRU")
-"""Parts of the names of ops whose kernels do the work that a model is for."""
 _ALLOWED = 64 << 10
 _SECONDS = 500  # for timing all results of a model
 _SESSIONS = """
@@ -189,17 +187,11 @@ def _timed(
     first = benches[0]["cpu"]["1"]["median"]
     found = {}
     for tool, bench, session in zip(models, benches, sessions, strict=True):
-        seconds = {op["op"]: op["seconds"] for op in bench["profile"]}
-        outside = {op: s for op, s in seconds.items() if not any(k in op for k in _LARGE_KERNELS)}
-        total = sum(seconds.values()) or math.nan
-        most = sorted(outside, key=lambda op: -outside[op])[:5]
         run = bench["cpu"]["1"]["median"]
         found[tool] = {
             "nodes after onnxruntime": sum(bench["ops"].values()),
             "session": round(sessions[0] / session, 3),
             "run": round(first / run, 3),
-            "outside": round(sum(outside.values()) / total, 3),
-            "ops outside": {op: round(outside[op] / total, 3) for op in most},
         }
         if tool == "original":
             found[tool] |= {"session": session, "run": run}
@@ -221,7 +213,7 @@ def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Pat
 
 def text(found: Mapping[str, Any]) -> str:
     """The tables of all models."""
-    return rendered(180, _results(found), _nodes(found), _speed(found), _outside(found))
+    return rendered(180, _results(found), _nodes(found), _speed(found))
 
 
 def _is_grown(original: Mapping[str, Any], made: Mapping[str, Any]) -> bool:
@@ -306,17 +298,4 @@ def _speed(found: Mapping[str, Any]) -> Table:
 
     table = _each(found, cell)
     table.caption = "CPU time of a run and of creating a session, original divided by result"
-    return table
-
-
-def _outside(found: Mapping[str, Any]) -> Table:
-    table = new_table("model", "outside", "ops")
-    for name, model in sorted(found.items()):
-        made = model["tools"].get("target", {})
-        if "outside" in made:
-            ops = ", ".join(f"{op} {share:.0%}" for op, share in made["ops outside"].items())
-            table.add_row(name, f"{made['outside']:.0%}", ops)
-    table.caption = (
-        "share of a run outside large kernels (Conv, MatMul, Gemm, LSTM, GRU), after target"
-    )
     return table

@@ -24,6 +24,7 @@ from runtime_models import (
     session_on,
 )
 
+from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features
 from onnxfold.runtime.backends import kernel_cache
@@ -246,13 +247,11 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
         """#include "om_api.h"
         API OMTensorList *run_main_graph(OMTensorList *given) { for (;;); }"""
     )
-    onnx.save(
-        parse("g () => (float[1] y) { y = Constant<value_floats = [1.0]>() }"), tmp_path / "m"
-    )
+    model = parse("g () => (float[1] y) { y = Constant<value_floats = [1.0]>() }")
     library = build(source, tmp_path / "endless.so")
     kernel = Kernel("onnx-mlir", ["y"], file=library.name, function="run_main_graph")
     with pytest.raises(CompileError, match=r"^the kernel took longer than 2 s$"):
-        check_kernel(kernel, tmp_path, tmp_path / "m", [Draw("nothing", [])], [], seconds=2)
+        check_kernel(kernel, tmp_path, storage.from_proto(model), [Draw("nothing", [])], seconds=2)
 
 
 def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):

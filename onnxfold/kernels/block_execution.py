@@ -83,9 +83,7 @@ class Streams:
                 if result in stored or not users:
                     continue
                 found = {self._chain_of(user, result, chains) for user in users}
-                # a reference of a value may have no user
-                sure = result.references - (0 if self._pool.is_settled else result.bindings)
-                if len(found) > 1 or None in found or sure > len(users):
+                if len(found) > 1 or None in found or result.references > len(users):
                     stored.add(result)
                 else:
                     chains[result] = found.pop() or result

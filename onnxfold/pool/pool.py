@@ -77,8 +77,6 @@ class Pool:
         self.statistics = Statistics()
         self._watch = watch
         self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
-        self.is_settled = False
-        """Whether all users of all values are known; see :meth:`settle`."""
         self._scratch_folder = scratch_folder
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
@@ -109,7 +107,6 @@ class Pool:
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
         """Bind the value to a buffer, which is retained once for it."""
         buffer.references += 1
-        buffer.bindings += 1
         self._bound[value] = buffer
         if self._watch is not None:
             self._watch.bound(value, buffer)
@@ -119,20 +116,14 @@ class Pool:
         """Release the buffer of a value that has no users any more."""
         buffer = self._bound.pop(value, None)
         if buffer is not None:
-            buffer.bindings -= 1
             self.release(buffer)
 
-    def settle(self, values: Iterable[ir.Value] | None) -> None:
-        """Unbind all values but these: all users are known now.
-
-        Args:
-            values: The values; None if it is not known yet who will use those bound from now on.
-        """
-        kept = set(values or ())
+    def settle(self, values: Iterable[ir.Value] = ()) -> None:
+        """Unbind all values but these."""
+        kept = set(values)
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
-        self.is_settled = values is not None
 
     # ---------------------------------------------------------------- making buffers
 
@@ -146,8 +137,7 @@ class Pool:
         span = storage.span_of(tensor)
         dtype = tensor.dtype
         if span is not None and dtype.bitwidth >= 8:
-            raw = span.file.array()[span.offset : span.offset + span.length]
-            array = raw.view(dtype.numpy()).reshape(storage.sizes_of(tensor))
+            array = span.array().view(dtype.numpy()).reshape(storage.sizes_of(tensor))
             buffer = self.adopt(array, dtype, Memory.MAPPED)
             if buffer.region is not None:
                 buffer.region.file = span.file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,16 +30,6 @@ class Operation(Deferred):
             the inputs, behind which they stand in ``operands``.
     """
 
-    __slots__ = (
-        "_attributes",
-        "_kind",
-        "captures",
-        "kernel",
-        "node",
-        "opsets",
-        "results",
-    )
-
     is_wide = False
     """Whether it is not what the model says, but part of a chain in wide precision."""
 
@@ -54,7 +45,6 @@ class Operation(Deferred):
         self.opsets = opsets
         self.captures = tuple(captures or ())
         self.results: Sequence[Buffer | None] = ()
-        self._attributes: dict[str, Any] | None = None
         self._kind: Kind | None = None
         self.kernel: NumpyKernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
@@ -66,20 +56,19 @@ class Operation(Deferred):
         """The operands without the captures."""
         return self.operands[: len(self.operands) - len(self.captures)]
 
-    @property
+    @functools.cached_property
     def attributes(self) -> dict[str, Any]:
         """Attributes as Python values; tensors as arrays. Graphs are left out."""
-        if self._attributes is None:
-            self._attributes = {}
-            for name, attribute in self.node.attributes.data.items():
-                value = attribute.value
-                if attribute.type == ir.AttributeType.TENSOR:
-                    value = value.numpy()
-                elif isinstance(value, tuple):
-                    value = list(value)
-                if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                    self._attributes[name] = value
-        return self._attributes
+        found: dict[str, Any] = {}
+        for name, attribute in self.node.attributes.data.items():
+            value = attribute.value
+            if attribute.type == ir.AttributeType.TENSOR:
+                value = value.numpy()
+            elif isinstance(value, tuple):
+                value = list(value)
+            if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                found[name] = value
+        return found
 
     def awaited(self) -> list[tuple[int, Buffer]]:
         """Return the results that are still to be computed, by their index."""
@@ -181,8 +170,6 @@ def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
 class WideOperation(Operation):
     """An op of the model on operands that have more bits than the model says."""
 
-    __slots__ = ()
-
     is_wide = True
 
 
@@ -196,12 +183,10 @@ class Conversion(WideOperation):
         is_chained: Whether what is computed of the result is to be computed of the operand.
     """
 
-    __slots__ = ("is_chained",)
-
     def __init__(
         self, node: ir.Node, operand: Buffer, kernel: NumpyKernel, *, is_chained: bool
     ) -> None:
         super().__init__(node, [operand], {})
         self.kernel = kernel
-        self._attributes = {}
+        self.attributes = {}
         self.is_chained = is_chained

@@ -25,9 +25,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
     shapes are assembled with the fewest nodes, and Reshape, Expand, Slice and the like are removed
     if they change nothing.
 
-    ``assumptions`` holds the assumptions of the last run about inputs: none if all sizes are
-    numbers.
-
     Args:
         options: Sizes of dimensions (``{"batch": 1}``) and shapes of inputs to declare; dimensions
             that stay dynamic; values that must stay.
@@ -37,7 +34,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
     def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:
         self._options = options or Options()
         self._run = run
-        self.assumptions: tuple[str, ...] = ()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model.
@@ -50,43 +46,32 @@ class SymbolicShapes(ir.passes.InPlacePass):
         facts = facts_of(model)
         analysis = facts.types
         analysis.run()
-        self.assumptions = ASSUMPTIONS if analysis.table.has_symbols() else ()
-        if self._run is not None:
-            self._run.result.assumptions = self.assumptions
+        if self._run is not None and analysis.table.has_symbols():
+            self._run.result.assumptions = ASSUMPTIONS
         edit = Edit(facts, options.keeps)
-        simplifier = _Simplifier(analysis, edit)
         for graph in root_graphs(model):
-            simplifier.graph(graph)
+            _simplify(graph, analysis, edit)
             if analysis.table.has_symbolic_elements():
                 Sharing(analysis, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 
-class _Simplifier:
-    """Visits nodes from last to first, so that only final results are stored."""
-
-    def __init__(self, analysis: SymbolicAnalysis, edit: Edit) -> None:
-        self._analysis = analysis
-        self._edit = edit
-
-    def graph(self, graph: ir.Graph) -> None:
-        for node in reversed(nodes_of(graph)):
-            if node.graph is not graph:
-                continue
-            if is_unused(node):
-                remove_unused([node], self._edit.keeps)
-            else:
-                self._node(node)
-
-    def _node(self, node: ir.Node) -> None:
+def _simplify(graph: ir.Graph, analysis: SymbolicAnalysis, edit: Edit) -> None:
+    """Visit nodes from last to first, so that only final results are stored."""
+    for node in reversed(nodes_of(graph)):
+        if node.graph is not graph:
+            continue
+        if is_unused(node):
+            remove_unused([node], edit.keeps)
+            continue
         for value in node.outputs:
-            known = self._analysis.of(value).known
+            known = analysis.of(value).known
             if known is None or not is_used(value):
                 continue
-            if not self._analysis.known.is_constant(value):
-                self._edit.store(value, known)
-        if node.graph is None or simplify(node, self._analysis, self._edit):
-            return
-        if node in self._analysis.scopes.parents:
+            if not analysis.known.is_constant(value):
+                edit.store(value, known)
+        if node.graph is None or simplify(node, analysis, edit):
+            continue
+        if node in analysis.scopes.parents:
             for inner in list(subgraphs_of(node)):
-                self.graph(inner)
+                _simplify(inner, analysis, edit)

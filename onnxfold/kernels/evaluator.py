@@ -203,15 +203,13 @@ class Evaluator:
         root: Buffer | None = None,
     ) -> Streams:
         """Compute what is wanted and what the root needs, which is wanted block by block."""
-        failures: dict[Operation, str] = {}
-        blocks = {o for o in operations if is_streamable(o)}
-        streams = Streams(self.pool, self.time, operations, blocks, wanted, root, failures)
+        streams = Streams(self.pool, self.time, operations, wanted, root)
         for operation in operations:
-            if operation in blocks:
+            if operation in streams.operations:
                 streams.make(operation)
                 continue
             read = [b for b in operation.operands if b is not None and b.nbytes > KEPT_BYTES]
-            self._engines.compute(operation, failures)
+            self._engines.compute(operation, streams.failures)
             for buffer in read:
                 buffer.release_pages()
         return streams

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -17,6 +17,8 @@ from onnxfold.pool.buffer import Array
 
 OWN = "onnxfold:"
 """A prefix of names that no model has."""
+
+_Computed = TypeVar("_Computed")
 
 
 class Operation(Deferred):
@@ -145,25 +147,29 @@ class Operation(Deferred):
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
     """Return the postponed operations that the buffers need, operands first."""
-    order: list[Operation] = []
-    seen: set[Operation] = set()
-    stack: list[tuple[Operation, bool]] = [
-        (b.deferred, False)
-        for b in reversed(buffers)
-        if b is not None and isinstance(b.deferred, Operation)
-    ]
+    ends = _made_by(buffers)
+    return operands_first(ends, lambda operation: _made_by(operation.operands)) if ends else []
+
+
+def _made_by(buffers: Sequence[Buffer | None]) -> list[Operation]:
+    return [b.deferred for b in buffers if b is not None and isinstance(b.deferred, Operation)]
+
+
+def operands_first(
+    ends: Sequence[_Computed], operands_of: Callable[[_Computed], Iterable[_Computed]]
+) -> list[_Computed]:
+    """Return computations and all that they need, each once, operands first."""
+    order: list[_Computed] = []
+    seen: set[_Computed] = set()
+    stack = [(each, False) for each in reversed(ends)]
     while stack:
-        operation, expanded = stack.pop()
-        if expanded:
-            order.append(operation)
-            continue
-        if operation in seen:
-            continue
-        seen.add(operation)
-        stack.append((operation, True))
-        for operand in operation.operands:
-            if operand is not None and isinstance(operand.deferred, Operation):
-                stack.append((operand.deferred, False))
+        current, is_expanded = stack.pop()
+        if is_expanded:
+            order.append(current)
+        elif current not in seen:
+            seen.add(current)
+            stack.append((current, True))
+            stack += [(operand, False) for operand in operands_of(current)]
     return order
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -270,7 +269,9 @@ class Pool:
         if 2 * nbytes <= self.memory_limit:
             self.make_room(nbytes + STORING_BYTES)
             in_memory |= self.statistics.live_bytes + nbytes <= self.memory_limit
-        with self.working(STORING_BYTES + nbytes * in_memory):
+        working = STORING_BYTES + nbytes * in_memory
+        self.add_live(working)
+        try:
             if in_memory:
                 array = np.empty(source.shape, dtype)
                 blocks = boxes(source.shape, _BLOCK // dtype.itemsize)
@@ -281,17 +282,10 @@ class Pool:
                 storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
                 self._spilled(Region(None, nbytes, Memory.SPILLED), part)
                 array = part.array().view(dtype).reshape(source.shape)
+        finally:
+            self.add_live(-working)
         source.release()
         return array
-
-    @contextlib.contextmanager
-    def working(self, nbytes: int) -> Iterator[None]:
-        """Count memory as live during the context."""
-        self.add_live(nbytes)
-        try:
-            yield
-        finally:
-            self.add_live(-nbytes)
 
     # ---------------------------------------------------------------- spilling
 

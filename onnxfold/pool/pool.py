@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -76,17 +75,13 @@ class Pool:
         self.statistics = Statistics()
         self._watch = watch
         self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
-        self._scratch_folder = scratch_folder
+        self._scratch = Scratch(scratch_folder)
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self.evaluator: Any = None
         """The ``onnxfold.kernels.evaluator.Evaluator`` that computes deferred buffers; it sets
         itself."""
-
-    @functools.cached_property
-    def _scratch(self) -> Scratch:
-        return Scratch(self._scratch_folder)
 
     # ---------------------------------------------------------------- values
 

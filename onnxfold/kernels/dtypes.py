@@ -120,4 +120,4 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
     except ValueError as error:
-        raise Unfoldable(f"shapes {[list(s) for s in shapes]} do not broadcast") from error
+        raise Unfoldable(f"shapes {[list(s) for s in shapes]}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import onnx
 import onnx_ir as ir
@@ -20,25 +19,14 @@ _INLINE_BYTES = 4096
 IR_VERSION = 10
 
 
-@dataclass
-class Assembly:
-    """A model, and the operands that are its inputs."""
-
-    model: onnx.ModelProto
-    outputs: list[str]
-    """Names of the wanted results."""
-    feeds: dict[str, Buffer] = field(default_factory=dict)
-    """The operands that are not in the model, by their names."""
-
-
 def assemble(
     operation: Operation,
     wanted: Sequence[int],
     functions: Sequence[onnx.FunctionProto],
     *,
     general: bool,
-) -> Assembly:
-    """Return a model of an operation.
+) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
+    """Return a model of an operation, and the operands that are not in it by their names.
 
     Args:
         operation: The operation, whose operands are known.
@@ -53,27 +41,28 @@ def assemble(
     model = onnx.ModelProto(ir_version=IR_VERSION, functions=functions)
     for domain, version in imports.items():
         model.opset_import.append(onnx.helper.make_opsetid(domain, version))
-    result = Assembly(model, [f"{OWN}r{index}" for index in wanted])
     graph = model.graph
     graph.name = "fold"
+    feeds: dict[str, Buffer] = {}
     names: dict[Buffer | None, str] = {None: ""}
     inputs = operation.inputs
     for buffer in inputs:
         if buffer is not None and buffer not in names:
             names[buffer] = f"{OWN}c{len(names)}"
-            _supply(result, buffer, names[buffer], general)
+            _supply(graph, feeds, buffer, names[buffer], general)
     for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
         assert buffer is not None and value.name is not None
-        _supply(result, buffer, value.name, general)
+        _supply(graph, feeds, buffer, value.name, general)
     outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
     graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in result.outputs)
-    return result
+    graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in wanted)
+    return model, feeds
 
 
-def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> None:
+def _supply(
+    graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
+) -> None:
     """Put a known operand into the model, or add it to the feeds."""
-    graph = assembly.model.graph
     inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
     if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
         graph.initializer.append(tensor_proto(buffer.array(), name))
@@ -82,4 +71,4 @@ def _supply(assembly: Assembly, buffer: Buffer, name: str, general: bool) -> Non
     for dimension in kind.tensor_type.shape.dim if general else ():
         dimension.Clear()
     graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
-    assembly.feeds[name] = buffer
+    feeds[name] = buffer

@@ -7,7 +7,7 @@ All other large results are computed whole.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -37,10 +37,8 @@ class Streams:
         pool: The pool of the operands and results.
         time: The limit of the time to compute.
         operations: Postponed operations, operands first.
-        blocks: The operations that are :func:`is_streamable`, which :meth:`make` computes.
         wanted: Results that must be stored.
         root: A result of the last operation that is wanted block by block.
-        failures: Receives the operations that cannot be computed, with the reasons.
     """
 
     def __init__(
@@ -48,16 +46,15 @@ class Streams:
         pool: Pool,
         time: TimeLimit,
         operations: Sequence[Operation],
-        blocks: Collection[Operation],
         wanted: Iterable[Buffer],
         root: Buffer | None,
-        failures: dict[Operation, str],
     ) -> None:
         self._pool = pool
         self._time = time
         self._root = root
-        self.failures = failures
-        self.operations = blocks
+        self.failures: dict[Operation, str] = {}
+        """The operations that cannot be computed, with the reasons."""
+        self.operations = {o for o in operations if is_streamable(o)}
         """The operations that :meth:`make` computes."""
         self._stored = self._to_store(operations, wanted)
         self._expressions: dict[Buffer, Expression] = {}
@@ -83,9 +80,7 @@ class Streams:
                 if result in stored or not users:
                     continue
                 found = {self._chain_of(user, result, chains) for user in users}
-                # a reference of a value may have no user
-                sure = result.references - (0 if self._pool.is_settled else result.bindings)
-                if len(found) > 1 or None in found or sure > len(users):
+                if len(found) > 1 or None in found or result.references > len(users):
                     stored.add(result)
                 else:
                     chains[result] = found.pop() or result

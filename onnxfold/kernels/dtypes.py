@@ -112,12 +112,12 @@ def integers(x: Integers, what: str) -> list[int]:
 
 
 def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """Return the common shape by ONNX multidirectional broadcasting, without any array."""
-    rank = max(map(len, shapes))
-    result = []
-    for k in range(-rank, 0):
-        sizes = {s[k] for s in shapes if len(s) >= -k} - {1}
-        if len(sizes) > 1:
-            raise Unfoldable(f"shapes {[list(s) for s in shapes]} do not broadcast")
-        result.append(sizes.pop() if sizes else 1)
-    return tuple(result)
+    """Return the common shape by ONNX multidirectional broadcasting.
+
+    Raises:
+        Unfoldable: There is none.
+    """
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError as error:
+        raise Unfoldable(f"shapes {[list(s) for s in shapes]}: {error}") from error

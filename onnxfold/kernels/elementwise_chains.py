@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.kernels.dtypes import broadcast_shape
-from onnxfold.kernels.operation import Operation
+from onnxfold.kernels.operation import Operation, operands_first
 from onnxfold.pool import Buffer
 from onnxfold.pool.blocks import KEPT_BYTES, Box, boxes, copy, distance, fast_axis
 from onnxfold.pool.buffer import Array, distinct
@@ -110,18 +110,7 @@ def is_joined(expression: Expression) -> bool:
 
 def _in_order(expression: Expression) -> list[Expression]:
     """Return an expression and all its operands, each once, operands first."""
-    order: list[Expression] = []
-    seen: set[Expression] = set()
-    stack: list[tuple[Expression, bool]] = [(expression, False)]
-    while stack:
-        current, is_expanded = stack.pop()
-        if is_expanded:
-            order.append(current)
-        elif current not in seen:
-            seen.add(current)
-            stack.append((current, True))
-            stack += [(o, False) for o in _operands(current) if o is not None]
-    return order
+    return operands_first([expression], lambda e: [o for o in _operands(e) if o is not None])
 
 
 class Chain:

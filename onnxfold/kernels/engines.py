@@ -67,7 +67,6 @@ class Engines:
         self._pool = pool
         self._exact = exact
         self._functions = {f.identifier(): f for f in functions}
-        self._serialized: list[onnx.FunctionProto] | None = None
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
@@ -127,21 +126,21 @@ class Engines:
         exact = self._exact and not operation.is_wide
         is_certain = _is_certain(operation)
         functions = self._called_by(operation)
-        assembly = assemble(operation, wanted, functions, general=is_certain)
-        model = assembly.model.SerializeToString()
-        feeds = {name: b.array() for name, b in assembly.feeds.items()}
+        proto, operands = assemble(operation, wanted, functions, general=is_certain)
+        model, outputs = proto.SerializeToString(), [output.name for output in proto.graph.output]
+        feeds = {name: b.array() for name, b in operands.items()}
         if is_certain:
             # operations that differ in their operands only share their sessions
-            opened = open_model if assembly.model.graph.initializer else self._opened
+            opened = open_model if proto.graph.initializer else self._opened
             with self.time.spending():
-                results = onnxruntime(model, feeds, assembly.outputs, exact=exact, opened=opened)
+                results = onnxruntime(model, feeds, outputs, exact=exact, opened=opened)
             return [_encoded(array) for array in results]
         used = self._pool.statistics.live_bytes
-        used += sum(b.nbytes for b in assembly.feeds.values() if b.span() is None)
+        used += sum(b.nbytes for b in operands.values() if b.span() is None)
         results = evaluate_isolated(
             model,
             feeds,
-            assembly.outputs,
+            outputs,
             exact=exact,
             limit=self.time,
             memory=max(self._memory // 4, self._memory - used),
@@ -153,9 +152,11 @@ class Engines:
         nodes = nodes_within([operation.node])
         if not self._functions or not any(n.op_identifier() in self._functions for n in nodes):
             return []
-        if self._serialized is None:
-            self._serialized = list(map(ir.serde.serialize_function, self._functions.values()))
         return self._serialized
+
+    @functools.cached_property
+    def _serialized(self) -> list[onnx.FunctionProto]:
+        return list(map(ir.serde.serialize_function, self._functions.values()))
 
     # ------------------------------------------------------------ limits
 

@@ -19,7 +19,6 @@ from onnxfold.kernels.block_execution import Streams, is_large, is_streamable
 from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import Operation, postponed
-from onnxfold.kernels.position_independence import in_pieces
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
 from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes, one_element_array
 from onnxfold.kernels.wide import Widening
@@ -103,8 +102,6 @@ class Evaluator:
             check_representable(result_type.shape, result_type.dtype.numpy())
             results.append(self.pool.defer(result_type.shape, result_type.dtype, operation))
         operation.results = results
-        if operation.kernel is None and is_large(operation):
-            operation.kernel = in_pieces(operation)
         return results
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
@@ -206,15 +203,13 @@ class Evaluator:
         root: Buffer | None = None,
     ) -> Streams:
         """Compute what is wanted and what the root needs, which is wanted block by block."""
-        failures: dict[Operation, str] = {}
-        blocks = {o for o in operations if is_streamable(o)}
-        streams = Streams(self.pool, self.time, operations, blocks, wanted, root, failures)
+        streams = Streams(self.pool, self.time, operations, wanted, root)
         for operation in operations:
-            if operation in blocks:
+            if operation in streams.operations:
                 streams.make(operation)
                 continue
             read = [b for b in operation.operands if b is not None and b.nbytes > KEPT_BYTES]
-            self._engines.compute(operation, failures)
+            self._engines.compute(operation, streams.failures)
             for buffer in read:
                 buffer.release_pages()
         return streams

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
@@ -17,6 +18,8 @@ from onnxfold.pool.buffer import Array
 OWN = "onnxfold:"
 """A prefix of names that no model has."""
 
+_Computed = TypeVar("_Computed")
+
 
 class Operation(Deferred):
     """An op with constant operands, possibly postponed.
@@ -28,16 +31,6 @@ class Operation(Deferred):
         captures: Buffers of outer values that the node's subgraphs read. They are operands like
             the inputs, behind which they stand in ``operands``.
     """
-
-    __slots__ = (
-        "_attributes",
-        "_kind",
-        "captures",
-        "kernel",
-        "node",
-        "opsets",
-        "results",
-    )
 
     is_wide = False
     """Whether it is not what the model says, but part of a chain in wide precision."""
@@ -54,7 +47,6 @@ class Operation(Deferred):
         self.opsets = opsets
         self.captures = tuple(captures or ())
         self.results: Sequence[Buffer | None] = ()
-        self._attributes: dict[str, Any] | None = None
         self._kind: Kind | None = None
         self.kernel: NumpyKernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
@@ -66,20 +58,19 @@ class Operation(Deferred):
         """The operands without the captures."""
         return self.operands[: len(self.operands) - len(self.captures)]
 
-    @property
+    @functools.cached_property
     def attributes(self) -> dict[str, Any]:
         """Attributes as Python values; tensors as arrays. Graphs are left out."""
-        if self._attributes is None:
-            self._attributes = {}
-            for name, attribute in self.node.attributes.data.items():
-                value = attribute.value
-                if attribute.type == ir.AttributeType.TENSOR:
-                    value = value.numpy()
-                elif isinstance(value, tuple):
-                    value = list(value)
-                if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                    self._attributes[name] = value
-        return self._attributes
+        found: dict[str, Any] = {}
+        for name, attribute in self.node.attributes.data.items():
+            value = attribute.value
+            if attribute.type == ir.AttributeType.TENSOR:
+                value = value.numpy()
+            elif isinstance(value, tuple):
+                value = list(value)
+            if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                found[name] = value
+        return found
 
     def awaited(self) -> list[tuple[int, Buffer]]:
         """Return the results that are still to be computed, by their index."""
@@ -156,32 +147,34 @@ class Operation(Deferred):
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
     """Return the postponed operations that the buffers need, operands first."""
-    order: list[Operation] = []
-    seen: set[Operation] = set()
-    stack: list[tuple[Operation, bool]] = [
-        (b.deferred, False)
-        for b in reversed(buffers)
-        if b is not None and isinstance(b.deferred, Operation)
-    ]
+    ends = _made_by(buffers)
+    return operands_first(ends, lambda operation: _made_by(operation.operands)) if ends else []
+
+
+def _made_by(buffers: Sequence[Buffer | None]) -> list[Operation]:
+    return [b.deferred for b in buffers if b is not None and isinstance(b.deferred, Operation)]
+
+
+def operands_first(
+    ends: Sequence[_Computed], operands_of: Callable[[_Computed], Iterable[_Computed]]
+) -> list[_Computed]:
+    """Return computations and all that they need, each once, operands first."""
+    order: list[_Computed] = []
+    seen: set[_Computed] = set()
+    stack = [(each, False) for each in reversed(ends)]
     while stack:
-        operation, expanded = stack.pop()
-        if expanded:
-            order.append(operation)
-            continue
-        if operation in seen:
-            continue
-        seen.add(operation)
-        stack.append((operation, True))
-        for operand in operation.operands:
-            if operand is not None and isinstance(operand.deferred, Operation):
-                stack.append((operand.deferred, False))
+        current, is_expanded = stack.pop()
+        if is_expanded:
+            order.append(current)
+        elif current not in seen:
+            seen.add(current)
+            stack.append((current, True))
+            stack += [(operand, False) for operand in operands_of(current)]
     return order
 
 
 class WideOperation(Operation):
     """An op of the model on operands that have more bits than the model says."""
-
-    __slots__ = ()
 
     is_wide = True
 
@@ -196,12 +189,10 @@ class Conversion(WideOperation):
         is_chained: Whether what is computed of the result is to be computed of the operand.
     """
 
-    __slots__ = ("is_chained",)
-
     def __init__(
         self, node: ir.Node, operand: Buffer, kernel: NumpyKernel, *, is_chained: bool
     ) -> None:
         super().__init__(node, [operand], {})
         self.kernel = kernel
-        self._attributes = {}
+        self.attributes = {}
         self.is_chained = is_chained

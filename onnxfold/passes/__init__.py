@@ -9,7 +9,6 @@ Beside ours there are some of onnx-ir's, and those that other packages bring.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from dataclasses import dataclass
 from importlib import metadata
@@ -33,16 +32,13 @@ class PassInfo:
     name: str
     doc: str
     home: str
-    """Module and class, as ``"package.module:Class"``; ``".module:Class"`` is in this package."""
+    """Module and class, as ``"package.module:Class"``."""
 
 
 @functools.cache
 def _factory(home: str) -> tuple[Any, frozenset[str]]:
     """Return the class of a pass, and the names of its parameters."""
-    module, _, name = home.partition(":")
-    factory: Any = functools.reduce(
-        getattr, name.split("."), importlib.import_module(module, __name__)
-    )
+    factory = metadata.EntryPoint("", home, "").load()
     return factory, frozenset(inspect.signature(factory).parameters)
 
 
@@ -84,7 +80,10 @@ def all_passes() -> dict[str, PassInfo]:
     """Return every pass by name: ours first, then onnx-ir's, then the entry points
     ``onnxfold.passes``.
     """
-    found = {name: PassInfo(name, doc, home) for name, (home, doc) in _KNOWN.items()}
+    found = {
+        name: PassInfo(name, doc, __name__ + home if home[0] == "." else home)
+        for name, (home, doc) in _KNOWN.items()
+    }
     for entry in metadata.entry_points(group="onnxfold.passes"):
         found.setdefault(entry.name, PassInfo(entry.name, entry.value, entry.value))
     return found

@@ -18,7 +18,6 @@ from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import materialize
 from onnxfold.passes.stored_cut import Cut, Decision
 from onnxfold.passes.sweep import Sweep
-from onnxfold.pool import Buffer
 
 MOST_PER_NODE = 1 << 14
 """Bytes by which the model may grow for each node that goes: starting a node takes some
@@ -33,8 +32,8 @@ class Folding:
     cut: Cut
     decisions: Sequence[tuple[ir.Node, Decision]]
     """What was decided about nodes, and why."""
-    computed_first: Sequence[Buffer]
-    """Buffers whose computation could fail: they are computed before anything is rewritten."""
+    inlined: int
+    """The number of ``If`` nodes that were replaced by a branch."""
 
 
 class ConstantPropagation(ir.passes.InPlacePass):
@@ -72,21 +71,12 @@ class ConstantPropagation(ir.passes.InPlacePass):
         # the evaluator of a run knows the functions of one model
         run = self._run or RunContext(self._options)
         self.outcome = outcome = run.result.propagation
-        pool = run.pool
-        inlined = 0
-        while True:
-            folding = self.decide(model, run)
-            inlined += folding.sweep.inlined
-            try:
-                run.evaluator(model).compute(folding.computed_first)
-                break
-            except ComputationFailed as failure:
-                run.learn(failure)
+        folding = self.decide(model, run, compute=True)
         run.room -= math.ceil(folding.cut.spent)
-        materialize(folding.cut.stored, pool, folding.sweep.facts)
+        materialize(folding.cut.stored, run.pool, folding.sweep.facts)
         remove_nodes(folding.cut.removed)
-        pool.settle(None)  # the tensors hold the buffers they need
-        folded = len(folding.cut.removed) + inlined
+        run.pool.settle()  # the tensors hold the buffers they need
+        folded = len(folding.cut.removed) + folding.inlined
         outcome.folded += folded
         outcome.stays = {}
         for node, decision in folding.decisions:
@@ -97,10 +87,13 @@ class ConstantPropagation(ir.passes.InPlacePass):
         outcome.declined = folding.cut.declined
         return ir.passes.PassResult(model, modified=folded > 0)
 
-    def decide(self, model: ir.Model, run: RunContext) -> Folding:
-        """Find out what to store and what goes.
+    def decide(self, model: ir.Model, run: RunContext, *, compute: bool = False) -> Folding:
+        """Find out what to store and what goes; rewrite only each ``If`` whose branch is known.
 
-        Nothing large is computed, and nothing is rewritten but an ``If`` whose branch is known.
+        Args:
+            model: The model.
+            run: The run that this is part of.
+            compute: Compute what could fail, which may be large.
         """
         facts = facts_of(model)
         pool = run.pool
@@ -108,7 +101,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
-                pool.settle(None)
+                pool.settle()
                 sweep = Sweep(model, facts, pool, evaluator, self._options, run.uncomputable)
                 try:
                     sweep.run()
@@ -118,9 +111,10 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     cut = Cut(sweep, pool, self._options, growth)
                     decisions = cut.explain(folded=self._options.explain)
                     pool.settle(cut.stored)
-                    computed_first = evaluator.uncertain([pool.buffer_of(v) for v in cut.stored])
-                    sweep.inlined += inlined
-                    return Folding(sweep, cut, decisions, computed_first)
+                    if compute:
+                        stored = [pool.buffer_of(value) for value in cut.stored]
+                        evaluator.compute(evaluator.uncertain(stored))
+                    return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
                     run.learn(failure)

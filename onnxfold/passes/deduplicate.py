@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -43,13 +42,11 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         self._run = run
         self._seen: dict[ir.Graph, set[str]] = {}
         self._contents: dict[ir.TensorProtocol, Hashable | None] = {}
-        self._samples: dict[ir.TensorProtocol, Hashable] = {}
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         if self._run is None:  # another model's tensors would stay in memory
             self._contents.clear()
-            self._samples.clear()
         facts = facts_of(model)
         before = self._seen if self._run else {}
         self._seen = {graph: {*graph.initializers.data} for graph in facts.scopes.graphs()}
@@ -65,7 +62,8 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 tensor = value.const_value
                 if tensor is None or value.is_graph_input():
                     continue
-                content = _remembered(tensor, self._contents, content_of_tensor)
+                known = tensor in self._contents
+                content = self._contents[tensor] if known else self._content(tensor)
                 kind = None if content else (tensor.dtype, storage.sizes_of(tensor))
                 alike.setdefault((content, kind), []).append(value)
         removed = 0
@@ -73,6 +71,14 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             if len(group) > 1:
                 removed += self._share(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
+
+    def _content(self, tensor: ir.TensorProtocol) -> Hashable | None:
+        """Return the content of a small tensor, and remember it; None for a large one."""
+        content = content_of_tensor(tensor)
+        # a buffer whose tensor is remembered stays in memory
+        if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
+            self._contents[tensor] = content
+        return content
 
     def _share(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
         """Share small tensors of this content or large ones of equal shape; return how many go."""
@@ -84,7 +90,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             if len(storage.sizes_of(tensor)) == 1 and any(is_overwritten(*u) for u in uses(value)):
                 continue
             path = facts.scopes.path(graph)
-            key = path[-1], content or _remembered(tensor, self._samples, _sample)
+            key = path[-1], content or _sample(tensor)
             twin = None
             if not value.is_graph_output():
                 seen = (v for v in kept.get(key, ()) if v.graph in path or not v.is_graph_output())
@@ -102,23 +108,6 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         return removed
 
 
-_Content = TypeVar("_Content")
-
-
-def _remembered(
-    tensor: ir.TensorProtocol,
-    found: dict[ir.TensorProtocol, _Content],
-    find: Callable[[ir.TensorProtocol], _Content],
-) -> _Content:
-    if tensor in found:
-        return found[tensor]
-    result = find(tensor)
-    # a buffer whose tensor is remembered stays in memory
-    if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
-        found[tensor] = result
-    return result
-
-
 def _sample(tensor: ir.TensorProtocol) -> Hashable:
     """Return a few elements, spread over the tensor."""
     array = np.asarray(tensor.numpy())
@@ -130,12 +119,11 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
 
 def _release(tensor: ir.TensorProtocol) -> None:
     """Let go of the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
-    if tensor.nbytes < _COMPARED_AT_ONCE:
+    if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_AT_ONCE:
         return
     if is_a(tensor, BufferTensor):
         tensor.release()
-    span = storage.span_of(tensor)
-    if span is not None:
+    elif (span := storage.span_of(tensor)) is not None:
         span.file.release(span.offset, span.length)
 
 

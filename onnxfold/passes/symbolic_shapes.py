@@ -27,9 +27,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
     shapes are assembled with the fewest nodes, and Reshape, Expand, Slice and the like are removed
     if they change nothing.
 
-    ``assumptions`` holds the assumptions of the last run about inputs: none if all sizes are
-    numbers.
-
     Args:
         options: Sizes of dimensions (``{"batch": 1}``) and shapes of inputs to declare; dimensions
             that stay dynamic; values that must stay.
@@ -39,7 +36,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
     def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:
         self._options = options or Options()
         self._run = run
-        self.assumptions: tuple[str, ...] = ()
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model.
@@ -52,56 +48,49 @@ class SymbolicShapes(ir.passes.InPlacePass):
         facts = facts_of(model)
         analysis = facts.types
         analysis.run()
-        self.assumptions = ASSUMPTIONS if analysis.table.has_symbols() else ()
-        if self._run is not None:
-            self._run.result.assumptions = self.assumptions
+        if self._run is not None and analysis.table.has_symbols():
+            self._run.result.assumptions = ASSUMPTIONS
         edit = Edit(facts, options.keeps)
         fresh, analysis.journal = analysis.journal, set()
-        simplifier = _Simplifier(analysis, edit, fresh)
         for graph in root_graphs(model):
-            simplifier.graph(graph)
-            if simplifier.has_symbolic_elements:
+            if _simplify(graph, analysis, edit, fresh):
                 Sharing(analysis, facts.constness, edit).graph(graph)
         return ir.passes.PassResult(model, modified=bool(fixed or edit.changes))
 
 
-class _Simplifier:
-    """Visits nodes from last to first, so that only final results are stored.
+def _simplify(
+    graph: ir.Graph, analysis: SymbolicAnalysis, edit: Edit, fresh: Collection[ir.Node]
+) -> bool:
+    """Visit nodes from last to first, so that only final results are stored.
 
     Args:
+        graph: The graph.
         analysis: The analysis of the model.
         edit: Edits the model.
         fresh: The nodes of which something was learned since the pass last ran.
+
+    Returns:
+        Whether one of them computes with sizes.
     """
-
-    def __init__(self, analysis: SymbolicAnalysis, edit: Edit, fresh: Collection[ir.Node]) -> None:
-        self._analysis = analysis
-        self._edit = edit
-        self._fresh = fresh
-        self.has_symbolic_elements = False
-        """Whether a fresh node computes with sizes."""
-
-    def graph(self, graph: ir.Graph) -> None:
-        for node in reversed(nodes_of(graph)):
-            if node not in self._fresh or node.graph is not graph:
-                continue
-            if is_unused(node):
-                remove_unused([node], self._edit.keeps)
-            else:
-                self._node(node)
-
-    def _node(self, node: ir.Node) -> None:
+    has_sizes = False
+    for node in reversed(nodes_of(graph)):
+        if node not in fresh or node.graph is not graph:
+            continue
+        if is_unused(node):
+            remove_unused([node], edit.keeps)
+            continue
         for value in node.outputs:
-            fact = self._analysis.of(value)
+            fact = analysis.of(value)
             if fact.items is None:
                 continue
             known = fact.known
             if known is None:
-                self.has_symbolic_elements = True
-            elif is_used(value) and not self._analysis.known.is_constant(value):
-                self._edit.store(value, known)
-        if node.graph is None or simplify(node, self._analysis, self._edit):
-            return
-        if node in self._analysis.scopes.parents:
+                has_sizes = True
+            elif is_used(value) and not analysis.known.is_constant(value):
+                edit.store(value, known)
+        if node.graph is None or simplify(node, analysis, edit):
+            continue
+        if node in analysis.scopes.parents:
             for inner in list(subgraphs_of(node)):
-                self.graph(inner)
+                has_sizes |= _simplify(inner, analysis, edit, fresh)
+    return has_sizes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -30,7 +31,9 @@ class ValueInfo(ir.passes.InPlacePass):
         """Run the pass on a model."""
         analysis = facts_of(model).types
         analysis.run()
-        return ir.passes.PassResult(model, modified=_Description(analysis).write())
+        description = _Description(analysis)
+        changed = [description.describe(value) for value in _values(analysis)]
+        return ir.passes.PassResult(model, modified=any(changed))
 
 
 def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
@@ -131,28 +134,19 @@ class _Description:
             for k, dim in enumerate(value.shape):
                 if isinstance(dim, int) or not dim.value:
                     continue
-                size = fact.shape[k] if agree and fact.shape is not None else None
+                size = fact.shape[k] if agree and fact.shape else None
                 known = size if isinstance(size, Expr) else None
                 if sizes.setdefault(dim.value, known) != known:
                     sizes[dim.value] = None  # the name would imply that the two are equal
         return sizes
 
-    def write(self) -> bool:
-        """Write all types; return whether one has changed."""
-        return bool(sum(map(self.describe, _values(self._analysis))))
-
-    def describe(self, value: ir.Value) -> bool:
-        """Write the type of a value; return whether it has changed."""
-        return self._describe(value, self._shape(value))
-
-    def _shape(self, value: ir.Value) -> ir.Shape | None:
-        fact = self._analysis.of(value)
+    def _shape(self, value: ir.Value, fact: Fact) -> ir.Shape | None:
         if fact.shape is None:
-            return value.shape if fact.dtype is None or fact.dtype == value.dtype else None
-        given = value.shape if _agree(fact, value.shape) else None
-        if given is None:
-            return ir.Shape([self._dim(d, None) for d in fact.shape])
-        return ir.Shape([self._dim(d, g) for d, g in zip(fact.shape, given, strict=True)])
+            return value.shape if fact.dtype == value.dtype else None
+        given: Iterable[int | ir.SymbolicDim | None] = itertools.repeat(None)
+        if value.shape is not None and _agree(fact, value.shape):
+            given = value.shape
+        return ir.Shape([self._dim(d, g) for d, g in zip(fact.shape, given, strict=False)])
 
     def _dim(self, size: Number, given: int | ir.SymbolicDim | None) -> int | str | None:
         if isinstance(size, int):
@@ -161,7 +155,8 @@ class _Description:
         text = label if label is not None else self._texts.of(size)
         return given if text is None and isinstance(given, int) else text
 
-    def _describe(self, value: ir.Value, shape: ir.Shape | None) -> bool:
+    def describe(self, value: ir.Value) -> bool:
+        """Write the type of a value; return whether it has changed."""
         fact = self._analysis.of(value)
         if fact.dtype is None or fact.other is not None:
             if value.type is None and value.shape is not None:
@@ -169,6 +164,7 @@ class _Description:
                 return True
             return False  # the file may have a type that is not inferred
         before = (value.type, value.shape)
+        shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)
         value.shape = shape
         return before != (value.type, value.shape)

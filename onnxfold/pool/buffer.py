@@ -62,7 +62,6 @@ class Buffer:
     """
 
     __slots__ = (
-        "bindings",
         "deferred",
         "dtype",
         "elements",
@@ -87,8 +86,6 @@ class Buffer:
         self.region: Region | None = None
         self.deferred = deferred
         self.references = 0
-        self.bindings = 0
-        """The number of references that values hold."""
         self.held: Buffer | None = None
         """A buffer that is retained as long as this one is there (:meth:`Pool.hold`)."""
         self.elements: Array | None = None

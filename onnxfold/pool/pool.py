@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -77,19 +75,13 @@ class Pool:
         self.statistics = Statistics()
         self._watch = watch
         self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
-        self.is_settled = False
-        """Whether all users of all values are known; see :meth:`settle`."""
-        self._scratch_folder = scratch_folder
+        self._scratch = Scratch(scratch_folder)
         self._regions: dict[int, Region] = {}
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self.evaluator: Any = None
         """The ``onnxfold.kernels.evaluator.Evaluator`` that computes deferred buffers; it sets
         itself."""
-
-    @functools.cached_property
-    def _scratch(self) -> Scratch:
-        return Scratch(self._scratch_folder)
 
     # ---------------------------------------------------------------- values
 
@@ -108,7 +100,6 @@ class Pool:
     def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
         """Bind the value to a buffer, which is retained once for it."""
         buffer.references += 1
-        buffer.bindings += 1
         self._bound[value] = buffer
         if self._watch is not None:
             self._watch.bound(value, buffer)
@@ -118,20 +109,14 @@ class Pool:
         """Release the buffer of a value that has no users any more."""
         buffer = self._bound.pop(value, None)
         if buffer is not None:
-            buffer.bindings -= 1
             self.release(buffer)
 
-    def settle(self, values: Iterable[ir.Value] | None) -> None:
-        """Unbind all values but these: all users are known now.
-
-        Args:
-            values: The values; None if it is not known yet who will use those bound from now on.
-        """
-        kept = set(values or ())
+    def settle(self, values: Iterable[ir.Value] = ()) -> None:
+        """Unbind all values but these."""
+        kept = set(values)
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
-        self.is_settled = values is not None
 
     # ---------------------------------------------------------------- making buffers
 
@@ -145,8 +130,7 @@ class Pool:
         span = storage.span_of(tensor)
         dtype = tensor.dtype
         if span is not None and dtype.bitwidth >= 8:
-            raw = span.file.array()[span.offset : span.offset + span.length]
-            array = raw.view(dtype.numpy()).reshape(storage.sizes_of(tensor))
+            array = span.array().view(dtype.numpy()).reshape(storage.sizes_of(tensor))
             buffer = self.adopt(array, dtype, Memory.MAPPED)
             if buffer.region is not None:
                 buffer.region.file = span.file
@@ -279,7 +263,9 @@ class Pool:
         if 2 * nbytes <= self.memory_limit:
             self.make_room(nbytes + STORING_BYTES)
             in_memory |= self.statistics.live_bytes + nbytes <= self.memory_limit
-        with self.working(STORING_BYTES + nbytes * in_memory):
+        working = STORING_BYTES + nbytes * in_memory
+        self.add_live(working)
+        try:
             if in_memory:
                 array = np.empty(source.shape, dtype)
                 blocks = boxes(source.shape, _BLOCK // dtype.itemsize)
@@ -290,17 +276,10 @@ class Pool:
                 storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
                 self._spilled(Region(None, nbytes, Memory.SPILLED), part)
                 array = part.array().view(dtype).reshape(source.shape)
+        finally:
+            self.add_live(-working)
         source.release()
         return array
-
-    @contextlib.contextmanager
-    def working(self, nbytes: int) -> Iterator[None]:
-        """Count memory as live during the context."""
-        self.add_live(nbytes)
-        try:
-            yield
-        finally:
-            self.add_live(-nbytes)
 
     # ---------------------------------------------------------------- spilling
 

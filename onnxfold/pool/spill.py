@@ -39,20 +39,21 @@ class Scratch:
     """
 
     def __init__(self, folder: str | None = None) -> None:
-        self._folder = folder or tempfile.gettempdir()
+        self._folder = folder
         self._file: IO[bytes] | None = None
         self._end = 0
 
     def create(self, nbytes: int) -> ScratchPart:
         """Allocate at least one byte. Raises OnnxFoldError if the disk is full."""
-        with _naming(self._folder):
+        folder = self._folder or tempfile.gettempdir()
+        with _naming(folder):
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+                self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
             descriptor = self._file.fileno()
             offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
             self._end = offset + nbytes
             os.ftruncate(descriptor, self._end)
-            return ScratchPart(descriptor, offset, nbytes, self._folder)
+            return ScratchPart(descriptor, offset, nbytes, folder)
 
     def __del__(self) -> None:
         if self._file is not None:

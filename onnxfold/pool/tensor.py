@@ -27,52 +27,45 @@ class BufferTensor(StoredTensor, TensorBase):
     a model can be saved more than once and used in Python in between.
     """
 
-    __slots__ = ("_buffer", "_source")
+    __slots__ = ("_shape", "_source", "buffer", "raw")
 
     def __init__(self, buffer: Buffer, name: str | None = None) -> None:
         super().__init__(name=name)
-        self._buffer = buffer
+        self.buffer = self.raw = buffer
         self._source: Source | None = None
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
 
     @property
-    def buffer(self) -> Buffer:
-        """The buffer that holds the elements."""
-        return self._buffer
-
-    raw = buffer
-
-    @property
     def dtype(self) -> ir.DataType:  # type: ignore[override]
         """ONNX element type."""
-        return self._buffer.dtype
+        return self.buffer.dtype
 
     @property
     def shape(self) -> ir.Shape:  # type: ignore[override]
         """Shape of the tensor."""
-        return static_shape(self._buffer.shape)
+        return static_shape(self.buffer.shape)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the elements as ONNX stores them: packed where they are smaller than a byte."""
-        return self._buffer.nbytes
+        return self.buffer.nbytes
 
     @property
     def span(self) -> Span | None:
         """Where the stored bytes are in a file of the model: for a view that keeps their order."""
-        return self._buffer.span()
+        return self.buffer.span()
 
     def numpy(self) -> Array:
         """Return the elements as a read-only view (no copy; computed now where they
         were deferred).
         """
-        return self._buffer.array()
+        return self.buffer.array()
 
     def tobytes(self) -> bytes:
         """Return all stored bytes at once (a copy: for small tensors; large ones are streamed)."""
-        if self._buffer.is_known and self.dtype.bitwidth >= 8:
-            stored = self._buffer.array().tobytes()
+        if self.buffer.is_known and self.dtype.bitwidth >= 8:
+            stored = self.buffer.array().tobytes()
             self.release()
             return stored
         return b"".join(piece.tobytes() for piece in self.pieces())
@@ -100,24 +93,24 @@ class BufferTensor(StoredTensor, TensorBase):
         What is postponed is computed in them, until :meth:`release`.
         """
         source = self._open()
-        limit = self._buffer.pool.memory_limit
+        limit = self.buffer.pool.memory_limit
         return blocks_of(source, nbytes, min(SLAB, max(nbytes, limit // (4 * THREADS))))
 
     def _open(self) -> Source:
         """Open a source of the elements; postponed elements are computed as they are read."""
         self.release()
-        pool = self._buffer.pool
-        if not self._buffer.is_known:
-            self._source = pool.evaluator.source(self._buffer)
+        pool = self.buffer.pool
+        if not self.buffer.is_known:
+            self._source = pool.evaluator.source(self.buffer)
         if self._source is None:
-            return ArraySource(self._buffer.array(), self.dtype, self._buffer)
+            return ArraySource(self.buffer.array(), self.dtype, self.buffer)
         pool.add_live(_WORKING)
         return self._source
 
     def release(self) -> None:
         """Release the pages of mapped input: all blocks are in the file."""
-        self._buffer.release_pages()
+        self.buffer.release_pages()
         if self._source is not None:
             self._source.release()
             self._source = None
-            self._buffer.pool.add_live(-_WORKING)
+            self.buffer.pool.add_live(-_WORKING)

@@ -192,7 +192,7 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | N
             writer.tensor(fd, place.offset, place.length, place.tensor)
         finally:
             if is_streamed(place.tensor):
-                place.tensor.release()  # type: ignore[attr-defined]
+                place.tensor.release()
         if background is not None and place.length >= _SYNCED_FROM:
             syncs.append(background.submit(_sync_data, fd))
     for sync in syncs:

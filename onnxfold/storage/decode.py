@@ -1,6 +1,6 @@
 """From protobuf to the IR: one walk that checks a model and makes its values and nodes.
 
-onnx-ir makes types, shapes, devices and small tensors. Graphs are walked here, because they have to
+onnx-ir makes types, shapes and small tensors. Graphs are walked here, because they have to
 be checked: onnx-ir makes up a value for an undefined name. Building the IR in the same
 walk takes three quarters of the time that checks and ``ir.serde.deserialize_model`` take.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -73,8 +72,8 @@ def decode(
 ) -> ir.Model:
     """Convert a serialized model.
 
-    Training information and fields that this version of onnx does not define are left out, with a
-    warning.
+    Training information, device configurations and fields that this version of onnx does not define
+    are left out, with a warning.
 
     Args:
         skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts of
@@ -94,6 +93,8 @@ def decode(
         logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
     if proto.training_info:
         logger.warning("training information is left out")
+    if proto.configuration:
+        logger.warning("device configurations are left out")
     shape_of.cache_clear()  # denotations of a shape can be changed
     static_shape.cache_clear()
     try:
@@ -199,9 +200,6 @@ class _Reader:
             doc_string=proto.doc_string or None,
             functions=[self.function(function) for function in proto.functions],
             metadata_props=entries_of(proto.metadata_props),
-            device_configurations=tuple(
-                map(ir.serde.deserialize_model_configuration, proto.configuration)
-            ),
         )
 
     def graph(self, proto: onnx.GraphProto, outer: tuple[_Scope, ...]) -> ir.Graph:
@@ -362,12 +360,6 @@ class _Reader:
                 doc_string=proto.doc_string or None,
                 metadata_props=entries_of(proto.metadata_props),
             )
-            if proto.device_configurations:
-                known = ChainMap(*(scope.values for scope in scopes))
-                node.device_configurations = tuple(
-                    ir.serde.deserialize_node_device_configuration(entry, known)
-                    for entry in proto.device_configurations
-                )
             nodes.append(node)
         return nodes
 

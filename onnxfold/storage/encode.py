@@ -1,6 +1,6 @@
 """Convert the IR to protobuf without the bytes of large tensors.
 
-onnx-ir serializes types, shapes, devices, most attributes and small tensors. Its
+onnx-ir serializes types, shapes, most attributes and small tensors. Its
 ``serialize_model`` would read every tensor, and repeats each initializer in a ``value_info``.
 """
 
@@ -70,8 +70,6 @@ class _Writer:
             proto.model_version = model.model_version
         proto.opset_import.extend(starmap(make_opsetid, model.opset_imports.items()))
         add_entries(proto.metadata_props, model.metadata_props)
-        devices = map(ir.serde.serialize_model_configuration, model.device_configurations)
-        proto.configuration.extend(devices)
         self.graph(proto.graph, model.graph)
         for function in model.functions.values():
             self.function(proto.functions.add(), function)
@@ -140,10 +138,6 @@ class _Writer:
             add_entries(proto.metadata_props, entries)
         for attribute in node.attributes.data.values():
             self.attribute(proto.attribute, attribute)
-        if node.device_configurations:
-            proto.device_configurations.extend(
-                map(ir.serde.serialize_node_device_configuration, node.device_configurations)
-            )
         return values
 
     def attribute(self, protos: Any, attribute: ir.Attr) -> None:

@@ -20,7 +20,7 @@ from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import data_bytes, sizes_of, span_of, tensors_of
-from onnxfold.storage.wire import Placeholders
+from onnxfold.storage.wire import Hole, Placeholders
 from onnxfold.storage.writer import is_streamed
 
 # Protobuf messages, and so .onnx files, are limited to 2 GiB.
@@ -37,22 +37,13 @@ _LARGE_ALIGNMENT, _LARGE_FROM = 4096, 1 << 20
 _SMALL_ALIGNMENT = 64
 
 
-@dataclass(frozen=True)
-class Place:
-    """A tensor of ``length`` bytes at ``offset`` of the planned file."""
-
-    offset: int
-    length: int
-    tensor: ir.TensorProtocol
-
-
 @dataclass
 class FilePlan:
     """The literal bytes and the tensors of a file at their offsets, ``size`` bytes in all."""
 
     size: int = 0
     literals: list[tuple[int, bytes]] = field(default_factory=list)
-    tensors: list[Place] = field(default_factory=list)
+    tensors: list[Hole] = field(default_factory=list)
 
 
 _USUAL_NAME = "model.onnx.data"
@@ -146,7 +137,7 @@ def plan_model(
             key = (span.file.key, span.offset, span.length) if span else id(tensor)
             if key not in at:
                 at[key] = aligned(data.size, length)
-                data.tensors.append(Place(at[key], length, tensor))
+                data.tensors.append(Hole(tensor, length, at[key]))
                 data.size = at[key] + length
             offset = at[key]
         proto.data_location = onnx.TensorProto.EXTERNAL
@@ -235,21 +226,14 @@ def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # upb: EncodeError or ValueError, when too large
         raise UsageError(f"the model cannot be serialized: {error}") from None
-    token = left_out.token
-    marks = []
-    position = data.find(token)
-    while position >= 0:
+    token, marks, position = left_out.token, list[int](), -1
+    while (position := data.find(token, position + 1)) >= 0:
         marks.append(position)
-        position = data.find(token, position + len(token))
     plan = FilePlan()
 
-    def replace(offset: int, length: int) -> wire.Hole | None:
+    def replace(offset: int, length: int) -> Hole | None:
         tensor = left_out.get(data[offset : offset + length])
-        return (
-            None
-            if tensor is None
-            else wire.Hole(tensor, data_bytes(tensor.dtype, sizes_of(tensor)))
-        )
+        return None if tensor is None else Hole(tensor, data_bytes(tensor.dtype, sizes_of(tensor)))
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:
@@ -258,10 +242,11 @@ def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
             "format allows; use external data"
         )
     offset = 0
-    for _, group in itertools.groupby(pieces, lambda piece: isinstance(piece, wire.Hole)):
+    for _, group in itertools.groupby(pieces, lambda piece: isinstance(piece, Hole)):
         first, *others = group
-        if isinstance(first, wire.Hole):  # a length is between two of them
-            plan.tensors.append(Place(offset, first.length, first.owner))
+        if isinstance(first, Hole):  # a length is between two of them
+            first.offset = offset
+            plan.tensors.append(first)
             offset += first.length
         else:
             plan.literals.append((offset, wire.join(data, [first, *others])))

@@ -103,7 +103,7 @@ def load(
     model.meta[SOURCE_KEY] = os.path.abspath(name)
     model.meta[FILES_KEY] = (file, *external.files.values())
     model.meta[BYTES_KEY] = sum({file.key: file.size for file in model.meta[FILES_KEY]}.values())
-    model.meta[EXTERNAL_KEY] = external.used
+    model.meta[EXTERNAL_KEY] = bool(external.files)
     return model
 
 
@@ -373,7 +373,6 @@ class _ExternalData:
         self.path = path
         self.folder = os.path.dirname(os.path.abspath(path))
         self.files: dict[str, MappedFile] = {}
-        self.used = False
 
     def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
         """Return the tensor with its data located.
@@ -381,7 +380,6 @@ class _ExternalData:
         Raises:
             ExternalDataError: See `load`.
         """
-        self.used = True
         length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length not in (None, length):
             reason = (

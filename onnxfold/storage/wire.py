@@ -40,10 +40,11 @@ class WireError(Exception):
 
 @dataclass
 class Hole:
-    """A gap of ``length`` bytes in a message, for the content of ``owner``."""
+    """A gap of ``length`` bytes at ``offset`` of a file, for the elements of a tensor."""
 
-    owner: Any
+    tensor: Any
     length: int
+    offset: int = 0
 
 
 # A piece of the rewritten message: a range of the input, new bytes, or a hole.

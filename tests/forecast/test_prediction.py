@@ -54,12 +54,8 @@ def by_numpy(path):
     unary(path, ["Abs", "Sqrt", "Neg", "Abs"])
 
 
-def by_onnxruntime(path):
-    unary(path, ["Exp", "Tanh", "Sqrt", "Sigmoid"])
-
-
 def as_a_whole(path):
-    unary(path, ["Sin", "Cos", "Sqrt", "Atan"], 8)
+    unary(path, ["Sin", "Exp", "Sqrt", "Sigmoid"], 8)
 
 
 def embedding(path):
@@ -76,7 +72,7 @@ def assert_holds(predicted: float, measured: float) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("make", [transposed, by_numpy, by_onnxruntime, as_a_whole, embedding])
+@pytest.mark.parametrize("make", [transposed, by_numpy, as_a_whole, embedding])
 def test_memory_of_large_models(make, tmp_path):
     source = tmp_path / "in.onnx"
     make(source)
@@ -101,7 +97,7 @@ def test_memory_of_exported_models(name, check, tmp_path):
 
 
 def test_a_plan_computes_nothing_large(tmp_path):
-    by_onnxruntime(tmp_path / "in.onnx")  # 64 MiB, 40 times
+    by_numpy(tmp_path / "in.onnx")  # 64 MiB, 40 times
     code = """
 import sys, onnxfold
 from onnxfold.memory import peak_rss_bytes

@@ -119,7 +119,7 @@ def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
 
 @pytest.mark.parametrize("lead", range(0, 64, 4))
 def test_sums_do_not_depend_on_where_a_weight_lies_in_its_file(tmp_path, lead):
-    """Too small for pieces: onnxruntime gets all of it, and it may begin at any byte."""
+    """onnxruntime gets all of the weight, which may begin at any byte."""
     model = parse("g () => (float[1, 1] y) <int64[2] a = {0, 1}> { y = ReduceMean (w, a) }")
     weight = large(33, 37, seed=lead)
     [expected] = run(with_weights(model, w=weight), {})

@@ -130,18 +130,6 @@ def test_functions_of_onnxruntime_give_its_bits(op_type):
         assert made == session.run(None, {"x": array})[0].tobytes()
 
 
-def test_functions_whose_bits_have_no_place_are_not_stored():
-    bench = Bench()
-    value = bench.held(np.random.default_rng(0).standard_normal((4 * SIDE, SIDE), np.float32))
-    for name in ("Tanh", "Exp", "Neg", "Sigmoid"):
-        previous, value = value, bench.apply(name, value)
-        bench.release(previous)
-    turned = bench.apply("Transpose", value, perm=[1, 0])
-    bench.release(value)
-    streamed(turned)
-    assert bench.pool.statistics.peak_bytes < (4 << 20) + (6 << 20)
-
-
 def test_reshapes_that_no_strides_express():
     bench = Bench()
     array = counting(96, 70, 60)
@@ -195,7 +183,7 @@ def test_an_index_out_of_range_is_found_when_it_is_asked_for():
     value = bench.apply("Neg", bench.held(counting(SIDE, SIDE)))
     rows = bench.apply("Gather", value, bench.held(np.arange(SIDE + 1)))
     assert bench.evaluator.uncertain([bench.apply("Abs", rows)]) == [rows]
-    with pytest.raises(ComputationFailed, match="out of range"):
+    with pytest.raises(ComputationFailed, match="out of bounds"):
         rows.array()
 
 

@@ -130,9 +130,6 @@ def everything() -> onnx.ModelProto:
     kind = extra[2].attribute.add(name="kind", type=onnx.AttributeProto.TYPE_PROTO)
     kind.tp.CopyFrom(helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, [2])))
     extra[2].attribute.add(name="raw", type=onnx.AttributeProto.STRING, s=b"\x80\x81")
-    device = extra[1].device_configurations.add(configuration_id="cfg", pipeline_stage=1)
-    device.sharding_spec.add(tensor_name="sc").device.append(0)
-    model.configuration.add(name="cfg", num_devices=1, device=["cpu:0"])
     graph.node.extend(extra)
     graph.initializer.add().CopyFrom(tensor("with_info", 4))
     graph.initializer[-1].metadata_props.add(key="ik", value="iv")
@@ -179,12 +176,6 @@ def _rare_fields(model: onnx.ModelProto) -> None:
         graph.initializer.append(helper.make_tensor(f"typed_{dtype}", dtype, [2], [1, 2]))
     opaque = graph.value_info.add(name="rare").type.opaque_type
     opaque.domain, opaque.name = "custom", "Thing"
-    spec = next(n for n in graph.node if n.name == "sum").device_configurations[0].sharding_spec[0]
-    entry = spec.index_to_device_group_map.add(key=1)
-    entry.value.append(0)
-    dim = spec.sharded_dim.add(axis=1)
-    dim.simple_sharding.add(dim_value=2, num_shards=2)
-    dim.simple_sharding.add(dim_param="n", num_shards=2)
 
 
 def fields_of(message: Message) -> set[str]:

@@ -385,18 +385,27 @@ def test_everything_is_everything() -> None:
     refused |= {"tensors", "graphs", "type_protos"}  # no operator of ONNX has such attributes
     training = {"training_info", "initialization", "algorithm"}  # left out
     training |= {"initialization_binding", "update_binding"}
-    missing = all_fields(onnx.ModelProto.DESCRIPTOR) - fields_of(everything())
+    devices = all_fields(onnx.DeviceConfigurationProto.DESCRIPTOR)  # left out, too
+    devices |= all_fields(onnx.NodeDeviceConfigurationProto.DESCRIPTOR)
+    devices |= {"onnx.ModelProto.configuration", "onnx.NodeProto.device_configurations"}
+    missing = all_fields(onnx.ModelProto.DESCRIPTOR) - fields_of(everything()) - devices
     names = {name.rpartition(".")[2] for name in missing}
     assert names == elsewhere | nobody | refused | training
 
 
 def test_what_inference_does_not_need_is_left_out(tmp_path, caplog) -> None:
     expected = linear()
-    trained, future = linear(), linear()
+    trained, placed, future = linear(), linear(), linear()
     trained.training_info.add().algorithm.name = "sgd"
+    placed.configuration.add(name="cfg", num_devices=1, device=["cpu:0"])
+    placed.graph.node[0].device_configurations.add(configuration_id="cfg", pipeline_stage=1)
     for message in (future, future.graph, future.graph.node[0]):
         message.MergeFromString(b"\xa2\x38\x03new")  # number 900, a string
-    for model, reason in ((trained, "training information"), (future, "does not define")):
+    for model, reason in (
+        (trained, "training information"),
+        (placed, "device configurations"),
+        (future, "does not define"),
+    ):
         caplog.clear()
         storage.save(storage.load(write(tmp_path, model)), tmp_path / "o.onnx")
         assert onnx.load(tmp_path / "o.onnx") == expected

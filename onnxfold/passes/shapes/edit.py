@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.analysis.symbolic import Fact
 from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing import (
     can_take_name,
     constant_node,
-    insert,
     insert_constant,
     remove_unused,
     replace,
@@ -33,7 +31,7 @@ class Edit:
     """
 
     def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
-        self._facts = facts
+        self.names = facts.names
         self._analysis = analysis = facts.types
         self._scopes = analysis.scopes
         self.keeps = keeps
@@ -50,25 +48,11 @@ class Edit:
         key = (graph, array.dtype, array.shape, array.tobytes())
         value = self._constants.get(key)
         if value is None:
-            names, stem = self._facts.names, like.name
+            names, stem = self.names, like.name
             value = insert_constant(before, names, array, stem=stem, in_function=in_function)
             self._analysis.set(value, of_array(array, ir.DataType.from_numpy(array.dtype)))
             if not in_function:  # all nodes of the graph can read an initializer
                 self._constants[key] = value
-        return value
-
-    def insert(
-        self,
-        before: ir.Node,
-        op_type: str,
-        inputs: Sequence[ir.Value],
-        attributes: Mapping[str, int],
-        fact: Fact,
-        like: ir.Value,
-    ) -> ir.Value:
-        """Insert a node and return its result with its fact, named after ``like``."""
-        value = insert(before, self._facts.names, op_type, inputs, attributes, stem=like.name)
-        self._analysis.set(value, fact)
         return value
 
     def store(self, value: ir.Value, array: Array) -> bool:

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.fact import list_of, of_items
+from onnxfold.editing import insert
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import is_used, nodes_of, uses
 from onnxfold.passes.shapes.edit import Edit
@@ -247,7 +248,8 @@ class Sharing:
         fact: Fact,
         like: ir.Value,
     ) -> ir.Value:
-        made = self._edit.insert(node, op_type, inputs, attributes, fact, like)
+        made = insert(node, self._edit.names, op_type, inputs, attributes, stem=like.name)
+        self._analysis.set(made, fact)
         self._values[-1].setdefault((self._analysis.of(made), self._constness.of(made)), made)
         return made
 

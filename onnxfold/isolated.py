@@ -138,7 +138,7 @@ def run_command(
 @contextlib.contextmanager
 def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Provide threads that run functions in other processes, which end with the context."""
-    group = Group()
+    group = Processes()
     executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
     try:
         yield executor
@@ -148,7 +148,7 @@ def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
         executor.shutdown()
 
 
-class Group:
+class Processes:
     """The processes of a group of threads."""
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.kept: _Process | None = None
-        self.group = Group()
+        self.group = Processes()
 
 
 _thread = _Thread()

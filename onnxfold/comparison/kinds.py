@@ -10,7 +10,7 @@ import numpy as np
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]
 
 
-class Kind(NamedTuple):
+class Numbers(NamedTuple):
     """What the elements of an input are.
 
     Attributes:
@@ -41,35 +41,37 @@ def _one_nan(rng: np.random.Generator, shape: Sequence[int]) -> Any:
     return numbers
 
 
-USUAL = Kind("numbers around 0", lambda r, s: r.standard_normal(s), (0, 7))
+USUAL = Numbers("numbers around 0", lambda r, s: r.standard_normal(s), (0, 7))
 NAN = (
-    Kind("NaN and infinities", _special, None),
-    Kind(
+    Numbers("NaN and infinities", _special, None),
+    Numbers(
         "many NaN and infinities",
         lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
         (0, 1),
     ),
-    Kind("only NaN", lambda r, s: np.full(s, np.nan), (0, 7)),
-    Kind("NaN in most places", lambda r, s: r.choice([*[np.nan] * 8, 1.0, 2.0], s), (0, 7)),
-    Kind("a NaN", _one_nan, (0, 7)),
+    Numbers("only NaN", lambda r, s: np.full(s, np.nan), (0, 7)),
+    Numbers("NaN in most places", lambda r, s: r.choice([*[np.nan] * 8, 1.0, 2.0], s), (0, 7)),
+    Numbers("a NaN", _one_nan, (0, 7)),
 )
 KINDS = (
     USUAL,
     *NAN,
-    Kind(
+    Numbers(
         "numbers from 100 to 1000 of both signs",
         lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
         (-1000, 1000),
     ),
     # for casts: beyond types of integers, and no product of three is an infinity yet
-    Kind("numbers up to 1e12", lambda r, s: r.normal(0, 10 ** r.uniform(3, 12, s)), (0, 1 << 20)),
+    Numbers(
+        "numbers up to 1e12", lambda r, s: r.normal(0, 10 ** r.uniform(3, 12, s)), (0, 1 << 20)
+    ),
     # the mean of the squares less the square of the mean has no digit left of the variance
-    Kind("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
-    Kind("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3)),
-    Kind("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, (0, 1 << 30)),
-    Kind("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, (0, 1)),
-    Kind("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), (0, 100)),
-    Kind("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), (-20, -5)),
-    Kind("equal numbers and halves", lambda r, s: r.integers(-5, 6, s) / 2, (-1, 1)),
-    Kind("zeros of both signs", lambda r, s: r.choice([0.0, -0.0], s), (0, 0)),
+    Numbers("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
+    Numbers("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3)),
+    Numbers("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, (0, 1 << 30)),
+    Numbers("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, (0, 1)),
+    Numbers("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), (0, 100)),
+    Numbers("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), (-20, -5)),
+    Numbers("equal numbers and halves", lambda r, s: r.integers(-5, 6, s) / 2, (-1, 1)),
+    Numbers("zeros of both signs", lambda r, s: r.choice([0.0, -0.0], s), (0, 0)),
 )

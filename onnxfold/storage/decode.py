@@ -30,7 +30,7 @@ from onnxfold.storage.checks import (
 )
 from onnxfold.storage.mapped import Span
 from onnxfold.storage.tensors import ViewTensor
-from onnxfold.storage.value_info import (
+from onnxfold.storage.value_protos import (
     QUANTIZATION_KEY,
     describe,
     entries_of,

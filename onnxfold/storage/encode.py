@@ -18,7 +18,7 @@ from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of, root_cause
 from onnxfold.storage.tensors import ViewTensor, sizes_of
-from onnxfold.storage.value_info import (
+from onnxfold.storage.value_protos import (
     QUANTIZATION_KEY,
     add_entries,
     is_described,

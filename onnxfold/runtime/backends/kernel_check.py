@@ -18,7 +18,7 @@ from onnxfold import storage
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import integer_range, random_floats
-from onnxfold.comparison.kinds import KINDS, NAN, USUAL, Kind
+from onnxfold.comparison.kinds import KINDS, NAN, USUAL, Numbers
 from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
@@ -110,7 +110,7 @@ def _array(
     rng: np.random.Generator,
     value: ir.Value,
     info: TensorInfo,
-    kind: Kind,
+    kind: Numbers,
     sizes: Mapping[str, int],
 ) -> Any:
     shape, dtype = shape_of(info, sizes), value.dtype

@@ -42,7 +42,7 @@ class CompileAhead:
         self._seconds = seconds
         self._nominal = nominal
         self._take = take
-        self._group = isolated.Group()
+        self._group = isolated.Processes()
         self._is_urgent = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None

@@ -43,7 +43,7 @@ def test_models(name: str, level: int, tmp_path: Path):
 def optimize(model: ProductionModel, level: int, folder: Path) -> None:
     """Optimize with a comparison and without any further option, and judge the report."""
     # a model that is quantized as it runs may take other steps where last bits differ
-    near = {"rtol": 1e-2, "atol": 2e-2} if level == 2 else {}
+    near = {"rtol": 1e-2, "atol": 5e-2} if level == 2 else {}
     report = onnxfold.optimize_file(model.path, folder / "out.onnx", level=level, check=1, **near)
     assert report.check is not None and report.check.passed
     assert report.bytes_after <= report.bytes_before + max(ALLOWED, report.bytes_before // 100)

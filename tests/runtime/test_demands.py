@@ -29,6 +29,7 @@ GRAPHS = """
 (float[n] a, float[n] b) => (float[n] y) { y = Div(a, b) } | -
 (int64[n] a) => (int64[n] y) <int64 two = {2}> { y = Div(a, two) } | -
 (float[3, 4] a) => (float[3] y) { y = Einsum<equation = "ij->i">(a) } | -
+(float[n, 4] a, float[m] b) => (float[4] y) { y = Einsum<equation = "ij,i->j">(a, b) } | n,4 n
 (float[n, 4] a) => (float[n, 4] y) { y = Softmax(a) } | -
 (float[m, 8] a, int64[n] b) => (float[n, 8] y) { y = Gather(a, b) } ! "b" says where
 (float[9] a, int64[4] i) => (float[4] y) { y = GatherElements(a, i) } ! "i" says where
@@ -45,7 +46,7 @@ GRAPHS = """
 (float[n] a) => (float[m] y) <int64[1] s = {1}, int64[1] e = {-1}> { y = Slice(a, s, e) }
     ! may have no elements
 (float[n, 8] a) => (float[m, 8] y) <int64[2] i = {0, 5}> { y = Gather(a, i) } ! within bounds
-(float[n] a, float[2] b) => (float[n, 2] y) { y = Einsum<equation = "i,j->ij">(a, b) } ! not certain
+(float[n, 2, 2] a) => (float[n] y) { y = Det(a) } ! not certain
 (float[0, 3] a) => (float[0, 3] y) { y = Exp(a) } ! has no elements
 """
 

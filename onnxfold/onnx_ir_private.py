@@ -59,7 +59,7 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 
 def nodes_in(graph: ir.Graph) -> list[ir.Node]:
-    """Return a list of the current nodes of a graph, in any order: takes two thirds of that."""
+    """Return a list of the current nodes of a graph in any order, which is faster than in order."""
     return [link.value for link in graph._nodes._value_ids_to_boxes.values()]  # type: ignore[misc]
 
 

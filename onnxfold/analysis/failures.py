@@ -96,8 +96,8 @@ class Failures:
             except (Undecided, *INVALID_NODE_ERRORS):
                 pass
         is_single = all(fact is None or fact.shape in _SINGLE for fact in operands[1:])
-        is_elementwise_ = is_elementwise(op_type, self._opset, (ir.DataType.FLOAT,)) and is_single
-        is_certain = is_elementwise_ or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
+        per_element = is_elementwise(op_type, self._opset, (ir.DataType.FLOAT,)) and is_single
+        is_certain = per_element or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
         return [] if is_certain and not node.domain else [(0, 1)]
 
     def _reasons(self, node: ir.Node, operands: _Facts, results: Iterable[Fact]) -> Iterator[str]:

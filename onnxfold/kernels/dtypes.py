@@ -115,7 +115,7 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Return the common shape by ONNX multidirectional broadcasting.
 
     Raises:
-        Unfoldable: There is none.
+        Unfoldable: The shapes do not broadcast.
     """
     try:
         return np.broadcast_shapes(*map(tuple, shapes))

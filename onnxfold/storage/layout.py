@@ -47,6 +47,7 @@ class FilePlan:
 
 
 _USUAL_NAME = "model.onnx.data"
+"""Stands for the name of the data file, which is not known when a model is planned."""
 
 
 @dataclass
@@ -67,8 +68,9 @@ class SavePlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the files, with a data file of the usual length of a name; exact, although only
-        tensors below a few KiB have been read.
+        """Bytes of the files; exact where the name of the data file is as long as `_USUAL_NAME`.
+
+        Only tensors below a few KiB have been read for it.
         """
         return self.model(_USUAL_NAME).size + (self.data.size if self.data is not None else 0)
 

@@ -54,7 +54,7 @@ class Loaded(NamedTuple):
 
 
 Kernels = dict[tuple[str, ...], Loaded | str]
-"""A loaded kernel, or the reason why there is none, by the names of the outputs."""
+"""The loaded kernel of each tuple of outputs, or the reason why it was not loaded."""
 
 
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:

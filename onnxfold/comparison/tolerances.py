@@ -22,6 +22,7 @@ from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
 from onnxfold.graphs import all_graphs, nodes_within
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
+from onnxfold.storage.checks import DTYPES
 
 HALF_NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
@@ -41,7 +42,7 @@ def types_in(model: ir.Model) -> set[ir.DataType | None]:
     graph, nodes = model.graph, [node for each in all_graphs(model) for node in each]
     values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
     casts = (n.attributes.get_int("to", 0) for n in nodes if n.op_type == "Cast")
-    return {v.dtype for v in (*graph.inputs, *graph.outputs, *values)}.union(map(_T, casts))
+    return {v.dtype for v in (*graph.inputs, *graph.outputs, *values)}.union(map(DTYPES.get, casts))
 
 
 class Noise(contextlib.ExitStack):

@@ -142,8 +142,8 @@ def _refusing(
 ) -> Any:
     try:
         return function(*inputs, **arguments)
-    except (ValueError, TypeError, IndexError, OverflowError, MemoryError) as error:
-        # NumPy raises these for invalid operands: wrong count, rank, shape or dtype
+    except (AttributeError, IndexError, MemoryError, OverflowError, TypeError, ValueError) as error:
+        # NumPy raises these for invalid operands: wrong count, rank, shape or dtype; or None
         raise Unfoldable(f"invalid operands: {error}") from error
 
 

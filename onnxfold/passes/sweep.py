@@ -17,7 +17,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
 from onnxfold.editing import Names, constant_node, remove_nodes, take_over
-from onnxfold.errors import ModelError, option
+from onnxfold.errors import option
 from onnxfold.graphs import (
     captured_values,
     constant_tensor,
@@ -285,10 +285,6 @@ class Sweep:
         assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
-        if len(taken.outputs) < len(node.outputs):
-            counts = f"{len(node.outputs)} and {len(taken.outputs)}"
-            reason = f"the If has more outputs than its {branch} ({counts})"
-            raise ModelError(reason, node=node.name or node.outputs[0].name)
         self.inlined += 1
         return _inline(node, taken, self.facts.names, self.scopes.of(graph))
 

@@ -99,7 +99,9 @@ def split(
         OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
     """
     folder = Path(out_dir)
-    made = _split(source, backend, arguments, strict=strict_backend, folder=folder)
+    given = storage.model_in(source)
+    with storage.explained(given):
+        made = _split(given, backend, arguments, strict=strict_backend, folder=folder)
     manifest = made.manifest
     if not manifest.runtime_constants and arguments.get("fold_at") != "runtime":
         inputs = ", ".join(manifest.inputs)
@@ -173,7 +175,9 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
         UsageError: An argument cannot be used as given.
         ModelError: The source is not valid.
     """
-    made = _prepared(source, arguments, None)
+    given = storage.model_in(source)
+    with storage.explained(given):
+        made = _prepared(given, arguments, None)
     inputs = _names(made.model.graph.inputs)
     required = {name for name in inputs if name not in made.model.graph.initializers}
 
@@ -197,12 +201,12 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
     pair = max(pairs, key=lambda each: each.work, default=None)
     if pair is not None and pair.work <= max(c.work for c in alone if c.names[0] in pair.names):
         pair = None
-    model = storage.opened(source)
+    model = storage.opened(given)
     called = (*model.graph.initializers, *parameter_names(model).values())
     if fnmatch.filter(called, ADAPTERS):
         # they are merged with other weights, which may change last bits
-        given: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
-        adapted = _prepared(source, given, None)
+        own: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
+        adapted = _prepared(given, own, None)
         names = adapted.opened.names
         merge_runtime_constants(adapted.model, names, adapted.options, nominal=adapted.nominal)
         adapters = of(names, adapted)
@@ -222,7 +226,9 @@ def split_in_memory(
         UsageError: An argument cannot be used as given.
         ModelError: The source is not valid.
     """
-    made = _split(source, backend, arguments)
+    given = storage.model_in(source)
+    with storage.explained(given):
+        made = _split(given, backend, arguments)
     _compile(made, backend, arguments)
     return made
 

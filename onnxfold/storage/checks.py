@@ -40,6 +40,8 @@ _NEWEST = {
 }
 _LARGEST_VERSION = (1 << 31) - 1
 _FIRST_WITH_OPSETS = 3  # IR version
+BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+"""The attributes with the bodies of ops of ONNX, by op type."""
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 
@@ -194,10 +196,11 @@ def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def check_calls(proto: onnx.ModelProto) -> None:
-    """Check that functions are unique and not recursive.
+    """Check that functions are unique and not recursive, and that calls fit them.
 
     Raises:
-        ModelError: A function is defined twice, calls itself, or calls amount to too many nodes.
+        ModelError: A function is defined twice, calls itself, or has fewer inputs or outputs than
+            a call; or calls amount to too many nodes.
     """
     functions: dict[Key, onnx.FunctionProto] = {}
     for function in proto.functions:
@@ -223,8 +226,50 @@ def check_calls(proto: onnx.ModelProto) -> None:
 
 def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
     """Return the functions that nodes call, once for each call."""
-    keys = ((node.domain, node.op_type, node.overload) for node in all_nodes(nodes))
-    return [key for key in keys if key in functions]
+    found = []
+    for node in all_nodes(nodes):
+        key = node.domain, node.op_type, node.overload
+        if key in functions:
+            of = functions[key]
+            if len(node.input) > len(of.input) or len(node.output) > len(of.output):
+                sizes = f"{len(of.input)} inputs and {len(of.output)} outputs"
+                reason = f"the function {of.name!r} has {sizes} only"
+                raise ModelError(reason, node=label(node))
+            found.append(key)
+    return found
+
+
+def check_bodies(node: ir.Node) -> None:
+    """Check that the bodies of an If, Loop or Scan have the inputs and outputs of the node.
+
+    Raises:
+        ModelError: A body, an input or an output is missing.
+    """
+    if node.domain in ("", "ai.onnx"):
+        for reason in _wrong_bodies(node):
+            results = "".join(f" -> {value.name}" for value in node.outputs[:1])
+            raise ModelError(reason, node=node.name or f"{node.op_type}{results}")
+
+
+def _wrong_bodies(node: ir.Node) -> Iterator[str]:
+    op_type = node.op_type
+    if not node.inputs:
+        yield f"the {op_type} has no inputs"
+    for name in BODIES[op_type]:
+        body = node.attributes[name].value if name in node.attributes else None
+        if not isinstance(body, ir.Graph):
+            yield f"the {op_type} has no {name}"
+            return
+        returned = len(body.outputs) - (op_type == "Loop")  # it returns its condition, too
+        if len(node.outputs) > returned:
+            counts = f"{len(node.outputs)} and {max(returned, 0)}"
+            yield f"the {op_type} has more outputs than its {name} ({counts})"
+        surplus = len(node.inputs) - len(body.inputs)
+        if op_type == "Scan" and surplus == 1:  # at opset 8 it has the lengths of sequences
+            continue
+        if op_type != "If" and surplus:
+            counts = f"{len(node.inputs)} and {len(body.inputs)}"
+            yield f"the {op_type} has other inputs than its {name} ({counts})"
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

@@ -20,7 +20,9 @@ from onnxfold.errors import ModelError
 from onnxfold.graphs import tensor_of
 from onnxfold.onnx_ir_private import is_a, root_cause
 from onnxfold.storage.checks import (
+    BODIES,
     DTYPES,
+    check_bodies,
     check_calls,
     check_tensor,
     label,
@@ -360,6 +362,8 @@ class _Reader:
                 doc_string=proto.doc_string or None,
                 metadata_props=entries_of(proto.metadata_props),
             )
+            if op_type in BODIES:
+                check_bodies(node)
             nodes.append(node)
         return nodes
 

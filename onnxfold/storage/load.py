@@ -24,7 +24,7 @@ from onnxfold.graphs import all_graphs, is_constant_node, op_name, shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
-from onnxfold.storage.checks import messages_in, parse
+from onnxfold.storage.checks import BODIES, check_bodies, messages_in, parse
 from onnxfold.storage.decode import decode
 from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, located, tensors_of
@@ -173,6 +173,8 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
         return parse(model)
     for graph in all_graphs(model) if isinstance(model, ir.Model) else ():
         for node in graph:
+            if node.op_type in BODIES:
+                check_bodies(node)
             for value in node.inputs:
                 if value is not None and _is_missing(value):
                     reason = f"input {value.name!r} is not defined anywhere"

@@ -190,12 +190,14 @@ def test_what_branches_make_of_equal_weights_is_stored_once(made, size, level):
     onnxfold.compare(model, optimized, seeds=2).assert_equal()
 
 
-@pytest.mark.parametrize(("condition", "branch_"), [(1, "then_branch"), (0, "else_branch")])
-def test_an_if_with_more_outputs_than_its_branch(condition, branch_):
+@pytest.mark.parametrize("condition", [1, 0])
+def test_an_if_with_more_outputs_than_its_branch(condition):
     model = known_if("p = Relu (x)", condition=condition)
     node = next(node for node in model.graph.node if node.op_type == "If")
     node.output.append("more")
     node.name = "choice"
     model.graph.output.append(onnx.helper.make_tensor_value_info("more", 1, None))
-    with pytest.raises(onnxfold.ModelError, match=f"node 'choice': .*more outputs.*{branch_}"):
+    with pytest.raises(
+        onnxfold.ModelError, match="node 'choice': .*more outputs than its then_branch"
+    ):
         onnxfold.optimize(model)

@@ -1,6 +1,7 @@
 """What is seen to once, when a model is loaded: its graph, its ops, its imports, its functions."""
 
 import onnx
+import onnx_ir as ir
 import pytest
 from model_table import parse
 from onnx import helper
@@ -68,11 +69,53 @@ def test_what_is_wrong_with_a_node_is_explained(tmp_path, body: str, reason: str
     for run in (
         lambda path: onnxfold.optimize(path),
         lambda path: onnxfold.optimize_file(path, tmp_path / "o.onnx"),
+        lambda path: onnxfold.split(path, tmp_path / "b", runtime_constants=["x"]),
     ):
         with pytest.raises(ModelError, match=reason) as caught:
             run(tmp_path / "m.onnx")
         assert caught.value.file == str(tmp_path / "m.onnx")
     assert not (tmp_path / "o.onnx").exists()
+
+
+_BODY = "b (int64 i, bool k, float[2] u) => (bool l, float[2] v) { l = Identity(k) v = Neg(u) }"
+_ADD = "a (float[2] u, float[2] v) => (float[2] w) { w = Add(u, v) }"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("y = If(b) <then_branch = t () => (float[2] r) { r = Neg(x) }>", "has no else_branch"),
+        (f"y = Loop(c, b) <body = {_BODY}>", r"other inputs than its body \(2 and 3\)"),
+        (f"y = Loop(c, b, x, x) <body = {_BODY}>", r"other inputs than its body \(4 and 3\)"),
+        (f"y, z = Loop(c, b, x) <body = {_BODY}>", r"more outputs than its body \(2 and 1\)"),
+        ("y = Loop(c, b, x) <body = b () => () { }>", "Loop has"),
+        (f"y = Scan(x) <num_scan_inputs = 1, body = {_ADD}>", "other inputs than its body"),
+        (f"y, z = Scan(x, x) <num_scan_inputs = 1, body = {_ADD}>", "more outputs than its body"),
+        (
+            "y = If() <then_branch = t () => (float[2] r) { r = Neg(x) },"
+            " else_branch = e () => (float[2] q) { q = Abs(x) }>",
+            "has no inputs",
+        ),
+    ],
+)
+def test_bodies_have_the_inputs_and_outputs_of_their_node(tmp_path, body: str, reason: str) -> None:
+    model = graph(body)
+    for given in (model, model.SerializeToString(), ir.serde.deserialize_model(model)):
+        for run in (
+            lambda given: onnxfold.optimize(given),
+            lambda given: onnxfold.split(given, tmp_path / "b", runtime_constants=["x"]),
+            lambda given: onnxfold.compare(given, given),
+        ):
+            with pytest.raises(ModelError, match=f"node '(If|Loop|Scan) -> y': .*{reason}"):
+                run(given)
+
+
+def test_calls_have_no_more_inputs_and_outputs_than_the_function() -> None:
+    for call in ("y = local.F0(x, x)", "y, z = local.F0(x)"):
+        model = functions(1, "v = Neg(u)")
+        model.graph.node[0].CopyFrom(graph(call).graph.node[0])
+        with pytest.raises(ModelError, match="has 1 inputs and 1 outputs only"):
+            onnxfold.optimize(model)
 
 
 def test_what_is_allowed() -> None:

@@ -104,6 +104,8 @@ def _read_what_is_carried(node: ir.Node) -> None:
         (body,) = subgraphs_of(node)
         before, first = (2, 1) if node.op_type == "Loop" else (0, 0)  # count and condition
         count = len(node.inputs) - before - node.attributes.get_int("num_scan_inputs", 0)
+        if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 has lengths of sequences, too
+            count = 0
         for k in range(count):
             given, inner = node.inputs[before + k], body.inputs[before + k]
             output = body.outputs[first + k]

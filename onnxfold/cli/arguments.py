@@ -75,11 +75,6 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) ->
     return verbose
 
 
-def is_verbose() -> bool:
-    """Return whether ``--verbose`` was given."""
-    return logging.getLogger("onnxfold").level == logging.DEBUG
-
-
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command, in this order."""
 
@@ -185,6 +180,7 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
     return click.option(*names, **{**form, **how})
 
 
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 LEVEL = option(
     "-O",
     "--level",
@@ -270,7 +266,7 @@ optimization_options = together(
     section(
         "Check", option("--check", metavar="N"), *_COMPARISON, option("--check-dim", "check_dims")
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+    QUIET,
     output_options,
 )
 """The options of an optimization and of its output, see `onnxfold.options`."""

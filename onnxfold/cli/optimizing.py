@@ -1,4 +1,4 @@
-"""`onnxfold optimize`: fold the constants of a model."""
+"""`onnxfold optimize`, `batch` and `tune`: write models that compute the same."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from typing import Any
 import click
 
 from onnxfold.cli.arguments import (
+    FOLDER,
     PATH,
+    QUIET,
     REPORT,
     SectionedCommand,
-    is_verbose,
+    number,
     optimization_options,
+    output_options,
     section,
+    size_in_bytes,
+    sizes,
 )
-from onnxfold.cli.output import show, write
+from onnxfold.cli.output import (
+    EXIT_DIFFERENT,
+    EXIT_ERROR,
+    EXIT_OK,
+    is_verbose,
+    show,
+    watched,
+    write,
+)
 
 
 @click.command(
@@ -84,6 +97,8 @@ def optimize(
 
     Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
     """
+    import onnxfold
+
     if process_ends:
         from onnxfold.memory import leave_garbage
 
@@ -93,26 +108,19 @@ def optimize(
         for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):
             if options.pop(argument) is not None:
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
-        from onnxfold.api import plan
-
-        _show(plan(source, **options), as_json, options["explain"])
+        _show(onnxfold.plan(source, **options), as_json, options["explain"])
         return
     target = _one_target(source, destination, output, force)
     if external_data_name is not None and external_data is False:
         raise click.UsageError("--external-data-name contradicts --no-external-data")
-    from onnxfold.api import optimize_file
-    from onnxfold.report.console import LateProgress
-
-    with LateProgress(enabled=not quiet) as progress:
-        done = optimize_file(
-            source,
-            target,
-            external_data=external_data_name or external_data,
-            fsync=not no_fsync,
-            progress=progress,
-            count_withheld=as_json or is_verbose(),
-            **options,
-        )
+    done = watched(
+        *(onnxfold.optimize_file, source, target),
+        quiet=quiet,
+        external_data=external_data_name or external_data,
+        fsync=not no_fsync,
+        count_withheld=as_json or is_verbose(),
+        **options,
+    )
     if as_json or not quiet:
         _show(done, as_json, options["explain"], verbose=is_verbose())
     if (as_json or quiet) and done.check is not None and not done.check.passed:
@@ -143,3 +151,84 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
     if output is None and not force and is_other and os.path.exists(target):
         raise click.UsageError(f"{target} exists: give it with -o, or add --force, to overwrite it")
     return target
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("sources", metavar="MODEL...", type=PATH, nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    type=FOLDER,
+    metavar="DIR",
+    required=True,
+    help="Folder or URL for the results; they keep their paths below MODEL.",
+)
+@number(
+    *("--workers", click.IntRange(1), None),
+    "Models at a time on this machine.  [default: number of processors]",
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Run on a dask cluster instead: tcp://host:8786."
+)
+@click.option(
+    "--memory",
+    type=size_in_bytes,
+    metavar="BYTES",
+    help="Memory for all models in progress; others wait.  [default: free memory]",
+)
+@number("--timeout", click.FloatRange(0), None, "Time limit for each model.")
+@click.option(
+    "--plan", "only_plan", is_flag=True, help="Only predict memory; write nothing into DIR."
+)
+@click.option(
+    "--journal",
+    type=PATH,
+    metavar="FILE",
+    help="File of results, one JSON document per line.  [default: DIR/onnxfold-batch.jsonl]",
+)
+@optimization_options
+def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Optimize many models in parallel.
+
+    MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. Files in DIR are
+    results and never sources.
+
+    A failed model is reported and does not stop the batch. Models finished by an earlier batch
+    with the same options are skipped, so an interrupted batch resumes. The exit code is 0 if all
+    models have a result, 1 if results are missing only because --check found a difference, 2
+    otherwise.
+    """
+    import onnxfold
+
+    done = watched(onnxfold.batch, sources, output, quiet=quiet, **options)
+    show(done, as_json, quiet, verbose=is_verbose())
+    if not done.failed:
+        return EXIT_OK
+    return EXIT_DIFFERENT if all(o.differs for o in done.failed) else EXIT_ERROR
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write.")
+@sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
+@number("--threads", click.IntRange(0), 0, "Threads; 0: all.")
+@number(
+    *("--seconds", click.FloatRange(0), 30.0),
+    "Budget; at least 9 runs of each candidate are measured.",
+)
+@number(
+    *("--check", click.IntRange(1), 1),
+    "Random inputs on which each candidate is compared with IN.",
+)
+@QUIET
+@output_options
+def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the fastest result of IN on this machine, by measurement, to OUT.
+
+    Candidates are IN itself, -O1, -O2, -O2 --target onnxruntime, and -O1 and -O2 with --value-info.
+    Each is compared with IN. Beyond -O1, which keeps every bit, a candidate must be faster by more
+    than the spread of the runs than those before it. The result never measured slower than IN.
+    """
+    import onnxfold
+
+    show(watched(onnxfold.tune, source, output, quiet=quiet, **options), as_json, quiet)

@@ -1,4 +1,4 @@
-"""`onnxfold split`: what runs once is split from what runs each time."""
+"""`onnxfold split` and `adapters`: runtime constants."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from onnxfold.cli.arguments import (
     FOLDER,
     LEVEL,
     PATH,
+    QUIET,
     REPORT,
     option,
     output_options,
     runtime_options,
 )
-from onnxfold.cli.output import EXIT_ERROR, EXIT_OK, show, write
+from onnxfold.cli.output import (
+    EXIT_DIFFERENT,
+    EXIT_ERROR,
+    EXIT_OK,
+    show,
+    watched,
+    write,
+    write_json,
+)
 from onnxfold.errors import about
 
 
@@ -35,7 +44,7 @@ from onnxfold.errors import about
 @LEVEL
 @REPORT
 @click.option("--no-fsync", is_flag=True, help="Do not wait for the disk.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@QUIET
 @output_options
 def split(
     source: str,
@@ -57,7 +66,6 @@ def split(
     """
     from onnxfold import storage
     from onnxfold.analysis.constness import recorded
-    from onnxfold.report.console import LateProgress
     from onnxfold.runtime.split_model import split as split_file
 
     if report is not None:
@@ -71,12 +79,11 @@ def split(
                 return _list_candidates(source, output, options, as_json)
     if output is None:
         raise click.UsageError("no output: give -o DIR")
-    with LateProgress(enabled=not quiet) as progress, about(source):
-        bundle = split_file(source, output, fsync=not no_fsync, progress=progress, **options)
+    with about(source):
+        bundle = watched(*(split_file, source, output), quiet=quiet, fsync=not no_fsync, **options)
     if report is not None:
         write_split_page(bundle, source, report)
-    if as_json or not quiet:
-        show(bundle, as_json, verbose=True)
+    show(bundle, as_json, quiet, verbose=True)
     return EXIT_OK
 
 
@@ -96,3 +103,31 @@ def _list_candidates(
         write("nothing was written; name what stays the same over many runs:\n")
         write(f"onnxfold split {source} {rest}\n")
     return EXIT_ERROR
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("files", metavar="ADAPTER...", type=PATH, nargs=-1, required=True)
+@output_options
+def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
+    """Show which runtime constants of a bundle the tensors of adapters are.
+
+    An ADAPTER is peft's folder, or a .safetensors, .npz or .onnx_adapter file.
+
+    Exit code 0: all tensors fit; 1: some do not; 2: bad input.
+    """
+    from onnxfold.adapter_files import read_adapter
+    from onnxfold.runtime.adapter_matching import fits
+    from onnxfold.runtime.bundles.bundle import open_bundle
+
+    manifest = open_bundle(bundle).manifest
+    found = {file: fits(read_adapter(file), manifest) for file in files}
+    if as_json:
+        write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
+    else:
+        from onnxfold.report.console import render
+        from onnxfold.report.runtime_tables import adapters_text
+
+        write(render(*adapters_text(manifest, found)))
+    fit_all = all(fit.problem is None for each in found.values() for fit in each)
+    return EXIT_OK if fit_all else EXIT_DIFFERENT

@@ -29,9 +29,8 @@ from onnxfold.bench.measuring import (
 )
 from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
 from onnxfold.comparison.feeds import Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
-from onnxfold.comparison.result import json_number
+from onnxfold.comparison.result import Tolerance, json_number
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import MissingFileError, UsageError, about, option

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.metrics import Tolerance, distance, is_float
-from onnxfold.comparison.result import Comparison, OutputResult
+from onnxfold.comparison.result import Comparison, OutputResult, Tolerance, distance, is_float
 from onnxfold.comparison.runners import (
     CannotLoad,
     CannotRun,

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
 from onnxfold.comparison.feeds import Feed, Feeds
-from onnxfold.comparison.metrics import Array, is_float
+from onnxfold.comparison.result import Array, is_float
 from onnxfold.comparison.runners import CannotLoad, CannotRun, Opener, Outputs, Runner, Subject
 from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
 from onnxfold.graphs import all_graphs, nodes_within

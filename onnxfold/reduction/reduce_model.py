@@ -18,9 +18,9 @@ import onnx
 from onnxfold import files, isolated, storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison.dims import distinct_sizes, symbols_of
-from onnxfold.comparison.feeds import Feeds, RandomFeeds, given_feeds
+from onnxfold.comparison.feeds import Feeds, given_feeds
 from onnxfold.comparison.runners import CannotRun, Subject, open_runner
-from onnxfold.comparison.trials import Trials
+from onnxfold.comparison.trials import RandomFeeds, Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.reduction.shrinking import shrink, with_types

@@ -39,12 +39,8 @@ _TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter from a file or from the caller.
-
-    Attributes:
-        tensors: The tensors by their names in the file.
-        file: The file; None for an adapter of the caller.
-        config: The configuration with the scale; None if the adapter has no configuration.
+    """An adapter: the tensors by their names, the file unless it is the caller's, and its
+    configuration.
     """
 
     tensors: Mapping[str, Feed]
@@ -54,12 +50,9 @@ class Adapter:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """The configuration of a LoRA in peft: the factor of the product of its two matrices.
-
-    Attributes:
-        alpha: The numerator.
-        alphas: Other numerators, by the end of a module's name.
-        by_root: Whether the denominator is the square root of the rank instead of the rank.
+    """The configuration of a LoRA in peft: the factor of the product of its two matrices. ``alpha``
+    is the numerator, ``alphas`` has others by the end of a module's name, and ``by_root`` says that
+    the denominator is the square root of the rank instead of the rank.
     """
 
     alpha: float

@@ -20,11 +20,7 @@ from onnxfold.onnx_ir_private import set_input as set_input
 
 
 class Names:
-    """The names in use in a model: names must be unique in all of its graphs.
-
-    Args:
-        graphs: All graphs of the model.
-    """
+    """The names in use in all graphs of a model: they must be unique in all of them."""
 
     def __init__(self, graphs: Iterable[ir.Graph]) -> None:
         self._values: Counter[str] = Counter()
@@ -75,14 +71,10 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Replace a value by another one, which gets its name and its users.
+    """Replace a value by another one with the same elements, which gets its name and its users.
 
-    The new value gets the type, shape and doc string if it has none, and missing metadata.
-
-    Args:
-        old: A node's result. It has no name and no users afterwards.
-        new: A value with the same elements.
-        declared: Whether the type and shape of ``old`` belong to the interface and take precedence.
+    The new value gets the type, shape and doc string if it has none, and missing metadata. With
+    ``declared``, the type and shape of ``old`` belong to the interface and take precedence.
     """
     inherit(old, new, declared=declared)
     name, old.name = old.name, None
@@ -196,16 +188,8 @@ def insert(
     stem: str | None = None,
     domain: str = "",
 ) -> ir.Value:
-    """Insert a new node before another one; return its result. See :func:`new_node`.
-
-    Args:
-        before: The node before which the new one is inserted.
-        names: The names in use in the model.
-        op_type: The op.
-        inputs: The operands.
-        attributes: The attributes by name.
-        stem: The prefix of the new names; by default the name of a result of ``before``.
-        domain: The domain of the op.
+    """Insert a new node before another one; return its result. See :func:`new_node`. The prefix of
+    the new names is ``stem``, by default the name of a result of ``before``.
     """
     stem = stem or before.outputs[0].name or "value"
     node = new_node(names, stem, op_type, inputs, attributes, domain=domain)
@@ -223,16 +207,8 @@ def new_node(
     domain: str = "",
     outputs: int = 1,
 ) -> ir.Node:
-    """Return a new node with fresh names, in no graph yet.
-
-    Args:
-        names: The names in use in the model.
-        stem: The prefix of the new names.
-        op_type: The op.
-        inputs: The operands; None for omitted ones.
-        attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
-        domain: The domain of the op.
-        outputs: The number of results.
+    """Return a new node with fresh names, which begin with ``stem``, in no graph yet. Operands that
+    are None are omitted; attributes are numbers, lists, strings or attributes of onnx-ir, by name.
     """
     stem = f"{stem}/{op_type}"
     name = names.fresh_node(stem)
@@ -250,15 +226,9 @@ def insert_constant(
     stem: str | None = None,
     in_function: bool = False,
 ) -> ir.Value:
-    """Insert a new constant with a fresh name that a node and all later ones can read.
-
-    Args:
-        before: The node that will read the constant.
-        names: The names in use in the model.
-        array: The elements; a list becomes a vector of int64.
-        stem: The prefix of the new name; by default the name of a result of ``before``.
-        in_function: Whether the node is in a function, which has no initializers: a Constant node
-            makes the constant there.
+    """Insert a new constant with a fresh name that ``before`` and all later nodes can read. A list
+    becomes a vector of int64. A function has no initializers: a Constant node makes the constant
+    there.
     """
     name = names.fresh(f"{stem or before.outputs[0].name or 'value'}/constant")
     dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
@@ -272,11 +242,8 @@ def insert_constant(
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
-    """Return a Constant node, in no graph yet; its output is named and typed like the tensor.
-
-    Args:
-        tensor: The elements.
-        name: The name of the node.
+    """Return a Constant node of this name, in no graph yet; its output is named and typed like the
+    tensor.
     """
     node = ir.Node(
         "",

@@ -20,10 +20,8 @@ def option(argument: str) -> str:
 
 @contextlib.contextmanager
 def spelled(options: Mapping[str, str]) -> Iterator[None]:
-    """Let `option` return other spellings in this context.
-
-    Args:
-        options: The spelling of each argument; others stay as they are.
+    """Let `option` return other spellings in this context; those of other arguments stay as they
+    are.
     """
     token = _spellings.set({**_spellings.get({}), **options})
     try:
@@ -78,12 +76,7 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or a few of them.
-
-    Args:
-        name: The name that was given.
-        known: The names that there are.
-    """
+    """Return the end of a message about an unknown name: the nearest known name, or a few of all."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known)[:20_000], 1)

@@ -57,15 +57,8 @@ class EvaluationError(Exception):
 
 
 class TimeLimit:
-    """CPU seconds that all evaluations of one run may take together.
-
-    What is folded should not depend on what else a machine has to do, so wall time does not count.
-
-    Args:
-        seconds: How many there are.
-
-    Attributes:
-        left: How many are left.
+    """CPU seconds that all evaluations of one run may take together, and how many are left. Wall
+    time does not count: what is folded should not depend on what else a machine has to do.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -115,19 +108,10 @@ def evaluate_isolated(
     limit: TimeLimit,
     memory: int,
 ) -> list[Array]:
-    """Run a model in another process.
-
-    Args:
-        model: A serialized model.
-        feeds: Its inputs: no strings, and no numbers of less than a byte.
-        outputs: What to fetch.
-        exact: See `onnxruntime`.
-        limit: What it takes is counted there; it may take its share.
-        memory: Private memory that it may take, bytes.
-
-    Raises:
-        EvaluationError: As for `onnxruntime`; there is no such process; it crashed, or took more
-            memory or time.
+    """Run a serialized model in another process, on feeds that are no strings and no numbers of
+    less than a byte. It may take its share of the time limit, where what it takes is counted, and
+    so many bytes of private memory; an `EvaluationError` says that it took more, crashed, or
+    failed.
     """
     request = [list(feeds), list(outputs), exact, memory]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
@@ -209,10 +193,8 @@ def onnxruntime(
 
     With ``exact`` everything is computed twice, by one thread and by several: some sums (a matrix
     times a single column) are added up in another order then, and the model may run with any
-    number.
-
-    Raises:
-        EvaluationError: it has no kernel, it refuses the operands, or the two differ.
+    number. An `EvaluationError` says that there is no kernel, that it refuses the operands, or that
+    the two differ.
     """
     try:
         values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}

@@ -76,16 +76,10 @@ def predict(
     share_weights: bool = False,
     check: bool = False,
 ) -> Prediction:
-    """Return an upper bound of the memory and output of a run.
-
-    Args:
-        model: The model, before any rewrite.
-        cut: The values to store and the nodes to remove.
-        pool: The pool that holds the buffers.
-        options: The options of the run.
-        bytes_before: Stored bytes of the model.
-        share_weights: Whether unchanged weights stay in their files.
-        check: Whether both models run on onnxruntime at the end.
+    """Return an upper bound of the memory and output of a run, before any rewrite, given the values
+    to store and the nodes to remove (``cut``), and the stored bytes of the model. With
+    ``share_weights``, unchanged weights stay in their files; with ``check``, both models run on
+    onnxruntime at the end.
     """
     stored = [pool.buffer_of(value) for value in cut.stored]
     sizes = [buffer.nbytes for buffer in stored]

@@ -187,14 +187,9 @@ def _kept(
     providers: Sequence[_Provider] | None,
     fold: OptionArguments,
 ) -> _Kept | None:
-    """Return the kept model of a source, and make it first if it is missing.
-
-    Returns:
-        The kept model; None if the source cannot be kept.
-
-    Raises:
-        OnnxFoldError: The source cannot be optimized now.
-        OSError: The cache folder cannot be written.
+    """Return the kept model of a source, made first if it is missing; None if it cannot be kept. An
+    OnnxFoldError or OSError says that it cannot be optimized now, or the cache folder not be
+    written.
     """
     maker = _maker(options, providers)
     key = [_FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
@@ -215,10 +210,8 @@ def _kept(
 def _maker(
     options: ort.SessionOptions | None, providers: Sequence[_Provider] | None
 ) -> ort.SessionOptions | None:
-    """Return options by which onnxruntime optimizes a model to be kept.
-
-    Returns:
-        The options; None if what it makes with these options and providers cannot be kept.
+    """Return options by which onnxruntime optimizes a model to be kept; None if what it makes with
+    these options and providers cannot be kept.
     """
     available = set(ort.get_available_providers())
     names = {p if isinstance(p, str) else p[0] for p in providers or available}
@@ -254,13 +247,9 @@ def _make(
     fold: OptionArguments,
     maker: ort.SessionOptions | None,
 ) -> None:
-    """Make the entry of a source, unless it is there, and a link to it.
-
-    An entry without a model stands for one that is larger than the cache, or refused by onnxfold.
-
-    Raises:
-        OnnxFoldError: The source cannot be optimized now.
-        OSError: The cache folder cannot be written.
+    """Make the entry of a source, unless it is there, and a link to it; errors are those of
+    `_kept`. An entry without a model stands for one that is larger than the cache, or refused by
+    onnxfold.
     """
     from onnxfold.storage.load import external_locations
 
@@ -298,13 +287,8 @@ def _make(
 def _write_model(
     source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
 ) -> bool:
-    """Write the optimized model into a folder; nothing if onnxfold refuses the source.
-
-    Returns:
-        Whether onnxruntime has optimized it, too.
-
-    Raises:
-        OnnxFoldError: The source cannot be optimized now, or the folder cannot be written.
+    """Write the optimized model into a folder; nothing if onnxfold refuses the source. Return
+    whether onnxruntime has optimized it, too. Errors are those of `_kept`.
     """
     import onnx_ir as ir
 
@@ -345,9 +329,8 @@ def _write_model(
 
 
 def _save(model: ir.Model, path: str) -> None:
-    """Write a model with its weights beside it, at places from which onnxruntime maps them.
-
-    The weights get names to which no session options refer.
+    """Write a model with its weights beside it, at places from which onnxruntime maps them. The
+    weights get names to which no session options refer.
     """
     from onnxfold import storage
 
@@ -371,11 +354,7 @@ def _statuses(folder: Path, names: Iterable[str]) -> dict[str, _Status]:
 
 
 def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Return the status of files, and a hash of their content.
-
-    Raises:
-        OSError: A file is missing or cannot be read.
-    """
+    """Return the status of files, and a hash of their content."""
     from onnxfold.runtime.bundles.bundle import hash_file
 
     statuses, latest = _statuses(folder, names), time.time_ns() - _RECENT
@@ -385,11 +364,8 @@ def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _checked(path: Path) -> dict[str, Any] | None:
-    """Read a link or a record, and look at the files that it describes.
-
-    Returns:
-        Its content, with the current status of each file; None if the link or record is missing or
-        damaged, or if the content of a file has changed.
+    """Return the content of a link or a record, with the current status of the files that it
+    describes; None if it is missing or damaged, or if the content of a file has changed.
     """
     try:
         said: dict[str, Any] = json.loads(path.read_bytes())

@@ -73,7 +73,8 @@ def run(
     keep: bool = False,
     grace: float = _GRACE,
 ) -> tuple[Any, list[Array]]:
-    """Run a function in another process.
+    """Run a function in another process; raise a `Failure` if it raises, is late or its process
+    ends.
 
     Args:
         function: A function of a module: ``"package.module:function"``.
@@ -83,14 +84,10 @@ def run(
         cpu_seconds: Limit of CPU time; 0 for no limit.
         memory: Limit of private memory in bytes (on Linux); None for no limit.
         keep: Whether to keep the process for the next call of this thread, unless the call fails.
-            It ends with the thread.
         grace: Seconds from the request to end the process until it is killed.
 
     Returns:
-        The answer and the arrays of the function. The arrays are memory-mapped and read-only.
-
-    Raises:
-        Failure: The function raises an exception or exceeds its time, or its process ends.
+        The answer and the arrays of the function, which are memory-mapped and read-only.
     """
     process = (keep and _thread.kept) or _Process()
     _thread.kept, process.grace = None, grace
@@ -111,7 +108,8 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the same way as `run` runs a function.
+    """Run a command in the same way as `run` runs a function; return its exit code (-n for signal
+    n) and its output, the start and the end if it is long.
 
     Args:
         command: The command line.
@@ -120,12 +118,6 @@ def run_command(
         folder: Its working directory, also for temporary files; None for the current one.
         environment: Its environment variables; None for the current ones.
         removal: The command that removes the container of the command if that is killed.
-
-    Returns:
-        Exit code (-n for signal n) and output; the start and the end of long output.
-
-    Raises:
-        Failure: The command cannot be started, or is killed.
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]
@@ -179,11 +171,7 @@ _thread = _Thread()
 
 
 class _Process:
-    """A running process.
-
-    Raises:
-        Failure: The process cannot be started, or the `workers` of this thread have ended.
-    """
+    """A running process; a `Failure` says that it cannot be started."""
 
     def __init__(self) -> None:
         try:
@@ -211,12 +199,8 @@ class _Process:
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function; see `run`. If that fails, the process is closed.
-
-        Args:
-            what: The function, its request, and the limits of CPU time and memory.
-            arrays: Its arrays.
-            seconds: Limit of wall time.
+        """Run a function with a request and limits of CPU time and memory (``what``), see `run`. If
+        that fails, the process is closed.
         """
         timer = threading.Timer(seconds or 0, self._expire)
         try:

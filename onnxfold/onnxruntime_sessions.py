@@ -67,15 +67,8 @@ def open_session(
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = CPU,
 ) -> onnxruntime.InferenceSession:
-    """Open a serialized model, or the model in a file.
-
-    Args:
-        model: The bytes, or the path.
-        options: Session options; onnxruntime's defaults if not given.
-        providers: Execution providers, as onnxruntime takes them.
-
-    Raises:
-        Exception: onnxruntime refuses the model, by one of many classes without a common base.
+    """Open a serialized model, or the model at a path. onnxruntime refuses it by one of many
+    exceptions without a common base.
     """
     import onnxruntime as ort
 
@@ -84,12 +77,10 @@ def open_session(
 
 
 def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxruntime.SessionOptions:
-    """Make options of a session that logs nothing.
-
-    Args:
-        threads: Threads of one run; 0 for as many as onnxruntime thinks fit.
-        node_by_node: Compute the nodes as they stand in the model, and keep no memory. Prepacking
-            is off, too: it sums a product with a constant operand in another order.
+    """Return options of a session that logs nothing, with a number of threads, or as many as
+    onnxruntime chooses. With ``node_by_node`` the nodes are computed as they stand in the model,
+    and no memory is kept. Prepacking is off then: it sums a product with a constant operand in
+    another order.
     """
     import onnxruntime as ort
 
@@ -178,12 +169,8 @@ def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOpti
 def write_optimized(
     options: onnxruntime.SessionOptions, path: str, **entries: str
 ) -> onnxruntime.SessionOptions:
-    """Have sessions write the model as they optimize it, with its weights in ``PATH.data``.
-
-    Args:
-        options: The session options, which are changed and returned.
-        path: The file.
-        entries: Further configuration entries of the session, without "session.".
+    """Change and return session options so that sessions write the model as they optimize it to a
+    path, with its weights in ``PATH.data``; with further configuration entries, without "session.".
     """
     options.optimized_model_filepath = path
     options.log_severity_level = 3  # it warns that the result is for this machine only
@@ -197,11 +184,8 @@ def write_optimized(
 def register_custom_ops(
     options: onnxruntime.SessionOptions, libraries: Iterable[str | os.PathLike[str]]
 ) -> None:
-    """Let sessions with these options run the custom ops of shared libraries.
-
-    Raises:
-        MissingFileError: There is no such file.
-        UsageError: onnxruntime does not load a library.
+    """Let sessions with these options run the custom ops of shared libraries; raise a UsageError
+    for what is no such library, or a MissingFileError.
     """
     for library in libraries:
         if not os.path.exists(library):
@@ -214,10 +198,8 @@ def register_custom_ops(
 
 
 def available_providers(given: Sequence[Any] | None) -> list[Any]:
-    """Return the execution providers that are given, or the CPU's.
-
-    Raises:
-        UsageError: onnxruntime does not have one of them here, of which it would only warn.
+    """Return the execution providers that are given, or the CPU's; raise a UsageError for one that
+    onnxruntime does not have here, of which it would only warn.
     """
     import onnxruntime as ort
 
@@ -250,11 +232,8 @@ def message_of(error: Exception) -> str:
 
 def ort_value(feed: Feed) -> onnxruntime.OrtValue:
     """Return a feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
-
-    Strings, and numbers of less than a byte, are copied.
-
-    Raises:
-        UsageError: The feed is neither an array that onnxruntime takes nor an ``OrtValue``.
+    Strings, and numbers of less than a byte, are copied. A UsageError says that onnxruntime does
+    not take it.
     """
     import onnxruntime as ort
 
@@ -309,12 +288,8 @@ def _text_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def array_of(value: Feed) -> Array:
-    """Return the elements of a tensor as an array on the same memory.
-
-    Strings, and numbers of less than a byte, are copied.
-
-    Raises:
-        ValueError: The value is no tensor in the CPU's memory.
+    """Return the elements of a tensor as an array on the same memory; strings, and numbers of less
+    than a byte, are copied. A ValueError says that it is no tensor in the CPU's memory.
     """
     if isinstance(value, np.ndarray):
         return np.asarray(value)

@@ -100,13 +100,8 @@ class Batch(Shown, text="onnxfold.batches.outcome:batch_text"):
 class Journal:
     """A file with a line of JSON for each model; the last line about a target counts.
 
-    An incomplete line of a killed process is ignored.
-
-    Args:
-        path: The file, which is created with the first line.
-
-    Raises:
-        UsageError: The file is no journal, or cannot be read.
+    An incomplete line of a killed process is ignored. A UsageError says that the file is no
+    journal.
     """
 
     def __init__(self, path: str) -> None:

@@ -40,8 +40,6 @@ class Task:
     """A model and what to do with it; can be sent to another machine.
 
     Attributes:
-        source: Path or URL of the model.
-        target: Where the result goes.
         options: Those of the optimization and its check, as JSON has them.
         only_plan: Find out the memory that it takes, and do no more.
         seconds: Wall time that it may take; None for any.
@@ -61,11 +59,8 @@ class Task:
 
 
 def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
-    """Optimize a model as soon as enough memory is free.
-
-    Args:
-        task: The model, and what is to be done.
-        planned: The outcome of a task that was the same with ``only_plan``.
+    """Optimize a model as soon as enough memory is free. ``planned`` is the outcome of the same
+    task with ``only_plan``, if there is one.
     """
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
@@ -136,14 +131,8 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
 
 
 def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Plan or optimize a model, in a process for `onnxfold.isolated`.
-
-    Args:
-        request: "source", "options" and "spellings"; "target" is None for a plan.
-        arrays: Nothing.
-
-    Returns:
-        Attributes of the `Outcome`.
+    """Plan or optimize a model in a process of `onnxfold.isolated`; without a "target", plan.
+    Return attributes of the `Outcome`.
     """
     source, target, options = (request[name] for name in ("source", "target", "options"))
     try:
@@ -225,8 +214,8 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Memory that threads reserve. One of them waits for it at a time, the others for their turn:
-    small models do not overtake a large one.
+    """Memory that threads reserve. One waits for it at a time: small models do not overtake a large
+    one.
     """
 
     def __init__(self) -> None:

@@ -68,13 +68,7 @@ def exceeds_spread(ratio: float, quartiles: tuple[float, float]) -> bool:
 
 @dataclass(frozen=True)
 class Benched:
-    """A model that is run as it is, or with runtime constants.
-
-    Attributes:
-        path: The model, or a bundle.
-        arguments: For `onnxfold.Session`; None if onnxruntime runs the model as it is.
-        custom_ops: Shared libraries with custom ops.
-    """
+    """A model or bundle that is run as it is, or with ``arguments`` for `onnxfold.Session`."""
 
     path: str
     arguments: dict[str, Any] | None = None
@@ -87,10 +81,8 @@ class Benched:
         return f"{self.path} split" if is_split else self.path
 
     def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-        """Open a session.
-
-        Raises:
-            OnnxFoldError: onnxruntime does not take the model or a library, or a bundle is damaged.
+        """Open a session; raise an OnnxFoldError if onnxruntime does not take the model or a
+        library, or a bundle is damaged.
         """
         register_custom_ops(options, self.custom_ops)
         try:
@@ -110,12 +102,8 @@ class Benched:
 
 @dataclass(frozen=True)
 class Opening:
-    """Time and memory of creating a session, each time in a new process.
-
-    Attributes:
-        cpu_seconds: User and system time.
-        wall_seconds: Wall time.
-        peak_bytes: By how much the memory of the process grows until its peak, median.
+    """Time and memory of creating a session, each time in a new process: user and system time, wall
+    time, and the median of the bytes by which the memory of the process grows until its peak.
     """
 
     cpu_seconds: Spread
@@ -124,13 +112,9 @@ class Opening:
 
 
 def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
-    """Return the number of nodes of each op after all optimizations of onnxruntime.
-
-    Nodes of subgraphs are counted, constants are not. An op that is not ONNX's own has its domain
-    before its name: ``com.microsoft::Gelu``.
-
-    Raises:
-        ModelError: onnxruntime does not take the model.
+    """Return the number of nodes of each op after all optimizations of onnxruntime. Nodes of
+    subgraphs are counted, constants are not. An op of another domain has it before its name:
+    ``com.microsoft::Gelu``.
     """
     with files.scratch_folder("bench") as folder:
         path, name = f"{folder}/optimized.onnx", "external_initializers_min_size_in_bytes"
@@ -143,10 +127,8 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
-    """Return what creating a session takes for each of several models, interleaved.
-
-    Raises:
-        ModelError: onnxruntime does not take a model, or ends.
+    """Return what creating a session takes for each of several models, interleaved; raise a
+    ModelError if onnxruntime does not take a model, or ends.
     """
     found: list[list[dict[str, Any]]] = [[] for _ in models]
     for turn in range(rounds):
@@ -180,13 +162,8 @@ def _in_child(benched: Benched, providers: Sequence[str]) -> dict[str, Any]:
 def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
     """Create a session in this process, which `isolated` has started for it.
 
-    Args:
-        request: "path", "arguments" and "custom_ops" of a `Benched`, and "providers".
-        arrays: Nothing.
-
-    Returns:
-        Seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its
-        peak; or an "error".
+    Return seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at
+    its peak; or an "error". The request has the fields of a `Benched`, and "providers".
     """
     options, providers = session_options(threads=1), request.pop("providers")
     before = rss_bytes()
@@ -215,14 +192,9 @@ class Taken:
 def interleaved(
     runs: Sequence[Runner], rounds: int, going: Callable[[int], bool] = lambda turn: True
 ) -> list[list[Taken]]:
-    """Return what a run of each takes in each round; each has run before.
-
-    The order is random, and reversed in every other round, so that none follows itself more often.
-
-    Args:
-        runs: What to run.
-        rounds: The number of rounds.
-        going: Returns whether to begin a round, by its number.
+    """Return what a run of each takes in each round, up to a number of rounds, or as long as
+    ``going`` returns true for the number of the next one; each has run before. The order is random,
+    and reversed in every other round, so that none follows itself more often.
     """
     took: list[list[Taken]] = [[] for _ in runs]
     times = []
@@ -259,12 +231,8 @@ class OpTime:
 
 
 def op_times(session: Any, run: Callable[[], Any], rounds: int) -> list[OpTime]:
-    """Return the ops of a session that was made with profiling, those with the most time first.
-
-    Args:
-        session: An onnxruntime session; its profile ends here.
-        run: Runs it once.
-        rounds: How many runs to take the medians of; one before them is not counted.
+    """Return the ops of a session with profiling, which ends here, those with the most time first:
+    medians of so many runs. One run before them is not counted.
     """
     for _ in range(rounds + 1):
         run()

@@ -62,11 +62,9 @@ class FoldBench:
     """The cost of folding the runtime constants of a bundle or of a split model.
 
     Attributes:
-        seconds: Wall time of folding once for a setting of the runtime constants, opening
-            runtime_fold included.
+        seconds: Wall time of folding once, opening runtime_fold included.
         nbytes: Bytes of the folded tensors on these inputs.
-        break_even_runs: Runs after which folding has paid, against the first model; None if it
-            never does.
+        break_even_runs: Runs after which folding has paid, against the first model; or None.
         placements: Which backend makes which folded tensors.
     """
 
@@ -82,19 +80,16 @@ class ModelBench:
 
     Attributes:
         model: Its path.
-        ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`); of a bundle,
-            those of entry.
+        ops: Nodes that onnxruntime runs in the end, by op; of a bundle, those of entry.
         opening: What creating a session takes.
         runs: Wall time of a run in seconds, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
         speedup: By threads: how many times as fast as the first model, median of neighbouring runs;
             by CPU time where one thread runs on the CPU provider, else by wall time.
         quartiles: By threads: the first and third quartile of the speedups of neighbouring runs.
-        max_difference: Largest absolute difference between its outputs and the first model's;
-            infinity where they cannot be compared.
+        max_difference: Largest absolute difference of its outputs; infinity if not comparable.
         profile: Where the time of a run goes, with the first number of threads.
-        within: Whether its outputs are within the tolerance of the first model's; None if none was
-            given.
+        within: Whether its outputs are within the tolerance; None if none was given.
         folding: What folding costs; None for a model that is run as it is.
     """
 
@@ -178,8 +173,7 @@ def bench_models(
     Args:
         models: Paths of a model, and of models and bundles that take its inputs.
         feeds: As for `compare`, of several the first; random ones if not given.
-        dims: Sizes of dynamic dimensions; others are 1 for a batch and 16, or what the first model
-            runs with.
+        dims: Sizes of dynamic dimensions; others are 1 for a batch and 16, or what the model takes.
         rtol: Relative tolerance of the outputs; they are judged if a tolerance is given.
         atol: Absolute tolerance.
         ulp: Units in the last place that floats may be apart.
@@ -188,13 +182,12 @@ def bench_models(
         custom_ops: Shared libraries with custom ops.
         rounds: How often each runs.
         seed: Of the random inputs.
-        backend: The backend that runs the runtime_fold of bundles, see `onnxfold.Session`.
+        backend: The backend that runs the runtime_fold of bundles.
         specialize: As for `onnxfold.Session`, for bundles.
         splitting: Arguments of `split`, for one model: it is measured as it is, and split.
 
     Raises:
-        UsageError: An argument does not fit, or a model does not run on the inputs.
-        ModelError: A file cannot be read, or onnxruntime does not take a model.
+        OnnxFoldError: An argument does not fit, or a model is invalid or does not run.
     """
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
@@ -251,17 +244,9 @@ def bench_models(
 def timed_runs(
     first: PathLike, sessions: Sequence[Any], threads: int, dims: Mapping[str, int], **how: Any
 ) -> tuple[list[list[float]], dict[str, int]]:
-    """Run sessions on the same random inputs, interleaved.
-
-    Args:
-        first: The path of the model of the first session.
-        sessions: Sessions of onnxruntime on its CPU provider.
-        threads: Their threads.
-        dims: Sizes of dynamic dimensions, as for `bench_models`.
-        how: Further arguments of `interleaved`.
-
-    Returns:
-        Seconds of each round by session, and the sizes of dynamic dimensions.
+    """Run sessions of the CPU provider on the same random inputs of the first one's model; return
+    the seconds of each round by session, and the sizes of dynamic dimensions. ``how`` has further
+    arguments of `interleaved`.
     """
     path = os.fspath(first)
     with about(path):
@@ -281,9 +266,7 @@ def _benched(
     splitting: SplitArguments | None,
     custom_ops: tuple[str, ...],
 ) -> list[Benched]:
-    """Return what is measured: models as they are, bundles, and with arguments one model that is
-    split.
-    """
+    """Return models as they are, bundles, and, with arguments, one model that is split."""
     paths = [os.fspath(model) for model in models]
     found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
     for each in found:  # before measuring

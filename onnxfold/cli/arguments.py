@@ -101,10 +101,8 @@ output_options = together(
 
 
 def completed(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function by which shells complete the last of names separated by commas.
-
-    Args:
-        names: Where the names are, or a function that returns them: ``"package.module:name"``.
+    """Return a function by which shells complete the last of names separated by commas. The names
+    are, or are returned by, ``"package.module:name"``.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
@@ -150,11 +148,8 @@ _TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 
 
 def option(*names: str, **how: Any) -> Callable[[Command], Command]:
-    """Return the option for an argument that `onnxfold.options` declares.
-
-    Args:
-        names: Names of the option; and of the argument, if that has another one.
-        how: What does not follow from the declaration.
+    """Return the option for an argument that `onnxfold.options` declares. The last name is the
+    argument's, with dashes or without; ``how`` has what does not follow from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
     hint = _HINTS[argument]

@@ -105,7 +105,7 @@ def inspect(
 
         show(take_modules(model, dims), as_json, depth=depth)
     elif other is not None:
-        from onnxfold.report.difference import take_difference
+        from onnxfold.report.inventory import take_difference
 
         show(take_difference(model, other), as_json)
     else:

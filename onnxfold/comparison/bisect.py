@@ -34,10 +34,7 @@ _Found = tuple[ir.Value, OutputResult]
 
 
 class Side:
-    """A model to search; files that give out other values are beside it and share its weights.
-
-    Its folder may be written to.
-    """
+    """A model to search. Files that give out other values are beside it, and share its weights."""
 
     def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
         self._feeds, self._open = feeds, open
@@ -90,14 +87,9 @@ class Search:
         }
 
     def first(self) -> FirstDifference | None:
-        """Return the first value that differs, or None if no value that both models have does.
-
-        Values that depend on inputs come first, then the constants behind the first one of them:
-        all constants would be many bytes.
-
-        Raises:
-            CannotLoad: One of the models does not load once it gives out values within.
-            CannotRun: It does not run.
+        """Return the first value that differs, or None. Values that depend on inputs come first,
+        then the constants behind the first one of them: all constants would be many bytes.
+        `CannotLoad` and `CannotRun` say that a model does not run once it gives out values within.
         """
         is_constant = self._facts.known.is_constant
         variable = [value for value in self._pairs if not is_constant(value)]

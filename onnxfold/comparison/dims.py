@@ -59,10 +59,8 @@ def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> di
 
 
 def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None:
-    """Refuse sizes of dimensions that inputs do not have; the text of an expression is a name, too.
-
-    Raises:
-        UsageError: There is one.
+    """Raise a UsageError if sizes are given for a dimension that inputs do not have; the text of an
+    expression is a name, too.
     """
     dims = (dim for value in inputs for dim in value.shape or ())
     texts = [d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value is not None]

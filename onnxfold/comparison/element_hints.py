@@ -32,13 +32,9 @@ _LONGEST = 4096  # columns of an input that are told apart
 
 @dataclass
 class IntegerUse:
-    """What the graph tells of the elements of an integer input.
-
-    Attributes:
-        least: The least value that is no negative index.
-        bounds: Exclusive upper bounds, each a size of a table and what the input is less than
-            that size by.
-        compared: Values on either side of what they are compared with, in order of the graph.
+    """What the graph tells of the elements of an integer input: the least value that is no negative
+    index; exclusive upper bounds, each a size of a table and what the input is less than that size
+    by; and values on either side of what they are compared with, in order of the graph.
     """
 
     least: int = 0
@@ -58,7 +54,6 @@ def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
 
     Follows the input through ops that only move elements or add a constant, into model-local
     functions too, to the tables that are indexed by it and the constants that it is compared with.
-    One analysis of the model serves all inputs.
     """
     found = IntegerUse()
     seen = {value}
@@ -146,14 +141,11 @@ def constant_array(value: ir.Value | None) -> NDArray[Any] | None:
 
 
 def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
-    """Return the words that ops look up in the columns of a string input.
+    """Return the words that ops look up in the columns of a string input, by column.
 
     Follows the input through ops that move its elements or select columns, that is, positions on
-    the last axis. Where several ops read a column, words that all of them know come first.
-
-    Returns:
-        The words by column; a column that no such op reads is missing. The only key is 0 if the
-        number of columns is unknown.
+    the last axis. Where several ops read a column, words that all of them know come first. The only
+    column is 0 if their number is unknown.
     """
     width = value.shape[-1] if value.shape else 1
     count = min(width, _LONGEST) if isinstance(width, int) else 1

@@ -56,16 +56,13 @@ def integer_range(dtype: ir.DataType) -> tuple[int, int]:
 def given_feeds(
     feeds: GivenFeeds, required: list[ir.Value], optional: list[ir.Value]
 ) -> dict[str, Feeds]:
-    """Reads the feeds of one or more runs.
+    """Return the feeds of one or more runs, by the name of the run.
 
     Args:
         feeds: Arrays by input name; or an .npz file with such arrays; or a folder with
             `input_0.pb`, ... in the order of the inputs; or a folder of such folders.
         required: The inputs that must be fed.
         optional: Inputs with a default value, fed if they are given.
-
-    Returns:
-        Feeds by the name of the run.
 
     Raises:
         UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
@@ -151,12 +148,8 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
 
 
 class Numbers(NamedTuple):
-    """What the elements of an input are.
-
-    Attributes:
-        name: For messages.
-        floats: Makes floating point numbers.
-        integers: The least and the greatest integer; None for the extremes of their type.
+    """What the elements of an input are: a name for messages, a function that makes floating point
+    numbers, and the least and greatest integer; None for the extremes of their type.
     """
 
     name: str

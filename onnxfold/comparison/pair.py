@@ -106,7 +106,7 @@ def compare_opened(
     custom_ops: Sequence[PathLike] = (),
     fallback: bool = True,
 ) -> Comparison:
-    """Compare two models that are opened; `tolerance` has the arguments of `compare` about it."""
+    """Compare two models that are opened; ``tolerance`` has the arguments of `compare` about it."""
     chosen = available_providers(providers)
     with about(first.name):
         least = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}

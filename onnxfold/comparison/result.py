@@ -151,7 +151,7 @@ def _bits(array: Array) -> Array:
 
 
 def _ordered(array: Array) -> Array:
-    """Integers in the order of the floats, consecutive for neighbours; both zeros are 0.
+    """Return integers in the order of the floats, consecutive for neighbours; both zeros are 0.
 
     Sign-magnitude to two's complement, in int64: the difference of two fits uint64. float4 and
     float6 are kept in a byte each.

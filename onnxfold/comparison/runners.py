@@ -45,24 +45,13 @@ class CannotRun(Exception):
 class Subject(contextlib.ExitStack):
     """A model as a graph (`model`) and as the path of a file that a runtime loads (`source`).
 
-    A path is passed on as it is. A model in memory goes to a temporary folder, gone when it is
-    left, with its weights as external data, so that size and weights that live in other files do
-    not matter.
-
-    Args:
-        given: The model.
-        name: Its name if it has no path.
-        model: The graph of the file of a path, if it is at hand.
-
-    Attributes:
-        inputs: The graph inputs that must be fed: those without a default value.
-        overridable: The graph inputs that have an initializer as their default.
-        outputs: Names of the graph outputs.
+    A path is passed on as it is. A model in memory, which gets a ``name`` for messages, goes to a
+    temporary folder, with its weights as external data, so that its size does not matter. `inputs`
+    must be fed; `overridable` inputs have an initializer as their default.
 
     Raises:
         ModelError: The file cannot be read as a model.
-        UsageError: It is no model, or a ModelProto that refers to external data: in memory it has
-            no folder.
+        UsageError: A ModelProto refers to external data: in memory it has no folder.
     """
 
     def __init__(self, given: ModelLike, name: str, model: ir.Model | None = None) -> None:
@@ -114,7 +103,6 @@ def open_runner(
 
     Raises:
         CannotLoad: None of them takes the model.
-        UsageError: onnxruntime does not take a library.
     """
 
     def on_onnxruntime(model: str | bytes) -> Runner:

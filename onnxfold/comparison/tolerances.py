@@ -45,15 +45,9 @@ def types_in(model: ir.Model) -> set[ir.DataType | None]:
 
 
 class Noise(contextlib.ExitStack):
-    """Runs of a model in which each number that is read or computed of an input is rounded.
-
-    Numbers change by the spacing of their type, up or down; but for 1 and -1 that may be a mask,
+    """Runs of a model in which each number of some types that is read or computed of an input is
+    rounded: it changes by the spacing of its type, up or down; but for 1 and -1 that may be a mask,
     which is exact.
-
-    Args:
-        source: The path of the model.
-        reopen: Opens a variant of it.
-        types: The types whose numbers change.
     """
 
     def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
@@ -71,15 +65,9 @@ class Noise(contextlib.ExitStack):
             return self._reopen(self._source)
 
     def allowed(self, feeds: Feeds, outputs: Outputs) -> Mapping[str, Array]:
-        """Return how far each element of float outputs may be from right.
-
-        Args:
-            feeds: What the original was run on.
-            outputs: What it gave.
-
-        Returns:
-            16 times what an element moves at most in several runs, by output; nothing if the
-            variant cannot be run.
+        """Return how far each element of float outputs may be from right, given the feeds and
+        outputs of the original: 16 times what an element moves at most in several runs, by output;
+        nothing if the variant cannot be run.
         """
         rng = np.random.default_rng(0)
         found = {
@@ -127,13 +115,8 @@ def _add_noise(model: ir.Model, types: Collection[ir.DataType]) -> None:
 
 
 def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:
-    """Replace a node's result by other numbers: each moves up or down, as a random one says.
-
-    Args:
-        value: The result.
-        kind: Its type.
-        seed: That of the random numbers.
-        names: The names in use.
+    """Replace a node's result of a type by other numbers: each moves up or down, as random numbers
+    say.
     """
     producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
     if producer is None or not (uses(value) or is_output):

@@ -75,7 +75,8 @@ class RandomFeeds:
     def make(
         self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
     ) -> Feeds:
-        """Return one set of feeds.
+        """Return one set of feeds; raise a UsageError if an input cannot be made up, or is too
+        large.
 
         Args:
             seed: Seed of the random numbers.
@@ -84,9 +85,6 @@ class RandomFeeds:
                 or None for random ones; arrays are filled with at most 1.
             choice: Which of the constants that a single integer is compared with is taken for it;
                 after the last comes a random number, or that of `integers`.
-
-        Raises:
-            UsageError: An input has a type that cannot be made up, or is too large.
         """
         rng = np.random.default_rng(seed)
 
@@ -142,12 +140,8 @@ class Trials:
     """Tries random feeds for inputs of a model until it runs on them.
 
     Distinct small sizes are tried first: they notice a dimension that was frozen or taken for
-    another one. Then dimensions are equal, and then some or all of them larger.
-
-    Sizes that are given are not tried, and usual ones, of all dimensions, before others.
-
-    Raises:
-        UsageError: No input has a dimension of a name in `dims`.
+    another one. Then dimensions are equal, and then some or all of them larger. Sizes that are
+    given are not tried, and usual ones, of all dimensions, before others.
     """
 
     def __init__(
@@ -171,17 +165,9 @@ class Trials:
     def find(
         self, seed: int, run: Callable[[Feeds], _Outputs]
     ) -> tuple[Feeds, _Outputs, dict[str, int]]:
-        """Run a model on random feeds, with other sizes and integers until it takes them.
-
-        Args:
-            seed: Seed of the random numbers, and of the sizes.
-            run: Runs the model; raises `CannotRun` if the model fails.
-
-        Returns:
-            The feeds of a run that succeeded, what it returned, and the sizes of dimensions.
-
-        Raises:
-            UsageError: No run succeeded.
+        """Run a model on random feeds, with other sizes and integers until it takes them: until
+        ``run``, called with feeds, does not raise `CannotRun`. Return the feeds, the outputs, and
+        the sizes of dimensions; raise a UsageError if no run succeeded.
         """
         reason: Exception | None = None
         tries = 0

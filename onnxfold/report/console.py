@@ -22,12 +22,9 @@ _PATIENCE = 1.0  # seconds before a bar appears
 
 
 class Table(NamedTuple):
-    """A table to render. A narrow terminal shows long texts on several lines, or rows as columns.
-
-    Attributes:
-        titles: The titles of the columns; one with ">" before it is aligned right.
-        rows: The texts of each row.
-        totals: Rows below a line.
+    """A table to render: titles of columns, one with ">" before it is aligned right; the texts of
+    each row; and rows below a line. A narrow terminal shows long texts on several lines, or rows as
+    columns.
     """
 
     titles: Sequence[str]

@@ -153,10 +153,8 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:
-    """Return the first node that makes a value of that name, or else has it; outer ones first.
-
-    Raises:
-        UsageError: There is none; the error has names that are near.
+    """Return the first node that makes a value of that name, or else has it; outer ones first. A
+    UsageError has names that are near.
     """
     nodes = [node for graph in all_graphs(model) for node in graph if node.outputs][::-1]
     found = {node.name: node for node in nodes}

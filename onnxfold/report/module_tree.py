@@ -100,11 +100,8 @@ class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.lines"):
 
 
 def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
-    """Return the modules of the model in a file. Large tensors are not read.
-
-    Args:
-        path: The file.
-        dims: Sizes of dynamic dimensions of the inputs, by name; 64 by default.
+    """Return the modules of the model in a file; ``dims`` has sizes of dynamic dimensions of the
+    inputs by name, 64 by default. Large tensors are not read.
 
     Raises:
         ModelError: The file cannot be read as a model.

@@ -1,7 +1,6 @@
 """A self-contained page about a run.
 
-The data are collected (`skeleton`, `recording`), merged into a document, and written with the
-templates and libraries of ``assets/`` (`documents`).
+The data (`skeleton`, `documents`) are written with the templates and libraries of ``assets/``.
 
 `onnxfold.optimize_file(..., report=PATH)` writes such a page, and so do these functions:
 

@@ -33,11 +33,6 @@ class Skeleton:
     Nodes of a subgraph come before its node, those of functions last. Of a large model, only the
     first nodes are kept.
 
-    Args:
-        model: The model, with its nodes in topological order.
-        title: The title of the graph.
-        runtime_constants: The inputs that are runtime constants.
-
     Attributes:
         scopes: Names of the graphs of the nodes.
         modules: Names of modules, from the outside in.

@@ -76,7 +76,7 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or a few of all."""
+    """Return the end of a message about an unknown name: the nearest known name, or a few names."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known)[:20_000], 1)

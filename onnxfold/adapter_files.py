@@ -39,7 +39,7 @@ _TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter: the tensors by their names, the file unless it is the caller's, and its
+    """An adapter: tensors by their names, its file unless it is the caller's, and its
     configuration.
     """
 

@@ -372,9 +372,7 @@ def _check(
     *,
     is_saving: bool = False,
 ) -> Comparison | None:
-    """Compare the file with the result with the source. Without a check only the error of inexact
-    rules is measured.
-    """
+    """Compare the result with the source; without a check, measure the error of inexact rules."""
     from onnxfold.comparison.pair import compare_opened
     from onnxfold.comparison.runners import Subject
 
@@ -412,9 +410,7 @@ def _check(
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:
-    """Return what a result is compared with: the model, with the sizes that the options give to
-    dims.
-    """
+    """Return what a result is compared with: the model with the sizes that options give to dims."""
     if not (options.dims or options.input_shapes):
         return model
     opened = storage.opened(model)

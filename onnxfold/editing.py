@@ -242,9 +242,7 @@ def insert_constant(
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
-    """Return a Constant node of this name, in no graph yet; its output is named and typed like the
-    tensor.
-    """
+    """Return a Constant node, in no graph yet; its output is named and typed like the tensor."""
     node = ir.Node(
         "",
         "Constant",

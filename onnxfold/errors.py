@@ -20,9 +20,7 @@ def option(argument: str) -> str:
 
 @contextlib.contextmanager
 def spelled(options: Mapping[str, str]) -> Iterator[None]:
-    """Let `option` return other spellings in this context; those of other arguments stay as they
-    are.
-    """
+    """Let `option` return other spellings in this context, but for arguments that are not given."""
     token = _spellings.set({**_spellings.get({}), **options})
     try:
         yield

@@ -65,9 +65,7 @@ class TimeLimit:
         self.seconds = self.left = seconds
 
     def share(self) -> float:
-        """Return the seconds that the next evaluation may take: half of those left; 0
-        if none are.
-        """
+        """Return the seconds that the next evaluation may take: half of those left, or 0."""
         return self.left / 2 if self.left > _LEAST_USEFUL else 0.0
 
     @property

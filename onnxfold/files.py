@@ -78,9 +78,7 @@ def locked(target: str) -> Iterator[bool]:
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
-    """Remove temporary files and folders of killed processes for the targets in a folder whose
-    names match a pattern.
-    """
+    """Remove what killed processes have left of targets in a folder, by a pattern of names."""
     for path in glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}")):
         with contextlib.suppress(OSError), _held(path, blocking=False):
             pass

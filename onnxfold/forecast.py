@@ -100,9 +100,7 @@ def predict(
 
 
 def _needed(stored: Sequence[Buffer]) -> int:
-    """Return the bytes of all results that are computed whole, of their operands, and of the
-    threads that compute them.
-    """
+    """Return the bytes of results that are computed whole, of their operands, and of threads."""
     needed: set[Buffer] = set()
     for operation in postponed(stored):
         if is_streamable(operation):

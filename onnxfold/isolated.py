@@ -199,8 +199,8 @@ class _Process:
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function with a request and limits of CPU time and memory (``what``), see `run`. If
-        that fails, the process is closed.
+        """Run a function with a request and limits (``what``), see `run`; close the process if it
+        fails.
         """
         timer = threading.Timer(seconds or 0, self._expire)
         try:

@@ -93,9 +93,7 @@ def allocatable_memory() -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are free, or the system would free; of a container's, if it
-    is one.
-    """
+    """Return the bytes of memory that are free, or can be freed, within a container's limit."""
     import psutil
 
     free = int(psutil.virtual_memory().available)

@@ -94,9 +94,7 @@ def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
 
 
 def metadata_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
-    """Return the ``metadata_props`` of a node or value; None if there are none, without creating
-    any.
-    """
+    """Return the ``metadata_props`` of a node or value, None if there are none; create none."""
     return owner._metadata_props
 
 

@@ -67,9 +67,7 @@ def open_session(
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = CPU,
 ) -> onnxruntime.InferenceSession:
-    """Open a serialized model, or the model at a path. onnxruntime refuses it by one of many
-    exceptions without a common base.
-    """
+    """Open a serialized model, or the model at a path; onnxruntime raises any exception."""
     import onnxruntime as ort
 
     source = model if isinstance(model, bytes) else os.fspath(model)

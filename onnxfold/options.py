@@ -250,9 +250,7 @@ def named_shape(text: str) -> tuple[str, list[int]]:
 def options_of(
     given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
 ) -> Options:
-    """Return the options that keywords say; raise a UsageError if one is not declared, or has a
-    wrong value.
-    """
+    """Return the options that keywords say; a UsageError says that a name or value is wrong."""
     known = declared.__annotations__
     for name in given:
         if name not in known:

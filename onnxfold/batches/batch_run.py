@@ -129,9 +129,7 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
 
 
 def _as_json(options: Options) -> dict[str, Any]:
-    """Return the options as sent to another process; raise a UsageError if one cannot be sent, or
-    names a missing file.
-    """
+    """Return the options as sent to other processes; a UsageError says that one cannot be sent."""
     feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
     sent = {**vars(options), "feeds": feeds}
     for name in ("rules", "feeds", "custom_ops"):

@@ -97,9 +97,7 @@ def version_of(url: str) -> str:
 
 
 def fetch(url: str, folder: str) -> str:
-    """Copy a model and its external data from a URL into a folder; return the path of the model
-    there.
-    """
+    """Copy a model and its external data from a URL into a folder; return its path there."""
     with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)

@@ -131,9 +131,7 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
 
 
 def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Plan or optimize a model in a process of `onnxfold.isolated`; without a "target", plan.
-    Return attributes of the `Outcome`.
-    """
+    """Plan (without "target") or optimize a model, in another process: fields of an `Outcome`."""
     source, target, options = (request[name] for name in ("source", "target", "options"))
     try:
         with spelled(request["spellings"]):
@@ -214,9 +212,7 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Memory that threads reserve. One waits for it at a time: small models do not overtake a large
-    one.
-    """
+    """Memory that threads reserve, one at a time: small models do not overtake a large one."""
 
     def __init__(self) -> None:
         self._turn, self._released = threading.Lock(), threading.Condition()

@@ -81,9 +81,7 @@ class Benched:
         return f"{self.path} split" if is_split else self.path
 
     def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-        """Open a session; raise an OnnxFoldError if onnxruntime does not take the model or a
-        library, or a bundle is damaged.
-        """
+        """Open a session; an OnnxFoldError says that a model, a bundle or a library is invalid."""
         register_custom_ops(options, self.custom_ops)
         try:
             if self.arguments is None:

@@ -59,9 +59,7 @@ def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> di
 
 
 def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None:
-    """Raise a UsageError if sizes are given for a dimension that inputs do not have; the text of an
-    expression is a name, too.
-    """
+    """Raise a UsageError for names that are neither dimensions nor their expressions."""
     dims = (dim for value in inputs for dim in value.shape or ())
     texts = [d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value is not None]
     known = {*symbols_of(inputs), *texts}

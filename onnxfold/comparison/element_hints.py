@@ -42,9 +42,7 @@ class IntegerUse:
     compared: list[int] = field(default_factory=list)
 
     def limit(self, sizes: Mapping[str, int]) -> int | None:
-        """Return the exclusive upper bound at these sizes of dimensions, None where no
-        table tells.
-        """
+        """Return the exclusive upper bound at these sizes of dimensions, None if it is unknown."""
         limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
         return max(self.least + 1, min(limits)) if limits else None
 
@@ -100,9 +98,7 @@ def _table_size(
 
 
 def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
-    """Yield the values that decide a comparison with a constant: equal to it, or on both sides of
-    it.
-    """
+    """Yield the values that decide a comparison with a constant: the same, or on its two sides."""
     if node.op_type != "Equal" and node.op_type not in _ORDERED:
         return
     constant = constant_array(node.inputs[1 - position])
@@ -114,9 +110,7 @@ def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
 
 
 def _added(node: ir.Node, position: int) -> int | None:
-    """Return the largest constant that the node adds to the input; None if it does
-    something else.
-    """
+    """Return the largest constant that the node adds to the input; None if it is no such node."""
     if node.op_type not in ("Add", "Sub") or (node.op_type == "Sub" and position != 0):
         return None
     constant = constant_array(node.inputs[1 - position])

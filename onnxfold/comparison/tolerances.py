@@ -115,9 +115,7 @@ def _add_noise(model: ir.Model, types: Collection[ir.DataType]) -> None:
 
 
 def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:
-    """Replace a node's result of a type by other numbers: each moves up or down, as random numbers
-    say.
-    """
+    """Replace a node's result by numbers that moved up or down, as random numbers say."""
     producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
     if producer is None or not (uses(value) or is_output):
         return

@@ -111,9 +111,7 @@ class Inventory(Shown, text="onnxfold.report.inventory:Inventory.lines"):
 
 
 def take_inventory(path: str | os.PathLike[str]) -> Inventory:
-    """Read a model and return its inventory; raise a ModelError if it cannot be read. External data
-    may be missing.
-    """
+    """Return the inventory of a file, whose external data may be missing."""
     model, reason = load_to_inspect(path)
     found = inventory_of(model, path)
     if reason is not None:
@@ -158,9 +156,7 @@ def largest_first(model: ir.Model) -> list[TensorEntry]:
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of all graphs, and tensors in attributes with the first output of
-    their node.
-    """
+    """Yield the initializers of all graphs; and tensors in attributes with their node's output."""
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:

@@ -88,9 +88,7 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
 
 
 def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Yield what changed, what it cost, and what stayed and why; if ``verbose``, also stages, the
-    pool, rules and assumptions.
-    """
+    """Yield what changed, what it cost, what stayed and why; if ``verbose``, also all figures."""
     yield ops_table(
         *(report.nodes_before, report.nodes_after),
         *(report.bytes_before, report.bytes_after),
@@ -198,9 +196,7 @@ def compare_line(comparison: Comparison) -> str:
 
 
 def check_line(comparison: Comparison) -> str:
-    """Return the verdict in one line, with the sizes of dynamic dimensions that the models ran
-    with.
-    """
+    """Return the verdict in one line, with the sizes of dynamic dimensions of the runs."""
     names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
     parts = []
     for name in names:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import pkgutil
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -23,7 +25,7 @@ class Shown:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+        return dict(_document(self))
 
     def __repr__(self) -> str:
         return self.to_text().rstrip("\n")
@@ -36,3 +38,15 @@ class Shown:
         parts = pkgutil.resolve_name(self._text)(self, **how)
         made: str = pkgutil.resolve_name(f"onnxfold.report.console:{form}")(*parts)
         return made
+
+
+def _document(part: Any) -> Any:
+    """Return part of a result as JSON has it, with its `_derived` properties; infinity is text."""
+    if dataclasses.is_dataclass(part):
+        names = [field.name for field in dataclasses.fields(part)]
+        return {n: _document(getattr(part, n)) for n in (*names, *getattr(part, "_derived", ()))}
+    if isinstance(part, Mapping):
+        return {key: _document(each) for key, each in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_document(each) for each in part]
+    return str(part) if isinstance(part, float) and not math.isfinite(part) else part

@@ -8,10 +8,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import json
-import math
 import random
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -128,40 +128,29 @@ def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) ->
     """Return what creating a session takes for each of several models, interleaved; raise a
     ModelError if onnxruntime does not take a model, or ends.
     """
-    found: list[list[dict[str, Any]]] = [[] for _ in models]
+    took: list[list[dict[str, float]]] = [[] for _ in models]
     for turn in range(rounds):
         for k in range(len(models)) if turn % 2 else reversed(range(len(models))):
-            found[k].append(_in_child(models[k], providers))
+            request = {**asdict(models[k]), "providers": list(providers)}
+            try:
+                answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
+            except isolated.Failure as failure:
+                raise ModelError(str(failure), file=models[k].path) from failure
+            took[k].append(answer)
     return [
         Opening(
             spread(taken["cpu"] for taken in each),
             spread(taken["wall"] for taken in each),
             round(spread(taken["bytes"] for taken in each).median),
         )
-        for each in found
+        for each in took
     ]
 
 
-def _in_child(benched: Benched, providers: Sequence[str]) -> dict[str, Any]:
-    request = {**asdict(benched), "providers": list(providers)}
-    try:
-        answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
-    except isolated.Failure as failure:
-        if failure.kind == "late":
-            reason = f"opening it took more than {_LONGEST} s"
-            raise OnnxFoldError(reason, file=benched.path) from failure
-        reason = f"onnxruntime ended with code {failure.code} on it"
-        raise ModelError(reason if failure.code else str(failure), file=benched.path) from failure
-    if "error" in answer:
-        raise ModelError(answer["error"], file=benched.path)
-    return dict(answer)
-
-
-def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Create a session in this process, which `isolated` has started for it.
-
-    Return seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at
-    its peak; or an "error". The request has the fields of a `Benched`, and "providers".
+def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, float], list[Any]]:
+    """Create a session in this process, which `isolated` has started for it; return seconds of
+    "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its peak. The
+    request has the fields of a `Benched`, and "providers".
     """
     options, providers = session_options(threads=1), request.pop("providers")
     before = rss_bytes()
@@ -169,7 +158,8 @@ def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, Any],
     try:
         session = Benched(**request).open(options, providers)
     except OnnxFoldError as error:
-        return {"error": error.reason}, []
+        error.file = None  # the caller names it
+        raise
     taken = {
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,
@@ -196,12 +186,8 @@ def interleaved(
     """
     took: list[list[Taken]] = [[] for _ in runs]
     times = []
-    for run in runs:
-        least = math.inf
-        for _ in range(_TRIALS):  # one may be slow by chance
-            begin = time.perf_counter()
-            run()
-            least = min(least, time.perf_counter() - begin)
+    for run in runs:  # one trial may be slow by chance
+        least = min(timeit.repeat(run, repeat=_TRIALS, number=1))
         times.append(max(1, int(_LEAST / max(least, 1e-6))))
     order, shuffled = list(range(len(runs))), random.Random(0)
     for turn in itertools.takewhile(going, range(rounds)):

@@ -6,7 +6,7 @@ import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from onnxfold.bench.measuring import (
 from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
 from onnxfold.comparison.feeds import Feeds, GivenFeeds, given_feeds
 from onnxfold.comparison.pair import compare_values
-from onnxfold.comparison.result import Tolerance, json_number
+from onnxfold.comparison.result import Tolerance
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import MissingFileError, UsageError, about, option
@@ -105,6 +105,8 @@ class ModelBench:
     within: bool | None = None
     folding: FoldBench | None = None
 
+    _derived = ("nodes",)
+
     @property
     def nodes(self) -> int:
         """The number of nodes after onnxruntime's optimizations."""
@@ -140,14 +142,6 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""
         return _uses_cpu_time(threads, self.providers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; an infinite difference is given as a string."""
-        models = [
-            {**asdict(m), "nodes": m.nodes, "max_difference": json_number(m.max_difference)}
-            for m in self.models
-        ]
-        return {**asdict(self), "models": models}
 
 
 @checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -159,7 +160,8 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
                 if output not in seen and output.dtype in (None, ir.DataType.STRING):
                     seen.add(output)
                     work.append((output, after))
-    return {column: _common(lists) for column, lists in found.items()}
+    common = {k: [w for w in of[0] if all(w in words for words in of)] for k, of in found.items()}
+    return {k: common[k] or list(dict.fromkeys(itertools.chain(*found[k]))) for k in found}
 
 
 def _looked_up(node: ir.Node, position: int) -> list[str]:
@@ -200,8 +202,3 @@ def _columns_after(node: ir.Node, position: int, columns: dict[int, int]) -> dic
         if all(isinstance(width, int) for width in before):
             return {k + sum(before): column for k, column in columns.items()}  # type: ignore[arg-type]
     return columns
-
-
-def _common(lists: list[list[str]]) -> list[str]:
-    common = [word for word in lists[0] if all(word in words for words in lists)]
-    return common or list(dict.fromkeys(word for words in lists for word in words))

@@ -83,12 +83,11 @@ def given_feeds(
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        if not zipfile.is_zipfile(path) and path.exists():
-            raise UsageError("cannot read the feeds: not an .npz file", file=path)
+        if not zipfile.is_zipfile(path):
+            reason = "not an .npz file" if path.exists() else "no such file"
+            raise UsageError(f"cannot read the feeds: {reason}", file=path)
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except FileNotFoundError:
-        raise UsageError("cannot read the feeds: no such file", file=path) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -165,11 +165,6 @@ def _ordered(array: Array) -> Array:
     return np.asarray(np.where(sign, -magnitude, magnitude))
 
 
-def json_number(number: float) -> float | str:
-    """Return the number, or a string for infinity, which JSON does not have."""
-    return number if math.isfinite(number) else str(number)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OutputResult(Distance):
     """How one output of one run compares, and how far its values are apart.
@@ -189,6 +184,8 @@ class OutputResult(Distance):
     shape: tuple[int, ...]
     elements: int
     note: str | None = None
+
+    _derived = ("bit_equal",)
 
     @property
     def bit_equal(self) -> bool:
@@ -215,13 +212,6 @@ class OutputResult(Distance):
             + (f"; {self.nonfinite_mismatch} NaN or infinite" if self.nonfinite_mismatch else "")
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; an infinite error is given as a string."""
-        values = asdict(self)
-        for key in ("max_abs_error", "max_rel_error"):
-            values[key] = json_number(values[key])
-        return {**values, "bit_equal": self.bit_equal}
-
 
 @dataclass(frozen=True)
 class FirstDifference:
@@ -243,10 +233,6 @@ class FirstDifference:
     nodes_b: list[str]
     ingredients: dict[str, str]
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return {**asdict(self), "result": self.result.to_dict()}
 
     def __str__(self) -> str:
         lines = [f"the first value that differs is {self.value!r}, found in {self.runs} runs"]
@@ -291,6 +277,8 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
     notes: list[str] = field(default_factory=list)
     first_difference: FirstDifference | None = None
 
+    _derived = ("equal", "passed")
+
     @property
     def equal(self) -> bool:
         """Whether all outputs of all runs are the same bit for bit."""
@@ -313,13 +301,3 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
                 "\n  ".join([f"{self.a} and {self.b} differ:", *apart, *self.problems])
                 + (f"\n{self.first_difference}" if self.first_difference else "")
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return {
-            **vars(self),
-            "equal": self.equal,
-            "passed": self.passed,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "first_difference": self.first_difference and self.first_difference.to_dict(),
-        }

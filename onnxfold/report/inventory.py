@@ -176,9 +176,8 @@ def parameters_in(tensor: ir.TensorProtocol) -> int:
 
 
 def _value_info(value: ir.Value) -> InterfaceValue:
-    has_default = value.is_graph_input() and value.is_initializer()
-    type_ = type_text(value) or "unknown"
-    return InterfaceValue(value.name or "", f"{type_}{' (has a default)' if has_default else ''}")
+    default = " (has a default)" if value.is_graph_input() and value.is_initializer() else ""
+    return InterfaceValue(value.name or "", f"{type_text(value) or 'unknown'}{default}")
 
 
 @dataclass(frozen=True)
@@ -206,13 +205,6 @@ class TensorChange:
     def bytes(self) -> int:
         """The size of the larger tensor in bytes."""
         return max(t.bytes for t in (self.before, self.after) if t is not None)
-
-    def row(self) -> tuple[str, ...]:
-        """Return the texts of the change in a table."""
-        new = f" -> {self.after.name}" if self.after and self.kind == "renamed" else ""
-        both = (self.before, self.after)
-        types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
-        return (f"{self.name}{new}", self.kind, *types)
 
 
 @dataclass(frozen=True, repr=False)
@@ -262,9 +254,14 @@ class Difference(Shown, text="onnxfold.report.inventory:Difference.lines"):
             if sizes:
                 counts.append(f"{len(sizes):,} {kind} ({bytes_text(sum(sizes))})")
         yield from ("", ", ".join(counts))
-        if self.tensors:
-            shown = [change.row() for change in self.tensors[:_MOST_SHOWN]]
-            yield from ("", Table(("tensor", "", "before", "after"), shown))
+        tensors: list[tuple[str, ...]] = []
+        for change in self.tensors[:_MOST_SHOWN]:
+            both = (change.before, change.after)
+            new = f" -> {change.after.name}" if change.after and change.kind == "renamed" else ""
+            types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
+            tensors.append((f"{change.name}{new}", change.kind, *types))
+        if tensors:
+            yield from ("", Table(("tensor", "", "before", "after"), tensors))
         if len(self.tensors) > _MOST_SHOWN:
             yield f"and {len(self.tensors) - _MOST_SHOWN} more: --json lists all"
 
@@ -332,18 +329,12 @@ def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list
             twins = added[entry.type, _digest(tensor)]
             twin = twins.pop(0) if twins else None
             changes.append(TensorChange(entry.name, "renamed" if twin else "removed", entry, twin))
-        elif entry.type == after[key][0].type and _same_bytes(tensor, after[key][1]):
+        elif entry.type == after[key][0].type and _digest(tensor) == _digest(after[key][1]):
             same.append(entry)
         else:
             changes.append(TensorChange(entry.name, "changed", entry, after[key][0]))
     left = (entry for entries in added.values() for entry in entries)
     return same, [*changes, *(TensorChange(entry.name, "added", None, entry) for entry in left)]
-
-
-def _same_bytes(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    span = storage.span_of(one)
-    is_shared = span is not None and span == storage.span_of(other)
-    return is_shared or _digest(one) == _digest(other)
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from onnxfold.graphs import shaped
 from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table
@@ -80,11 +80,6 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
     precision: str = "exact"
     rounded: dict[str, str] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        check = self.check.to_dict() if self.check is not None else None
-        return {**asdict(replace(self, check=None)), "check": check}
 
 
 def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:

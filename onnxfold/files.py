@@ -1,11 +1,9 @@
 """Write files atomically.
 
 New files are written beside their target under temporary names, and synced. One rename is the
-commit. Files that the new state does not name are removed afterwards.
-
-A writer holds a lock file beside its target meanwhile. The system releases the lock of a killed
-process, but its file stays: the next process that acquires the lock removes the leftover temporary
-files of the target.
+commit. A writer holds a lock file beside its target meanwhile. The system releases the lock of a
+killed process, but its file stays: the next process that acquires the lock removes the leftover
+temporary files of the target.
 """
 
 from __future__ import annotations

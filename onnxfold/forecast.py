@@ -31,14 +31,10 @@ _CHECK = 44 << 20  # running two models one after the other, besides their weigh
 
 @dataclass(frozen=True)
 class Prediction:
-    """An upper bound of the memory and the output of a run.
-
-    Attributes:
-        peak_bytes: Peak resident memory of the process.
-        bytes_written: Bytes of the tensors that are written.
-        memory: Parts of the peak in bytes: the memory of the process so far (``now``), further
-            imports (``modules``), data of passes about the ``graph``, and ``constants`` and a
-            ``check``, of which only the larger counts.
+    """An upper bound of the memory of a run: peak resident memory, and its parts in bytes, which
+    are the memory of the process so far (``now``), further imports (``modules``), data of passes
+    about the ``graph``, and ``constants`` and a ``check``, of which only the larger counts; and the
+    bytes of the tensors that are written.
     """
 
     peak_bytes: int
@@ -48,15 +44,9 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown, text="onnxfold.report.summary:plan_text"):
-    """The result of a dry run.
-
-    Attributes:
-        source: The model file, or "a model in memory".
-        nodes: Nodes of the model.
-        folded: Nodes that constant propagation removes first, not including rules and further
-            rounds.
-        prediction: The memory and output of the run.
-        decisions: Why nodes with constant inputs are folded or not.
+    """The result of a dry run: nodes of the model, those of them that constant propagation removes
+    first (without rules and further rounds), the memory and output of the run, and decisions about
+    nodes with constant inputs. The source is a file, or "a model in memory".
     """
 
     source: str

@@ -1,14 +1,10 @@
 """`onnxfold.InferenceSession`: onnxruntime's session, on a model that was optimized once and kept.
 
-The user's cache folder holds, beside each other:
-
-- entries: folders with an optimized model. The name of an entry is a hash of the source's content,
-  the options and the versions; its record describes its files.
-- links: a link describes the files of a source, and names the entry that was made of them.
-
-A description has the status (device, inode, size, times) of each file, and a hash of the content.
-Only where a status differs is the content read. So a later start reads a link and a record, asks
-for the status of a few files, and opens the kept model.
+The user's cache folder holds entries, folders with an optimized model, whose name is a hash of the
+source's content, the options and the versions; and links, which name the entry of a source. Both
+describe files: the status (device, inode, size, times) of each, and a hash of the content. Only
+where a status differs is the content read. So a later start reads a link and a record, asks for the
+status of a few files, and opens the kept model.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Run functions of this package, and commands, in separate processes.
 
-Such a function takes a JSON-ready request and a list of arrays, and returns a JSON-ready answer and
-a list of arrays. Requests and answers are lines of JSON on the standard input and output of the
-process; arrays are memory-mapped files in the scratch folder of the call, which also holds
-temporary files.
+Such a function takes and returns a JSON-ready document and a list of arrays. Requests and answers
+are lines of JSON on the standard input and output of the process; arrays are memory-mapped files in
+the scratch folder of the call, which also holds temporary files.
 
 Each process leads a process group (and session) of its own. The group is ended when the process is
 closed, when a call exceeds its time limit, and when the caller was killed, which closes the

@@ -1,7 +1,8 @@
-"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime.
+"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime, on
+the same memory where that is possible.
 
-Values stay on the same memory where that is possible. Modules besides NumPy and onnxruntime are
-imported only for element types that NumPy does not have, and for strings.
+Modules besides NumPy and onnxruntime are imported only for element types that NumPy does not have,
+and for strings.
 """
 
 from __future__ import annotations

@@ -59,13 +59,9 @@ _LEAST_ROUNDS = 5  # that quartiles say something of
 
 @dataclass(frozen=True)
 class FoldBench:
-    """The cost of folding the runtime constants of a bundle or of a split model.
-
-    Attributes:
-        seconds: Wall time of folding once, opening runtime_fold included.
-        nbytes: Bytes of the folded tensors on these inputs.
-        break_even_runs: Runs after which folding has paid, against the first model; or None.
-        placements: Which backend makes which folded tensors.
+    """The cost of folding the runtime constants of a bundle or of a split model: seconds of wall
+    time, bytes of the folded tensors, and after how many runs folding has paid, or None if it never
+    does.
     """
 
     seconds: float
@@ -79,9 +75,7 @@ class ModelBench:
     """The figures of one model.
 
     Attributes:
-        model: Its path.
         ops: Nodes that onnxruntime runs in the end, by op; of a bundle, those of entry.
-        opening: What creating a session takes.
         runs: Wall time of a run in seconds, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
         speedup: By threads: how many times as fast as the first model, median of neighbouring runs;
@@ -90,7 +84,6 @@ class ModelBench:
         max_difference: Largest absolute difference of its outputs; infinity if not comparable.
         profile: Where the time of a run goes, with the first number of threads.
         within: Whether its outputs are within the tolerance; None if none was given.
-        folding: What folding costs; None for a model that is run as it is.
     """
 
     model: str
@@ -120,14 +113,7 @@ class ModelBench:
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
-    """The figures of several models on the same inputs.
-
-    Attributes:
-        models: In the order they were given; the first is what the others are compared with.
-        sizes: Of the symbolic dimensions.
-        rounds: How many runs of each.
-        providers: Of onnxruntime.
-    """
+    """The figures of several models on the same inputs, compared with those of the first one."""
 
     models: list[ModelBench]
     sizes: dict[str, int]

@@ -172,9 +172,6 @@ class OutputResult(Distance):
     Attributes:
         run: The run: "seed 0", or the name of the data set that was fed.
         name: The output's name, with "[i]" for the tensors of a sequence.
-        dtype: Element type of the first model's output.
-        shape: Its shape.
-        elements: Number of elements.
         note: Why the values could not be compared (another dtype or shape), or None.
     """
 
@@ -218,8 +215,6 @@ class FirstDifference:
     """The first value of the main graph, in topological order, that two models make differently.
 
     Attributes:
-        value: Its name in both models.
-        result: How far apart it is.
         nodes_a: The nodes of the first model that make it out of values that are equal, as texts.
         nodes_b: Those of the second model; none if it is stored there.
         ingredients: By the name of each value that the last of ``nodes_a`` reads: "equal" in both

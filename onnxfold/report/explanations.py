@@ -49,20 +49,16 @@ class Why(Shown, text="onnxfold.report.explanations:why_text"):
 
     Attributes:
         value: The name of its first result.
-        node: Its own name, or "".
-        op_type: The op type, "domain::Op" outside the default domain.
         holder: The op and name of the outermost node that holds it in a graph of its own, or "".
             This runs as a whole: inputs and blockers are those of the holder, too.
         is_variable: Whether it reads what changes from run to run, or makes what does.
         operands: Those of the values that it reads, in graphs that it holds as well, that change.
-        path: A shortest way from one of these up to an input of the graph, or to what changes by
-            itself.
+        path: A shortest way from one of these up to a graph input, or what changes by itself.
         inputs: All inputs of the main graph that it depends on.
         blockers: Nodes it depends on, itself included, that run each time whatever they read: the
             op and name, and why.
         decision: What `explain` says of it, or None if it says nothing.
-        op_after: The op that makes its first result in the optimized model, or None if nothing
-            does: it is stored, or not there any more.
+        op_after: The op that makes its first result in the optimized model, or None.
     """
 
     value: str

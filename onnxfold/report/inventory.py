@@ -58,19 +58,12 @@ class Inventory(Shown, text="onnxfold.report.inventory:Inventory.lines"):
     """The contents of a model.
 
     Attributes:
-        path: The file.
-        ir_version: ONNX IR version.
-        producer: The tool that wrote the model, or "".
         opsets: Opset version by domain ("" is the default domain).
         inputs: Graph inputs; those with a default value say so.
-        outputs: Graph outputs.
         nodes: Nodes by op type, subgraphs and functions included.
-        functions: Number of model-local functions.
         parameters: Elements of stored tensors, except INT32, INT64, BOOL and STRING.
         tensors: Number of stored tensors: initializers and values of `Constant` nodes.
-        tensor_bytes: Their bytes.
         stored_bytes: Bytes of the file and of the external data it refers to.
-        largest: The largest tensors, largest first.
         unread: Why external data was not read, and its declared sizes are used; or None.
     """
 
@@ -209,19 +202,13 @@ class TensorChange:
 
 @dataclass(frozen=True, repr=False)
 class Difference(Shown, text="onnxfold.report.inventory:Difference.lines"):
-    """The differences of two models.
+    """The differences of two models: ops, interface and tensors.
 
     Attributes:
-        before: The first file.
-        after: The second file.
-        bytes_before: Bytes of the first file, with its external data.
-        bytes_after: Bytes of the second one.
         ops: Nodes by op type in both, for all op types, subgraphs and functions included.
         header: Changes of IR version, opsets and the number of functions.
         inputs: Changes of graph inputs; the order does not count.
-        outputs: Changes of graph outputs.
         same_tensors: Tensors that both have, by name and content.
-        same_bytes: Their bytes.
         tensors: All others, largest first.
     """
 

@@ -29,7 +29,6 @@ class ModuleEntry:
 
     Attributes:
         path: The names of the modules from the outside in, joined by "/"; "" for the model.
-        depth: The number of these names.
         nodes: Its nodes, subgraphs and functions included.
         bytes: Bytes of the tensors that its nodes read; a tensor of several modules belongs to the
             innermost common module.
@@ -37,11 +36,10 @@ class ModuleEntry:
         macs: Multiply-accumulates of a run, see `onnxfold.analysis.operation_counts`. Of the
             branches of an If, the one with the most operations counts. Constant nodes count as 0.
         flops: Floating-point operations of a run, likewise.
-        uncounted: Nodes with unknown operations: loops, custom ops, functions, and nodes with
-            unknown sizes. If there are any, ``macs`` and ``flops`` are lower bounds.
+        uncounted: Nodes with unknown operations, so that ``macs`` and ``flops`` are lower bounds:
+            loops, custom ops, functions, and nodes with unknown sizes.
         work: Its share of a run's work, from 0 to 1, estimated from the elements that ops write,
-            read and sum. Constants count as 0. Nodes of a subgraph or function count at the node or
-            the call.
+            read and sum. Constants count as 0, nodes of a subgraph or function at the node or call.
     """
 
     path: str
@@ -57,12 +55,8 @@ class ModuleEntry:
 
 @dataclass(frozen=True, repr=False)
 class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.lines"):
-    """The modules of a model.
-
-    Attributes:
-        path: The file.
-        modules: The model itself, then its modules in execution order, each before those in it.
-        sizes: The sizes of dynamic dimensions of the inputs, by name.
+    """The model in a file itself, then its modules in execution order, each before those in it; and
+    the sizes of dynamic dimensions of the inputs, by name.
     """
 
     path: str

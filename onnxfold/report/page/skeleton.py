@@ -28,20 +28,18 @@ _WORDS = {
 
 
 class Skeleton:
-    """The nodes of a model in execution order, with their inputs and outputs.
+    """The nodes of a model in execution order, with their inputs and outputs; of a large one the
+    first.
 
-    Nodes of a subgraph come before its node, those of functions last. Of a large model, only the
-    first nodes are kept.
+    Nodes of a subgraph come before its node, those of functions last.
 
     Attributes:
-        scopes: Names of the graphs of the nodes.
         modules: Names of modules, from the outside in.
         values: Name, type, and "input", "weight" or "result" of each value; for a weight also its
             range and first elements.
         nodes: `op`, `name`, `constness` and `attributes` of each node, and indices: `scope`,
             `module`, of values `inputs`, `outputs` and, for results of its subgraphs, `bodies`.
             Other keys are added by a run.
-        outputs: The model's outputs, as indices of values.
         total: The number of nodes of the model.
         drawn: The nodes of the model that are in `nodes`.
     """

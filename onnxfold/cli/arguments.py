@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ FOLDER = click.Path(readable=False, file_okay=False)
 """A file, folder or URL, which may be there or not: shells complete it."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+flag = functools.partial(click.option, is_flag=True)
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -86,12 +88,11 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
+JSON = flag("--json", "as_json", help="Print one JSON document instead.")
 output_options = together(
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
+    JSON,
+    flag(
+        *("-v", "--verbose"),
         expose_value=False,
         callback=_set_verbosity,
         help="Print more, log progress, and show the traceback of a bug.",
@@ -175,7 +176,7 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
     return click.option(*names, **{**form, **how})
 
 
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+QUIET = flag("-q", "--quiet", help="Print nothing but errors.")
 LEVEL = option(
     "-O",
     "--level",

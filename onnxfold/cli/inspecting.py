@@ -8,12 +8,14 @@ from typing import Any
 import click
 
 from onnxfold.cli.arguments import (
+    JSON,
     LEVEL,
     PATH,
     PROVIDERS,
     REPORT,
     SectionedCommand,
     comparison_options,
+    flag,
     number,
     optimization_options,
     output_options,
@@ -41,14 +43,10 @@ from onnxfold.errors import UsageError
     "dimension: axis 2 of input x",
 )
 @comparison_options
-@click.option("--exact", is_flag=True, help="Allow half precision no difference either.")
+@flag("--exact", help="Allow half precision no difference either.")
 @PROVIDERS
 @REPORT
-@click.option(
-    "--bisect",
-    is_flag=True,
-    help="Where outputs differ, find the first internal value that differs.",
-)
+@flag("--bisect", help="Where outputs differ, find the first internal value that differs.")
 @output_options
 def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -> int:
     """Run two models on the same inputs and compare their outputs.
@@ -72,7 +70,7 @@ def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -
 @click.command()
 @click.argument("model", type=PATH)
 @click.argument("other", type=PATH, required=False)
-@click.option("--tree", is_flag=True, help="Show its modules: nodes, weights, MACs, FLOPs, work.")
+@flag("--tree", help="Show its modules: nodes, weights, MACs, FLOPs, work.")
 @click.option(
     "--depth",
     type=click.IntRange(min=0),
@@ -174,9 +172,8 @@ def explain(
 @PROVIDERS
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @runtime_options
-@click.option(
+@flag(
     "--specialize",
-    is_flag=True,
     help="Have onnxruntime arrange folded tensors for its kernels: slower to fold, faster to run.",
 )
 @output_options
@@ -235,7 +232,7 @@ def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any)
 
 
 @click.group(name="rules", invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@JSON
 @click.pass_context
 def list_rules(context: click.Context, as_json: bool) -> None:
     """List the rewrite rules, by rule set; `rules check` certifies your own."""
@@ -267,7 +264,7 @@ def check_rules(file: str) -> int:
 
 
 @click.command(name="passes")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+@JSON
 def list_passes(as_json: bool) -> None:
     """List the passes that --passes takes."""
     from onnxfold.passes import all_passes

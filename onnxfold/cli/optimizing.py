@@ -13,8 +13,10 @@ from onnxfold.cli.arguments import (
     QUIET,
     REPORT,
     SectionedCommand,
+    flag,
     number,
     optimization_options,
+    option,
     output_options,
     section,
     size_in_bytes,
@@ -42,9 +44,7 @@ from onnxfold.cli.output import (
     click.option(
         "-o", "--output", type=PATH, metavar="OUT", help="File to write; IN itself is allowed."
     ),
-    click.option(
-        "--force", is_flag=True, help="Overwrite the argument OUT if it exists; -o always does."
-    ),
+    flag("--force", help="Overwrite the argument OUT if it exists; -o always does."),
     click.option(
         "--external-data/--no-external-data",
         default=None,
@@ -53,29 +53,24 @@ from onnxfold.cli.output import (
     click.option(
         "--external-data-name", metavar="NAME", help="Name of the data file.  [default: OUT.data]"
     ),
-    click.option(
-        "--share-weights", is_flag=True, help="Refer to IN's weights instead of copying them."
-    ),
-    click.option("--no-fsync", is_flag=True, help="Do not wait for the disk."),
+    flag("--share-weights", help="Refer to IN's weights instead of copying them."),
+    flag("--no-fsync", help="Do not wait for the disk."),
 )
 @optimization_options
 @section(
     "Report",
-    click.option(
-        "--plan",
-        "only_plan",
-        is_flag=True,
+    flag(
+        *("--plan", "only_plan"),
         help="Only predict memory and bytes; read no large weight, write nothing.",
     ),
-    click.option("--explain", is_flag=True, help="Also show why nodes were folded or stay."),
+    flag("--explain", help="Also show why nodes were folded or stay."),
     REPORT,
-    click.option(
+    option(
         "--dump-ir",
-        type=PATH,
         metavar="DIR",
         help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
     ),
-    click.option("--advise", is_flag=True, help="Also try what other options would remove."),
+    flag("--advise", help="Also try what other options would remove."),
 )
 @click.pass_obj
 def optimize(
@@ -177,9 +172,7 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
     help="Memory for all models in progress; others wait.  [default: free memory]",
 )
 @number("--timeout", click.FloatRange(0), None, "Time limit for each model.")
-@click.option(
-    "--plan", "only_plan", is_flag=True, help="Only predict memory; write nothing into DIR."
-)
+@flag("--plan", "only_plan", help="Only predict memory; write nothing into DIR.")
 @click.option(
     "--journal",
     type=PATH,

@@ -12,6 +12,7 @@ from onnxfold.cli.arguments import (
     PATH,
     QUIET,
     REPORT,
+    flag,
     option,
     output_options,
     runtime_options,
@@ -34,16 +35,12 @@ from onnxfold.errors import about
 @runtime_options
 @option("--fold-at", default="compile")
 @option("--nominal")
-@click.option(
-    "--strict-backend",
-    is_flag=True,
-    help="Write nothing unless the backend compiles all of runtime_fold.",
-)
+@flag("--strict-backend", help="Write nothing unless the backend compiles all of runtime_fold.")
 @option("--compile-seconds", default=120.0, metavar="S")
 @option("--dump-ir", metavar="DIR")
 @LEVEL
 @REPORT
-@click.option("--no-fsync", is_flag=True, help="Do not wait for the disk.")
+@flag("--no-fsync", help="Do not wait for the disk.")
 @QUIET
 @output_options
 def split(

@@ -33,22 +33,11 @@ class Names:
             self._nodes.update([name for node in nodes if (name := node.name)])
             self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
-    def fresh(self, stem: str) -> str:
-        """Return a new name for a value."""
-        return self._unique(stem, self._values)
-
-    def fresh_node(self, stem: str) -> str:
-        """Return a new name for a node; empty if the model's nodes have no names."""
-        return self._unique(stem, self._nodes) if self._nodes else ""
-
-    def make_unique(self, value: ir.Value) -> None:
-        """Rename a value of the model if another value has the same name."""
-        name = value.name
-        if name and self._values[name] > 1:
-            self._values[name] -= 1
-            value.name = self.fresh(name)
-
-    def _unique(self, stem: str, taken: Counter[str]) -> str:
+    def fresh(self, stem: str, *, for_node: bool = False) -> str:
+        """Return a new name for a value, or for a node: "" if the model's nodes have no names."""
+        if for_node and not self._nodes:
+            return ""
+        taken = self._nodes if for_node else self._values
         name = stem
         while name in taken:
             count = self._next.get(stem, 1)
@@ -56,6 +45,13 @@ class Names:
             name = f"{stem}_{count}"
         taken[name] = 1
         return name
+
+    def make_unique(self, value: ir.Value) -> None:
+        """Rename a value of the model if another value has the same name."""
+        name = value.name
+        if name and self._values[name] > 1:
+            self._values[name] -= 1
+            value.name = self.fresh(name)
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
@@ -211,7 +207,7 @@ def new_node(
     are None are omitted; attributes are numbers, lists, strings or attributes of onnx-ir, by name.
     """
     stem = f"{stem}/{op_type}"
-    name = names.fresh_node(stem)
+    name = names.fresh(stem, for_node=True)
     node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
     for value in node.outputs:
         value.name = names.fresh(stem)

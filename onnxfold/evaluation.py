@@ -30,25 +30,17 @@ from onnxfold.parallel import add_helpers, cpu_time
 
 Array = npt.NDArray[Any]
 
-# A session with so many threads must find what one thread finds. Odd, so that the work is not
-# divided where powers of two would be.
-_MORE_THREADS = 3
-# Bytes of a SIMD register in the code that is not chosen by processor (Eigen's).
-_ALIGNMENT = 16
+_MORE_THREADS = 3  # must find what one finds; odd, so that the work is divided at other places
+_ALIGNMENT = 16  # bytes of a SIMD register in the code that is not chosen by processor (Eigen's)
 # Wall time of an evaluation: for starting Python and onnxruntime, and so many times the CPU time
 # (on a busy machine a process gets its share of the processors only).
 _START_SECONDS = 20.0
 _PATIENCE = 2
-# A failure ends the process; starting the next one counts for so many CPU seconds.
-_START_COST = 0.1
-# What real models evaluate takes milliseconds; what was made to take long is stopped soon.
-_LEAST_SECONDS = 3.0
-# A model's own weights may be worked on for longer: so many of their bytes give a second more.
-_BYTES_PER_SECOND = 16 << 20
-# What NumPy goes through in a second at least, bytes.
-_WORKED_PER_SECOND = 256 << 20
-# With less time left than this nothing is started any more, seconds.
-_LEAST_USEFUL = 0.2
+_START_COST = 0.1  # CPU seconds that starting the next process counts for after a failure
+_LEAST_SECONDS = 3.0  # what real models evaluate takes milliseconds; the rest is stopped soon
+_BYTES_PER_SECOND = 16 << 20  # of a model, whose own weights may be worked on for longer
+_WORKED_PER_SECOND = 256 << 20  # bytes that NumPy goes through in a second at least
+_LEAST_USEFUL = 0.2  # seconds; with less time left nothing is started any more
 _UNLIMITED = 1e6  # CPU seconds
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -32,15 +31,6 @@ def paused_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def leave_garbage() -> None:
-    """Skip the garbage collections of a process that ends after one model.
-
-    They would visit every object of the model before the end frees all of them.
-    """
-    gc.disable()
-    atexit.register(gc.freeze)
 
 
 def peak_rss_bytes() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from typing import Any
 
@@ -94,10 +96,9 @@ def optimize(
     """
     import onnxfold
 
-    if process_ends:
-        from onnxfold.memory import leave_garbage
-
-        leave_garbage()
+    if process_ends:  # a garbage collection would visit every object before the end frees all
+        gc.disable()
+        atexit.register(gc.freeze)
     if only_plan:
         del options["advise"]
         for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):

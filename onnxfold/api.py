@@ -259,7 +259,8 @@ def optimize_file(
         told.bytes_before, told.bytes_written = bytes_before, saved.bytes_total
         told.bytes_after = saved.bytes_total + saved.bytes_shared
         if report is not None and recording is not None:
-            write_page(recording.document(told, model), report)
+            document = recording.document(told, model)
+            write_page(report, "optimize", path or "", os.fspath(destination), document)
     return told
 
 

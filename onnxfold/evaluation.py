@@ -187,7 +187,13 @@ def onnxruntime(
     the two differ.
     """
     try:
-        values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
+        # An array of a file may begin at any byte; sums in SIMD registers begin at a multiple of
+        # theirs: elsewhere they would be added up in another order. A copy begins at one.
+        begins = {name: array.__array_interface__["data"][0] for name, array in feeds.items()}
+        values = {
+            name: ort_value(array.copy() if begins[name] % _ALIGNMENT else array)
+            for name, array in feeds.items()
+        }
         # of the first only the digests are kept, so that memory holds one set of results
         digests = None
         if exact:
@@ -208,15 +214,6 @@ def onnxruntime(
         reason = "onnxruntime's result depends on how many threads it has"
         raise EvaluationError(reason)
     return results
-
-
-def _aligned(array: Array) -> Array:
-    """Return an array at an address where onnxruntime would have put it.
-
-    In a file it may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
-    elsewhere they would be added up in another order. Memory of its own begins at one.
-    """
-    return array.copy() if array.__array_interface__["data"][0] % _ALIGNMENT else array
 
 
 def _digest(array: Array) -> bytes:

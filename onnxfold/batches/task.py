@@ -64,7 +64,11 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
     """
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
-        with _local(task.source) as source:
+        with contextlib.ExitStack() as stack:
+            source = task.source
+            if model_files.is_url(source):
+                folder = stack.enter_context(scratch_folder("batch"))
+                source = model_files.fetch(source, folder)
             if planned is None:
                 outcome = _planned(task, outcome, source)
             if outcome.status != "planned" or task.only_plan:
@@ -166,16 +170,6 @@ def lost(task: Task, error: BaseException) -> Outcome:
     """Return the outcome of a model whose worker was lost before it answered."""
     reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
     return Outcome(task.source, task.target, "failed", reason)
-
-
-@contextlib.contextmanager
-def _local(source: str) -> Iterator[str]:
-    """Return the model as a local file."""
-    if not model_files.is_url(source):
-        yield source
-        return
-    with scratch_folder("batch") as folder:
-        yield model_files.fetch(source, folder)
 
 
 def _is_same(before: Outcome, outcome: Outcome) -> bool:

@@ -57,7 +57,10 @@ class OptimizeByDefault(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Puts the command in front where the first word is a file or an option of it."""
-        if args and self._begins_optimize(args[0]):
+        word = args[0] if args else ""
+        is_option = word.startswith("-") and word not in ("--help", "-h", "--version")
+        is_file = not word.startswith("-") and ("." in word or os.sep in word)
+        if word not in self.commands and (is_option or is_file or os.path.exists(word)):
             args = ["optimize", *args]
         return super().parse_args(ctx, args)
 
@@ -79,13 +82,6 @@ class OptimizeByDefault(click.Group):
         if incomplete.startswith("-"):
             return optimize.shell_complete(click.Context(optimize, parent=ctx), incomplete)
         return [CompletionItem(incomplete, type="file")]
-
-    def _begins_optimize(self, word: str) -> bool:
-        if word in self.commands:
-            return False
-        if word.startswith("-"):
-            return word not in {"--help", "-h", "--version"}
-        return "." in word or os.sep in word or os.path.exists(word)
 
 
 @click.group(

@@ -6,8 +6,7 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +52,15 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
     check_destination(path, comparison.a, comparison.b)
     models = [storage.load(path) for path in (comparison.a, comparison.b)]
     skeletons = [Skeleton(model, title) for model, title in zip(models, "ab", strict=True)]
-    _mark_missing(*skeletons)
+    for one, other in (skeletons, skeletons[::-1]):
+        names = {entry[0] for entry in other.values}
+        is_whole = len(other.nodes) == other.total
+        for node in one.nodes:
+            if is_whole and one.name_of(node) not in names:
+                node["gone"] = True
+                node["decision"] = f"no value of this name in {other.title}"
     before, after = (dict(sorted(count_nodes(model).items())) for model in models)
     document = {
-        **_head("compare", comparison.a, comparison.b),
         "run": {
             "nodes_before": before,
             "nodes_after": after,
@@ -66,7 +70,7 @@ def write_compare_page(comparison: Comparison, path: PathLike) -> None:
         },
         "graphs": [skeleton.to_dict() for skeleton in skeletons],
     }
-    write_page(document, path)
+    write_page(path, "compare", comparison.a, comparison.b, document)
 
 
 def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
@@ -85,53 +89,20 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
         fold = models["runtime_fold"] = storage.load(bundle.runtime_fold)
         parts.insert(0, Skeleton(fold, "runtime_fold: once", fold.graph.inputs))
     bytes_of = {part: storage.model_bytes(each) for part, each in models.items()}
-    _place(whole, parts, {(stay.node, stay.op): stay.reason for stay in manifest.stays})
+    reasons = {(stay.node, stay.op): stay.reason for stay in manifest.stays}
+    runs = {part.name_of(node): part.title for part in parts for node in part.nodes}
+    for node in whole.nodes:
+        name = whole.name_of(node)
+        node["decision"] = runs.get(name, "in neither part: folded, rewritten, or left out")
+        if name not in runs:
+            node["gone"] = True
+        if reason := reasons.get((node["name"] or name, node["op"])):
+            node["why"] = short(reason)
     document = {
-        **_head("split", os.fspath(source), str(bundle.folder)),
         "split": {**manifest.to_dict(), "bytes": bytes_of, "cached_bytes": manifest.cached_bytes},
         "graphs": [skeleton.to_dict() for skeleton in (whole, *parts)],
     }
-    write_page(document, path)
-
-
-def _head(kind: str, source: str, target: str) -> dict[str, Any]:
-    """Return the common head of all pages: format, command, and files."""
-    return {
-        "format": _FORMAT,
-        "kind": kind,
-        "source": source,
-        "target": target,
-        "onnxfold": onnxfold.__version__,
-    }
-
-
-def _mark_missing(a: Skeleton, b: Skeleton) -> None:
-    """Mark nodes whose name no value of the other model has."""
-    for one, other in ((a, b), (b, a)):
-        names = {entry[0] for entry in other.values}
-        is_whole = len(other.nodes) == other.total
-        for node in one.nodes:
-            if is_whole and one.name_of(node) not in names:
-                node["gone"] = True
-                node["decision"] = f"no value of this name in {other.title}"
-
-
-def _place(
-    whole: Skeleton, parts: Sequence[Skeleton], reasons: Mapping[tuple[str, str], str]
-) -> None:
-    """Mark the nodes of the original with the part that runs them."""
-    runs = {part.name_of(node): part for part in parts for node in part.nodes}
-    for node in whole.nodes:
-        name = whole.name_of(node)
-        part = runs.get(name)
-        if part is None:
-            node["gone"] = True
-            node["decision"] = "in neither part: folded, rewritten, or left out"
-        else:
-            node["decision"] = part.title
-        reason = reasons.get((node["name"] or name, node["op"]))
-        if reason:
-            node["why"] = short(reason)
+    write_page(path, "split", os.fspath(source), str(bundle.folder), document)
 
 
 def check_destination(path: PathLike, *others: PathLike) -> None:
@@ -150,10 +121,16 @@ def check_destination(path: PathLike, *others: PathLike) -> None:
             raise UsageError("the report would replace a model of this run", file=name)
 
 
-def write_page(document: dict[str, Any], path: PathLike) -> None:
-    """Write a document: as JSON if the file's name ends in .json, otherwise as a page."""
+def write_page(
+    path: PathLike, kind: str, source: str, target: str, document: Mapping[str, Any]
+) -> None:
+    """Write a document of a command with its files: as JSON if the file's name ends in .json,
+    otherwise as a page.
+    """
     name = os.fspath(path)
-    text = json.dumps(document, allow_nan=False, separators=(",", ":"))
+    head = {"format": _FORMAT, "kind": kind, "source": source, "target": target}
+    made = {**head, "onnxfold": onnxfold.__version__, **document}
+    text = json.dumps(made, allow_nan=False, separators=(",", ":"))
     if not name.lower().endswith(".json"):
         # In a script element only these characters could end the data or start a comment.
         data = text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
@@ -167,7 +144,6 @@ def write_page(document: dict[str, Any], path: PathLike) -> None:
         raise os_error(error, name) from error
 
 
-@cache
 def _asset(name: str) -> str:
     file = resources.files("onnxfold.report.page") / "assets" / name
     return file.read_text(encoding="utf-8")
@@ -237,6 +213,10 @@ class Recording:
             if RULE_KEY in made.metadata_props:
                 node["rules"] = [short(name) for name in made.metadata_props[RULE_KEY].split(", ")]
                 node["from"] = short(made.metadata_props.get(FROM_KEY, ""))
+        events = np.array(self._events).reshape(-1, 3)  # of many, groups become their maximum
+        some = -(-len(events) // _MOST_POINTS) or 1
+        parts = (events[k : k + some] for k in range(0, len(events), some))
+        passes = all_passes()
         made_still = {value[0] for value in after.values if value[2] == "result"}
         for index, node in enumerate(self._before.nodes):
             name = self._before.name_of(node)
@@ -245,27 +225,27 @@ class Recording:
                 _decide(node, decision)
             if name in rules:
                 node["rules"] = list(rules[name])
-            if index in self._gone_by:
-                node["gone"] = True
-                _tell_why_gone(node, self._gone_by[index], decision, name in made_still)
+            by = self._gone_by.get(index)
+            if by is not None:
+                node |= {"gone": True, "by": by}
+            if by == _FOLDING and decision is None:
+                node["decision"] = "folded"
+                node["why"] = "its result is small, or its branch was chosen"
+            elif by is not None and by != _FOLDING:
+                node["decision"] = "computed by another node" if name in made_still else "removed"
+                node.pop("why", None)
+                if by in passes:
+                    node["why"] = f"what {by} does: {passes[by].doc}"
         return {
-            **_head("optimize", report.source or "", report.target or ""),
             "run": _run(report),
             "rules": _rules(report, self._options),
             "memory": {
                 "columns": ["seconds", "live bytes", "bytes of all results so far"],
-                "points": self._points(),
+                "points": [(round(p[-1, 0], 4), int(p[:, 1].max()), int(p[-1, 2])) for p in parts],
             },
             "tensors": {"before": self._tensors, "after": _largest(model)},
             "graphs": [self._before.to_dict(), after.to_dict()],
         }
-
-    def _points(self) -> list[tuple[float, int, int]]:
-        """Return the events; if there are many, groups of them are merged to their maximum."""
-        events = np.array(self._events).reshape(-1, 3)
-        some = -(-len(events) // _MOST_POINTS) or 1
-        parts = (events[k : k + some] for k in range(0, len(events), some))
-        return [(round(p[-1, 0], 4), int(p[:, 1].max()), int(p[-1, 2])) for p in parts]
 
 
 def _run(report: Report) -> dict[str, Any]:
@@ -298,21 +278,6 @@ def _rules(report: Report, options: Options) -> list[dict[str, Any]]:
         }
         for name, count in report.rewrites.items()
     ]
-
-
-def _tell_why_gone(
-    node: dict[str, Any], by: str, decision: Decision | None, is_made_still: bool
-) -> None:
-    node["by"] = by
-    if by != _FOLDING:
-        node["decision"] = "computed by another node" if is_made_still else "removed"
-        node.pop("why", None)
-        info = all_passes().get(by)
-        if info is not None:
-            node["why"] = f"what {by} does: {info.doc}"
-    elif decision is None:
-        node["decision"] = "folded"
-        node["why"] = "its result is small, or its branch was chosen"
 
 
 def _decide(node: dict[str, Any], decision: Decision) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,14 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
     folded = f"folded {count_text(report.folded, 'node')} in {report.seconds:.2f} s"
     yield f"{folded}{details if verbose else ''}{peak}"
     if verbose:
-        yield _pool_line(report.pool)
+        memory = [
+            f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
+            for key, figure in report.pool.items()
+            if key.endswith("_bytes")
+        ]
+        others = [f"{k} {number}" for k, number in report.pool.items() if not k.endswith("_bytes")]
+        shown = f"memory: {', '.join(memory)}; buffers: {', '.join(others)}"
+        yield f"pool (buffers of constants), {shown}".replace("_", " ")
     yield from _kept_lines(report.kept)
     if verbose:
         fired = {"rules applied": report.rewrites, "of these inexact": report.inexact}
@@ -127,17 +134,6 @@ def plan_text(plan: Plan) -> Iterator[str]:
     yield f"  nodes        {plan.nodes}; {plan.folded} of them are constant and are removed first"
     yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
     yield f"  to write     {bytes_text(made.bytes_written)} of weights"
-
-
-def _pool_line(pool: Mapping[str, int]) -> str:
-    memory = [
-        f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
-        for key, figure in pool.items()
-        if key.endswith("_bytes")
-    ]
-    buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
-    shown = f"memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
-    return f"pool (buffers of constants), {shown}".replace("_", " ")
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:

@@ -67,11 +67,8 @@ class LoraConfig:
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
-    """Read an adapter from a file or from a folder that peft has written.
-
-    Raises:
-        UsageError: The kind of file is unknown.
-        ModelError: The file is damaged, or cannot be read.
+    """Read an adapter from a file or from a folder that peft has written. A UsageError says that
+    the kind of file is unknown, a ModelError that it is damaged or cannot be read.
     """
     file = Path(path)
     if file.is_dir():

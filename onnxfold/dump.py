@@ -136,11 +136,7 @@ class Dump:
         self.passed("source", model)
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """Write the model after a pass that changed it.
-
-        Raises:
-            OnnxFoldError: The folder cannot be written.
-        """
+        """Write the model after a pass that changed it."""
         text = _text_of(model)
         before, self._lines = self._lines, _lines_of(model, text)
         if model is not self._model:  # the first one, or the run starts again with fewer rules

@@ -113,14 +113,9 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def remove_unused(
     nodes: Iterable[ir.Node | None], keeps: Callable[[ir.Value], bool] | None = None
 ) -> list[ir.Value]:
-    """Remove the nodes without users, and then the nodes that only those used.
-
-    Args:
-        nodes: The nodes to start from; None and nodes of no graph are ignored.
-        keeps: Returns whether the node that makes a value must stay.
-
-    Returns:
-        The values that have lost a user, each once, including those of removed nodes.
+    """Remove those of some nodes that have no users, and then the nodes that only those used,
+    unless ``keeps`` is true for a result. None and nodes of no graph are ignored. Return the values
+    that have lost a user, each once, including those of removed nodes.
     """
     touched: dict[ir.Value, None] = {}
     removed: dict[ir.Graph, dict[ir.Node, None]] = {}

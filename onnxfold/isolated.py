@@ -108,15 +108,9 @@ def run_command(
     removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in the same way as `run` runs a function; return its exit code (-n for signal
-    n) and its output, the start and the end if it is long.
-
-    Args:
-        command: The command line.
-        seconds: Limit of wall time.
-        memory: Limit of private memory of each of its processes in bytes (on Linux).
-        folder: Its working directory, also for temporary files; None for the current one.
-        environment: Its environment variables; None for the current ones.
-        removal: The command that removes the container of the command if that is killed.
+    n) and its output, the start and the end if it is long. The memory limit is that of each of its
+    processes; the folder is its working directory, also for temporary files. ``removal`` is the
+    command that removes the container of the command if that is killed.
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]

@@ -148,26 +148,11 @@ def bench_models(
     specialize: bool = False,
     splitting: SplitArguments | None = None,
 ) -> Benchmark:
-    """Measure models on the same inputs, in turns.
+    """Measure a model, and models and bundles that take its inputs, in turns; return their figures.
 
-    Args:
-        models: Paths of a model, and of models and bundles that take its inputs.
-        feeds: As for `compare`, of several the first; random ones if not given.
-        dims: Sizes of dynamic dimensions; others are 1 for a batch and 16, or what the model takes.
-        rtol: Relative tolerance of the outputs; they are judged if a tolerance is given.
-        atol: Absolute tolerance.
-        ulp: Units in the last place that floats may be apart.
-        threads: Numbers of threads to run with, 0 for all.
-        providers: Execution providers of onnxruntime; the CPU's if not given.
-        custom_ops: Shared libraries with custom ops.
-        rounds: How often each runs.
-        seed: Of the random inputs.
-        backend: The backend that runs the runtime_fold of bundles.
-        specialize: As for `onnxfold.Session`, for bundles.
-        splitting: Arguments of `split`, for one model: it is measured as it is, and split.
-
-    Raises:
-        OnnxFoldError: An argument does not fit, or a model is invalid or does not run.
+    The arguments are the options of `onnxfold bench`, and ``splitting``: arguments of `split` for
+    one model, which is measured as it is, and split. Outputs are judged if a tolerance is given. An
+    OnnxFoldError says that an argument does not fit, or that a model is invalid or does not run.
     """
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")

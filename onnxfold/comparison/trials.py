@@ -75,8 +75,8 @@ class RandomFeeds:
     def make(
         self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
     ) -> Feeds:
-        """Return one set of feeds; raise a UsageError if an input cannot be made up, or is too
-        large.
+        """Return one set of feeds, given a seed and the sizes of dynamic dimensions; raise a
+        UsageError if an input cannot be made up, or is too large.
 
         Args:
             seed: Seed of the random numbers.

@@ -95,11 +95,8 @@ class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.lines"):
 
 def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
     """Return the modules of the model in a file; ``dims`` has sizes of dynamic dimensions of the
-    inputs by name, 64 by default. Large tensors are not read.
-
-    Raises:
-        ModelError: The file cannot be read as a model.
-        UsageError: There is no such dimension.
+    inputs by name, 64 by default. Large tensors are not read. A ModelError says that the file
+    cannot be read, a UsageError that there is no such dimension.
     """
     model, _ = load_to_inspect(path)
     with about(path):

@@ -137,10 +137,8 @@ def plan_text(plan: Plan) -> Iterator[str]:
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
-    """Yield two lines for every kind of reason, the most frequent first, with a value as an
-    example.
-
-    A reason may go into detail after a colon: that belongs to the example.
+    """Yield two lines for every kind of reason, the most frequent first, with an example, to which
+    the details of a reason after a colon belong.
     """
     groups: dict[str, list[Decision]] = defaultdict(list)
     for node in kept:

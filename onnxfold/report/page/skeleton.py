@@ -28,9 +28,7 @@ _WORDS = {
 
 
 class Skeleton:
-    """The nodes of a model in execution order, with their inputs and outputs; of a large one the
-    first.
-
+    """The nodes of a model in execution order, of a large one the first, with inputs and outputs.
     Nodes of a subgraph come before its node, those of functions last.
 
     Attributes:

@@ -184,8 +184,8 @@ def _kept(
     fold: OptionArguments,
 ) -> _Kept | None:
     """Return the kept model of a source, made first if it is missing; None if it cannot be kept. An
-    OnnxFoldError or OSError says that it cannot be optimized now, or the cache folder not be
-    written.
+    entry without a model stands for one that is larger than the cache, or refused by onnxfold.
+    Errors say that it cannot be optimized now, or that the cache folder cannot be written.
     """
     maker = _maker(options, providers)
     key = [_FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
@@ -197,10 +197,40 @@ def _kept(
         name = source = os.path.abspath(os.fsdecode(os.fspath(source)))
     link = user_folder("sessions") / f"{_hash(key, name)}.json"
     found = _found(link)
-    if found is None:
-        _make(source, link, key, fold, maker)
-        found = _found(link)
-    return found
+    if found is not None:
+        return found
+    from onnxfold.storage.load import external_locations
+
+    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
+    try:
+        if isinstance(source, str):
+            folder = os.path.dirname(source)
+            names = [source, *(os.path.join(folder, p) for p in sorted(external_locations(source)))]
+        target = _description(cache, names)
+    except (OnnxFoldError, OSError, ValueError) as error:
+        logger.debug("onnxruntime is to say what is wrong: %s", error)
+        return None
+    if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
+        return None
+    target["entry"] = _hash(key, target["digest"] if names else link.stem)
+    entry = cache / target["entry"]
+    os.makedirs(cache, mode=0o700, exist_ok=True)
+    files.remove_leftovers(str(cache))
+    with files.locked(str(entry)):
+        if _checked(entry / _RECORD) is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            with files.scratch_folder("session", parent=str(cache)) as new:
+                finished = _write_model(source, new, fold, maker)
+                size = sum(file.stat().st_size for file in os.scandir(new))
+                for name in os.listdir(new) if size > limit else ():
+                    os.remove(os.path.join(new, name))
+                record = _description(Path(new), os.listdir(new))
+                _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
+                if _statuses(cache, names) != target["files"]:
+                    raise OnnxFoldError("was changed while it was read", file=names[0])
+                put(new, str(entry), limit)
+    _write(link, target)
+    return _found(link)
 
 
 def _maker(
@@ -234,50 +264,6 @@ def _found(link: Path) -> _Kept | None:
     touch(entry)
     model = str(entry / _MODEL) if _MODEL in record["files"] else None
     return _Kept(link, model, record["finished"], {**target["files"], **record["files"]})
-
-
-def _make(
-    source: str | bytes,
-    link: Path,
-    key: Sequence[Any],
-    fold: OptionArguments,
-    maker: ort.SessionOptions | None,
-) -> None:
-    """Make the entry of a source, unless it is there, and a link to it; errors are those of
-    `_kept`. An entry without a model stands for one that is larger than the cache, or refused by
-    onnxfold.
-    """
-    from onnxfold.storage.load import external_locations
-
-    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
-    try:
-        if isinstance(source, str):
-            folder = os.path.dirname(source)
-            names = [source, *(os.path.join(folder, p) for p in sorted(external_locations(source)))]
-        target = _description(cache, names)
-    except (OnnxFoldError, OSError, ValueError) as error:
-        logger.debug("onnxruntime is to say what is wrong: %s", error)
-        return
-    if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
-        return
-    target["entry"] = _hash(key, target["digest"] if names else link.stem)
-    entry = cache / target["entry"]
-    os.makedirs(cache, mode=0o700, exist_ok=True)
-    files.remove_leftovers(str(cache))
-    with files.locked(str(entry)):
-        if _checked(entry / _RECORD) is None:
-            shutil.rmtree(entry, ignore_errors=True)
-            with files.scratch_folder("session", parent=str(cache)) as new:
-                finished = _write_model(source, new, fold, maker)
-                size = sum(file.stat().st_size for file in os.scandir(new))
-                for name in os.listdir(new) if size > limit else ():
-                    os.remove(os.path.join(new, name))
-                record = _description(Path(new), os.listdir(new))
-                _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
-                if _statuses(cache, names) != target["files"]:
-                    raise OnnxFoldError("was changed while it was read", file=names[0])
-                put(new, str(entry), limit)
-    _write(link, target)
 
 
 def _write_model(

@@ -5,9 +5,7 @@ Measurements are interleaved, so that a disturbance of the machine affects all m
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import json
 import random
 import statistics
 import time
@@ -212,26 +210,3 @@ class OpTime:
     op: str
     calls: float
     seconds: float
-
-
-def op_times(session: Any, run: Callable[[], Any], rounds: int) -> list[OpTime]:
-    """Return the ops of a session with profiling, which ends here, those with the most time first:
-    medians of so many runs. One run before them is not counted.
-    """
-    for _ in range(rounds + 1):
-        run()
-    with open(session.end_profiling(), encoding="utf-8") as file:
-        events = json.load(file)
-    ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "model_run")
-    found: dict[str, list[list[float]]] = {}
-    for event in events:
-        if event["name"].endswith("_kernel_time"):
-            turn = bisect.bisect(ends, event["ts"]) - 1
-            if 0 <= turn < rounds:
-                of_runs = found.setdefault(event["args"]["op_name"], [[] for _ in range(rounds)])
-                of_runs[turn].append(event["dur"] * 1e-6)
-    times = [
-        OpTime(op, statistics.median(map(len, of_runs)), statistics.median(map(sum, of_runs)))
-        for op, of_runs in found.items()
-    ]
-    return sorted(times, key=lambda each: -each.seconds)

@@ -86,13 +86,9 @@ def _table_size(
     if node.op_type not in _INDEXED or position != 1:
         return None
     table = node.inputs[0]
-    if table is None:
-        return None
-    shape = types.of(table).static_shape or table.shape
-    if not shape:
-        return None
+    shape = None if table is None else types.of(table).static_shape or table.shape
     axis = 0 if node.op_type.endswith("ND") else node.attributes.get_int("axis", 0)
-    if not -len(shape) <= axis < len(shape):
+    if not shape or not -len(shape) <= axis < len(shape):
         return None
     size = shape[axis]
     return None if isinstance(size, ir.SymbolicDim) and size.value is None else size

@@ -208,8 +208,8 @@ class Trials:
                 yield number, sizes, fill
 
     def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
-        """Yield the sizes of dimensions; as many for every seed. Dimensions become larger together:
-        all but the batch, each one, all.
+        """Yield the sizes of dimensions; as many for every seed. Dimensions become larger together,
+        all but the batch, each one, all: as inputs and outputs have on other axes, and others.
         """
         names = self._names
         if self._usual is not None:
@@ -223,7 +223,10 @@ class Trials:
         leading = {name for value in self._inputs for name in next(iter(axes_of(value)), ())}
         others = [name for name in names if name not in leading]
         groups = [*filter(None, [others]), *([name] for name in names), names]
-        for size in (*self._declared(), *_LADDER):
+        values = [*self._inputs, *self._model.graph.outputs]
+        dims = [dim for value in values for dim in value.shape or () if isinstance(dim, int)]
+        declared = [dim for dim in dict.fromkeys(dims) if dim > 1 and dim not in _LADDER]
+        for size in (*declared[:_MOST_DECLARED], *_LADDER):
             for base in (small, 1):
                 for group in groups:
                     sizes = {name: size if name in group else base for name in names}
@@ -231,13 +234,6 @@ class Trials:
                     shapes = (concrete(value, full) for value in self._inputs)
                     if sum(int(np.prod(s, dtype=object)) for s in shapes) <= _MOST_ELEMENTS:
                         yield sizes
-
-    def _declared(self) -> list[int]:
-        """Return the sizes that inputs and outputs have on other axes."""
-        values = [*self._inputs, *self._model.graph.outputs]
-        dims = [dim for value in values for dim in value.shape or () if isinstance(dim, int)]
-        sizes = [dim for dim in dict.fromkeys(dims) if dim > 1 and dim not in _LADDER]
-        return sizes[:_MOST_DECLARED]
 
 
 def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:

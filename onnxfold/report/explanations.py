@@ -115,7 +115,8 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)
-        outer, is_variable = ways.outermost(node), ways.is_variable(node)
+        outer = ways.outermost(node)
+        is_variable = ways.constness.of_node(node) is Constness.VARIABLE
         path, above, blockers = ways.up_from(node)
         if outer is not node and is_variable:
             _, more, others = ways.up_from(outer)
@@ -184,7 +185,7 @@ class _Ways:
         facts = facts_of(model)
         self._inputs = model.graph.inputs
         self._scopes, self._determinism = facts.scopes, facts.determinism
-        self._constness = ConstnessAnalysis(model)
+        self.constness = ConstnessAnalysis(model)
         self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
         """What is given to the inputs of bodies and functions."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):
@@ -194,10 +195,6 @@ class _Ways:
                     self._given[value].append(given)
             for value in (v for graph in subgraphs_of(node) for v in graph.inputs):
                 self._given[value] += node.inputs
-
-    def is_variable(self, node: ir.Node) -> bool:
-        """Return whether the results of the node change from run to run."""
-        return self._constness.of_node(node) is Constness.VARIABLE
 
     def outermost(self, node: ir.Node) -> ir.Node:
         """Return the node of the main graph, or of a function, that holds the node; or itself."""
@@ -238,7 +235,7 @@ class _Ways:
         return self._changing((*node.inputs, *captured_values(node)))
 
     def _changing(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
-        of = self._constness.of
+        of = self.constness.of
         return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
     def _maker(self, value: ir.Value) -> str:

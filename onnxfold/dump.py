@@ -31,11 +31,7 @@ _LEGEND = "blue: each run; orange: once for its runtime constants; green: consta
 
 
 def dot_of(model: ir.Model, title: str) -> str:
-    """Return the drawing. Graphs in nodes, and functions, are boxes of their own.
-
-    Runtime constants are those that the model's metadata record.
-    Names are escaped. Nodes are in the order of the model.
-    """
+    """Return the drawing, by recorded runtime constants; functions and subgraphs are boxes."""
     drawing = _Drawing(ConstnessAnalysis(model, select_runtime_constants(model)))
     drawing.graph(model.graph)
     for function in model.functions.values():

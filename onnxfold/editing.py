@@ -143,11 +143,7 @@ def remove_unused(
 
 
 def remove_foreign_users(model: ir.Model) -> None:
-    """Remove users of values that are not in the model.
-
-    A node in the branch of an If that another library removed from the model is still recorded as a
-    user of its inputs.
-    """
+    """Remove users that are not in the model, as of an If's branch that another library removed."""
     known = set(all_graphs(model))
     for graph in known:
         values = [*graph.inputs, *graph.initializers.values()]

@@ -135,10 +135,7 @@ def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dic
 def with_data_below(
     folder: str, given: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
-    """Return a copy of options by which onnxruntime looks for data below a folder.
-
-    Libraries of custom ops are not in the copy.
-    """
+    """Return a copy of options, without custom ops, by which data is looked for below a folder."""
     options = copy_of(given)
     options.add_session_config_entry(_FOLDER_KEY, folder)
     return options
@@ -213,9 +210,8 @@ def available_providers(given: Sequence[Any] | None) -> list[Any]:
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error without newlines and without onnxruntime's codes.
-
-    What is longer than 300 characters is cut in its middle.
+    """Return the message of an error in one line, cut to 300 characters, without onnxruntime's
+    codes.
     """
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):

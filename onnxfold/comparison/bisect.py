@@ -98,7 +98,18 @@ class Search:
         behind = {value for node in _since(ends, set(variable)) for value in node.outputs}
         constants = [value for value in self._pairs if value in behind and is_constant(value)]
         found = self._first_of(constants) or found
-        return None if found is None else self._described(*found, {*variable, *constants})
+        if found is None:
+            return None
+        (value, result), equal = found, {*variable, *constants}
+        equal_b = {self._pairs[each] for each in equal}
+        return FirstDifference(
+            value=value.name or "",
+            result=result,
+            nodes_a=[_node_text(node) for node in _since([value], equal)][-_SHOWN:],
+            nodes_b=[_node_text(node) for node in _since([self._pairs[value]], equal_b)][-_SHOWN:],
+            ingredients=dict(self._ingredients(value, equal)),
+            runs=self._a.runs + self._b.runs,
+        )
 
     def _first_of(self, values: Sequence[ir.Value]) -> _Found | None:
         for group in self._groups(values):
@@ -141,19 +152,6 @@ class Search:
             taken += size
         if start < len(values):
             yield values[start:]
-
-    def _described(
-        self, value: ir.Value, result: OutputResult, equal: Collection[ir.Value]
-    ) -> FirstDifference:
-        equal_b = {self._pairs[each] for each in equal}
-        return FirstDifference(
-            value=value.name or "",
-            result=result,
-            nodes_a=[_node_text(node) for node in _since([value], equal)][-_SHOWN:],
-            nodes_b=[_node_text(node) for node in _since([self._pairs[value]], equal_b)][-_SHOWN:],
-            ingredients=dict(self._ingredients(value, equal)),
-            runs=self._a.runs + self._b.runs,
-        )
 
     def _ingredients(
         self, value: ir.Value, equal: Collection[ir.Value]

@@ -128,10 +128,7 @@ def _differing(a: Array, b: Array) -> Array:
 
 
 def _cosine(a: Array, b: Array) -> float | None:
-    """Cosine of the angle between two vectors, over elements that are finite in both.
-
-    None if one of them is all zeros.
-    """
+    """Return the cosine of the angle over elements finite in both; None if one is all zeros."""
     dot = a_square = b_square = 0.0
     for start in range(0, a.size, _TILE):
         x = a[start : start + _TILE].astype(np.float64)

@@ -52,10 +52,7 @@ def ops_table(
 
 
 def render(*parts: str | Table) -> str:
-    """Return lines and tables as text for standard output: styled for a terminal, else plain.
-
-    Control characters in names are escaped.
-    """
+    """Return lines and tables, escaped, for standard output: styled for a terminal, else plain."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()

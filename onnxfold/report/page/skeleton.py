@@ -62,23 +62,19 @@ class Skeleton:
         for function in model.functions.values():
             self._graph(function.graph, f"function {function.name}")
         self.modules = [[short(name) for name in module] for module in self._module_index]
-        self._infer(model)
+        types = facts_of(model).types
+        types.run()
+        texts = Texts(types.algebra, ())
+        for value, index in self._index.items():  # values without a declared type
+            fact, entry = types.of(value), self.values[index]
+            if not entry[1] and fact.dtype is not None:
+                entry[1] = short(texts.of_fact(fact))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary."""
         keys = ("title", "scopes", "modules", "values", "nodes", "outputs", "total")
         told = {key: getattr(self, key) for key in keys}
         return {**told, "left_out": self.total - len(self.nodes)}
-
-    def _infer(self, model: ir.Model) -> None:
-        """Infer the types of values without a declared type."""
-        types = facts_of(model).types
-        types.run()
-        texts = Texts(types.algebra, ())
-        for value, index in self._index.items():
-            fact, entry = types.of(value), self.values[index]
-            if not entry[1] and fact.dtype is not None:
-                entry[1] = short(texts.of_fact(fact))
 
     def name_of(self, node: dict[str, Any]) -> str:
         """Return the name of the first result of a node."""
@@ -141,10 +137,7 @@ class Skeleton:
         return index
 
     def _content(self, tensor: ir.TensorProtocol) -> str:
-        """Return the range and the first elements as text.
-
-        For a large tensor, only the first elements are read; none if they would be computed.
-        """
+        """Return range and first elements as text; of large tensors only these, if stored."""
         is_plain = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
         is_small = tensor.nbytes <= min(_READ, self._unread)
         if not is_plain or not tensor.size or not (is_small or storage.span_of(tensor) is not None):

@@ -20,7 +20,7 @@ from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import LARGE, SLAB
 from onnxfold.pool.pool import STORING_BYTES
 from onnxfold.storage.layout import EXTERNAL_FROM
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing

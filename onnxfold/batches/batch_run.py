@@ -18,9 +18,9 @@ from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, OnnxFoldError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, options_of
-from onnxfold.report.console import bytes_text
 from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
+from onnxfold.tables import bytes_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onnxfold.errors import UsageError
-from onnxfold.report.console import Table, bytes_text, change_text, count_text
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, bytes_text, change_text, count_text
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 

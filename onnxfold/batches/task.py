@@ -21,9 +21,9 @@ from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError, spelled
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
-from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
+from onnxfold.tables import bytes_text
 
 # A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
 # fault: the model is tried again.

@@ -49,7 +49,7 @@ from onnxfold.runtime.sessions.fold_runs import Placement
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage import PathLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 ALL_THREADS = 0
 _USUAL_SIZE = 16  # of a dynamic dimension that is no batch

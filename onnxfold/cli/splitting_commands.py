@@ -122,8 +122,8 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
     else:
-        from onnxfold.report.console import render
         from onnxfold.report.runtime_tables import adapters_text
+        from onnxfold.tables import render
 
         write(render(*adapters_text(manifest, found)))
     fit_all = all(fit.problem is None for each in found.values() for fit in each)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfold.graphs import shaped
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 Array = NDArray[Any]
 _FLOATS = ("float", "bfloat")

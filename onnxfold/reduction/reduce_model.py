@@ -24,10 +24,9 @@ from onnxfold.comparison.trials import RandomFeeds, Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.reduction.shrinking import shrink, with_types
-from onnxfold.report.console import Table
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import PathLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,10 +20,9 @@ from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report.console import Table, bytes_text, first_of
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, bytes_text, first_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

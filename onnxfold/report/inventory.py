@@ -14,8 +14,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs, count_nodes, shaped, type_text
-from onnxfold.report.console import Table, amount_text, bytes_text, ops_table
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, amount_text, bytes_text, ops_table
 
 _MOST_LARGEST = 10  # tensors
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)

@@ -15,9 +15,8 @@ from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.report.console import Table, amount_text, bytes_text, count_text
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, amount_text, bytes_text, count_text
 
 _MOST_ROWS = 40  # unless a depth is given
 _SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")

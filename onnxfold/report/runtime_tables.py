@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, time_text
+from onnxfold.tables import Table, bytes_text, count_text, first_of, time_text
 
 if TYPE_CHECKING:
     from onnxfold.bench.side_by_side import Benchmark, FoldBench, ModelBench

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from onnxfold.graphs import shaped
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, bytes_text, count_text, first_of, ops_table
 
 if TYPE_CHECKING:
     from onnxfold.comparison import Comparison, OutputResult

@@ -1,14 +1,17 @@
-"""The renderer of all commands: lines, tables, figures and progress."""
+"""Results as lines and tables, for terminals and notebooks; figures in them; and progress."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import math
+import pkgutil
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import printable
 
@@ -30,6 +33,44 @@ class Table(NamedTuple):
     titles: Sequence[str]
     rows: Iterable[Sequence[str]]
     totals: Iterable[Sequence[str]] = ()
+
+
+class Shown:
+    """A dataclass whose ``repr`` is its table, in notebooks as well."""
+
+    _text = ""
+
+    def __init_subclass__(cls, text: str = "", **keywords: Any) -> None:
+        """Set the function that yields lines and tables, as ``"package.module:function"``."""
+        super().__init_subclass__(**keywords)
+        cls._text = text or cls._text
+
+    def to_text(self, **how: Any) -> str:
+        """Return the table as text; arguments are those of the function that yields it."""
+        return render(*pkgutil.resolve_name(self._text)(self, **how))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
+        return dict(_document(self))
+
+    def __repr__(self) -> str:
+        return self.to_text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the lines and tables as HTML, for notebooks."""
+        return html_of(*pkgutil.resolve_name(self._text)(self))
+
+
+def _document(part: Any) -> Any:
+    """Return part of a result as JSON has it, with its `_derived` properties; infinity is text."""
+    if dataclasses.is_dataclass(part):
+        names = [field.name for field in dataclasses.fields(part)]
+        return {n: _document(getattr(part, n)) for n in (*names, *getattr(part, "_derived", ()))}
+    if isinstance(part, Mapping):
+        return {key: _document(each) for key, each in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_document(each) for each in part]
+    return str(part) if isinstance(part, float) and not math.isfinite(part) else part
 
 
 def ops_table(

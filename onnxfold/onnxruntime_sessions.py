@@ -36,9 +36,6 @@ _NUMPY_NAMES = {
 }
 
 
-# Where onnxruntime looks for the data of a model; without it, in the model's folder.
-_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
-
 # The options that make a session write files, with the values by which it writes none.
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
@@ -137,7 +134,7 @@ def with_data_below(
 ) -> onnxruntime.SessionOptions:
     """Return a copy of options, without custom ops, by which data is looked for below a folder."""
     options = copy_of(given)
-    options.add_session_config_entry(_FOLDER_KEY, folder)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
 
 

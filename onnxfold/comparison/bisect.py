@@ -7,6 +7,7 @@ run of both models that gives these values out; the first group with a differenc
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -144,14 +145,9 @@ class Search:
             for f in facts
         ]
         limit = max(_GROUP, sum(nbytes) // _GROUPS)
-        start = taken = 0
-        for k, size in enumerate(nbytes):
-            if taken and taken + size > limit:
-                yield values[start:k]
-                start, taken = k, 0
-            taken += size
-        if start < len(values):
-            yield values[start:]
+        ends = zip(values, itertools.accumulate(nbytes), strict=True)
+        for _, group in itertools.groupby(ends, key=lambda end: end[1] // limit):
+            yield [value for value, _ in group]
 
     def _ingredients(
         self, value: ir.Value, equal: Collection[ir.Value]

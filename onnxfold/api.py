@@ -187,8 +187,7 @@ def optimize_file(
     given = storage.model_in(source)
     path = storage.path_of(given)
     if report is not None:
-        from onnxfold.report.page import check_destination, write_page
-        from onnxfold.report.page.documents import Recording
+        from onnxfold.report.page.documents import Recording, check_destination, write_page
 
         check_destination(report, *([destination] if path is None else [path, destination]))
     clock = _Clock() if progress is None else _Clock(progress)

@@ -73,7 +73,23 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
                 outcome = _planned(task, outcome, source)
             if outcome.status != "planned" or task.only_plan:
                 return outcome
-            return _optimized(task, outcome, source)
+            target = task.target
+            if model_files.is_url(target):
+                folder = stack.enter_context(scratch_folder("batch"))
+                target = os.path.join(folder, task.target.rpartition("/")[2])
+            else:
+                os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+            share = _shares.setdefault(os.getpid(), _MemoryShare())
+            stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
+            began = time.perf_counter()
+            outcome = _with_figures(task, outcome, source, target)
+            if outcome.status == "failed":
+                return outcome
+            if model_files.is_url(task.target):
+                model_files.store(target, task.target)
+            seconds = round(time.perf_counter() - began, 6)
+            written = _content(task.target)
+            return replace(outcome, status="done", written=written, seconds=seconds)
     except OnnxFoldError as error:
         reason = str(error)
     except isolated.Failure as error:
@@ -96,27 +112,6 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
         reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
         return replace(outcome, status="failed", reason=reason)
     return outcome
-
-
-def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
-    with contextlib.ExitStack() as stack:
-        target = task.target
-        if model_files.is_url(target):
-            folder = stack.enter_context(scratch_folder("batch"))
-            target = os.path.join(folder, task.target.rpartition("/")[2])
-        else:
-            os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        share = _shares.setdefault(os.getpid(), _MemoryShare())
-        stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
-        began = time.perf_counter()
-        outcome = _with_figures(task, outcome, source, target)
-        if outcome.status == "failed":
-            return outcome
-        if model_files.is_url(task.target):
-            model_files.store(target, task.target)
-        seconds = round(time.perf_counter() - began, 6)
-        written = _content(task.target)
-        return replace(outcome, status="done", written=written, seconds=seconds)
 
 
 def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:

@@ -56,7 +56,7 @@ def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -
     from onnxfold.comparison import compare as compare_models
 
     if report is not None:
-        from onnxfold.report.page import check_destination, write_compare_page
+        from onnxfold.report.page.documents import check_destination, write_compare_page
 
         check_destination(report, a, b)
     given = {name: value for name, value in options.items() if value is not None}

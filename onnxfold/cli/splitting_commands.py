@@ -66,7 +66,7 @@ def split(
     from onnxfold.runtime.split_model import split as split_file
 
     if report is not None:
-        from onnxfold.report.page import check_destination, write_split_page
+        from onnxfold.report.page.documents import check_destination, write_split_page
 
         check_destination(report, source)
     constants = options["runtime_constants"] or options["overridable"]

@@ -1,4 +1,4 @@
-"""Write self-contained pages of JSON-ready documents: of a run, a comparison or a split."""
+"""Write JSON-ready documents as pages, with the templates and libraries of ``assets/``."""
 
 from __future__ import annotations
 

@@ -121,23 +121,22 @@ def html_of(*parts: str | Table) -> str:
 
     made = []
     for part in parts:
-        if not isinstance(part, Table):
-            made.append(f"<pre>{escape(printable(part))}</pre>" if part else "")
-            continue
-        sides = ["right" if title.startswith(">") else "left" for title in part.titles]
-        rows = [("th", [title.removeprefix(">") for title in part.titles])]
-        rows += [("td", [*texts]) for texts in part.rows]
-        rows += [("th", [*texts]) for texts in part.totals]
-        head, *body = (
-            "".join(
-                f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
-                for text, side in zip(texts, sides, strict=True)
+        if isinstance(part, Table):
+            sides = ["right" if title.startswith(">") else "left" for title in part.titles]
+            titles = [title.removeprefix(">") for title in part.titles]
+            rows = [("th", titles), *(("td", row) for row in part.rows)]
+            head, *body = (
+                "".join(
+                    f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
+                    for text, side in zip(texts, sides, strict=True)
+                )
+                for tag, texts in (*rows, *(("th", row) for row in part.totals))
             )
-            for tag, texts in rows
-        )
-        lines = "".join(f"<tr>{row}</tr>" for row in body)
-        made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
-    return "\n".join(filter(None, made))
+            lines = "".join(f"<tr>{row}</tr>" for row in body)
+            made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+        elif part:
+            made.append(f"<pre>{escape(printable(part))}</pre>")
+    return "\n".join(made)
 
 
 def _rich(table: Table, columns: int) -> RichTable:

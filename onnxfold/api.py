@@ -110,7 +110,11 @@ def optimize(
                     kept, result = run_bounded(
                         opened, lambda: _opened(original, fold), fold, bytes_before=bytes_before
                     )
-                    _become(opened, kept)
+                    if kept is not opened:
+                        opened.graph, opened.ir_version = kept.graph, kept.ir_version
+                        for name in ("functions", "metadata_props"):
+                            getattr(opened, name).clear()
+                            getattr(opened, name).update(getattr(kept, name))
             else:
                 bytes_before = storage.model_bytes(opened)
                 opened, result = run_bounded(
@@ -274,17 +278,6 @@ def _opened(given: ModelLike, fold: Options) -> ir.Model:
     if isinstance(given, ir.Model):
         put_in_order(opened)
     return opened
-
-
-def _become(model: ir.Model, other: ir.Model) -> None:
-    """Give a model what another one holds."""
-    if model is other:
-        return
-    model.graph, model.ir_version = other.graph, other.ir_version
-    model.functions.clear()
-    model.functions.update(other.functions)
-    model.metadata_props.clear()
-    model.metadata_props.update(other.metadata_props)
 
 
 def _report(

@@ -134,7 +134,11 @@ class Dump:
     def passed(self, name: str, model: ir.Model) -> None:
         """Write the model after a pass that changed it."""
         text = _text_of(model)
-        before, self._lines = self._lines, _lines_of(model, text)
+        values = [v for graph in all_graphs(model) for v in graph.initializers.values()]
+        weights = sorted(f"weight {value.name} {type_text(value)}" for value in values)
+        # onnx prints all weights in one line
+        lines = [line for line in text.split("\n") if not line.lstrip().startswith("<")]
+        before, self._lines = self._lines, [*map(printable, (*weights, *lines))]
         if model is not self._model:  # the first one, or the run starts again with fewer rules
             before, self._model, name = [], model, "source"
         if before == self._lines:
@@ -178,14 +182,3 @@ def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.Tensor
     proto.data_location = onnx.TensorProto.EXTERNAL
     proto.external_data.add(key="left_out", value=f"{nbytes} bytes")
     return True
-
-
-def _lines_of(model: ir.Model, text: str) -> list[str]:
-    """Weights, then the lines of the model's text; onnx prints all weights in one line."""
-    weights = sorted(
-        f"weight {value.name} {type_text(value)}"
-        for graph in all_graphs(model)
-        for value in graph.initializers.values()
-    )
-    lines = (line for line in text.split("\n") if not line.lstrip().startswith("<"))
-    return [*map(printable, weights), *map(printable, lines)]

@@ -56,8 +56,16 @@ class Noise(contextlib.ExitStack):
 
     @functools.cached_property
     def _runner(self) -> Runner:
-        model = storage.load(self._source)
-        _add_noise(model, self._types)
+        model, values = storage.load(self._source), list[ir.Value]()
+        facts, depending = facts_of(model), set(model.graph.inputs)
+        for node in model.graph:
+            read = {value for each in nodes_within([node]) for value in each.inputs}
+            if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
+                depending.update(node.outputs)
+                values += node.outputs
+        for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
+            if kind is not None and kind in self._types:
+                _change(value, kind, seed, facts.names)
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
@@ -98,20 +106,6 @@ class Noise(contextlib.ExitStack):
         with np.errstate(all="ignore"):
             moved = (wide * (1 + rng.choice([-change, change], feed.shape))).astype(feed.dtype)
         return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
-
-
-def _add_noise(model: ir.Model, types: Collection[ir.DataType]) -> None:
-    """Change each number of the main graph that is computed of an input."""
-    facts, graph, values = facts_of(model), model.graph, list[ir.Value]()
-    depending = set(graph.inputs)
-    for node in graph:
-        read = {value for each in nodes_within([node]) for value in each.inputs}
-        if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
-            depending.update(node.outputs)
-            values += node.outputs
-    for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
-        if kind is not None and kind in types:
-            _change(value, kind, seed, facts.names)
 
 
 def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:

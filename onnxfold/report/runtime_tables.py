@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from onnxfold.tables import Table, bytes_text, count_text, first_of, time_text
 
 if TYPE_CHECKING:
-    from onnxfold.bench.side_by_side import Benchmark, FoldBench, ModelBench
+    from onnxfold.bench.side_by_side import Benchmark, ModelBench
     from onnxfold.runtime.adapter_matching import Fit
     from onnxfold.runtime.bundles.bundle import Bundle
     from onnxfold.runtime.bundles.manifest import Manifest
@@ -169,8 +169,25 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         yield from (Table(("fused op", *columns), rows), "")
     yield from (Table(("time in", *columns), _profile(models)), "")
     for name, each in zip(names, models, strict=True):
-        if each.folding is not None:
-            yield from _folding(name, each.folding)
+        folding = each.folding
+        if folding is None:
+            continue
+        even, runs = "never pays off", folding.break_even_runs
+        if runs is not None:
+            even = f"pays off after {runs:,} runs with the same constants"
+        makers = Counter((place.backend, place.reason) for place in folding.placements)
+        by = (
+            f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
+            for (maker, why), count in makers.items()
+        )
+        yield (
+            f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
+            f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
+        )
+        yield from kernels_table(
+            (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds)
+            for p in folding.placements
+        )
     sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
     yield f"{result.rounds} interleaved runs of each on {', '.join(result.providers)}{sizes}"
     yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
@@ -215,22 +232,3 @@ def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
     ]
     rest = [sum(of[op].seconds for op in ordered[_MOST:] if op in of) for of in times]
     return [*rows, ("other ops", *map(time_text, rest))] if any(rest) else rows
-
-
-def _folding(name: str, folding: FoldBench) -> Iterator[str | Table]:
-    runs = folding.break_even_runs
-    even = "never pays off"
-    if runs is not None:
-        even = f"pays off after {runs:,} runs with the same constants"
-    makers = Counter((place.backend, place.reason) for place in folding.placements)
-    by = (
-        f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
-        for (maker, why), count in makers.items()
-    )
-    yield (
-        f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
-        f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
-    )
-    yield from kernels_table(
-        (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in folding.placements
-    )

@@ -96,6 +96,7 @@ def optimize(
     """
     import onnxfold
 
+    done: Any
     if process_ends:  # a garbage collection would visit every object before the end frees all
         gc.disable()
         atexit.register(gc.freeze)
@@ -104,31 +105,27 @@ def optimize(
         for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):
             if options.pop(argument) is not None:
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
-        _show(onnxfold.plan(source, **options), as_json, options["explain"])
-        return
-    target = _one_target(source, destination, output, force)
-    if external_data_name is not None and external_data is False:
-        raise click.UsageError("--external-data-name contradicts --no-external-data")
-    done = watched(
-        *(onnxfold.optimize_file, source, target),
-        quiet=quiet,
-        external_data=external_data_name or external_data,
-        fsync=not no_fsync,
-        count_withheld=as_json or is_verbose(),
-        **options,
-    )
-    if as_json or not quiet:
-        _show(done, as_json, options["explain"], verbose=is_verbose())
-    if (as_json or quiet) and done.check is not None and not done.check.passed:
-        click.echo(f"onnxfold: warning: {done.warnings[-1]}", err=True)
-
-
-def _show(result: Any, as_json: bool, explain: bool, **how: Any) -> None:
-    show(result, as_json, **how)
-    if explain and not as_json:
+        done, quiet = onnxfold.plan(source, **options), False
+        show(done, as_json)
+    else:
+        target = _one_target(source, destination, output, force)
+        if external_data_name is not None and external_data is False:
+            raise click.UsageError("--external-data-name contradicts --no-external-data")
+        done = watched(
+            *(onnxfold.optimize_file, source, target),
+            quiet=quiet,
+            external_data=external_data_name or external_data,
+            fsync=not no_fsync,
+            count_withheld=as_json or is_verbose(),
+            **options,
+        )
+        show(done, as_json, quiet, verbose=is_verbose())
+        if (as_json or quiet) and done.check is not None and not done.check.passed:
+            click.echo(f"onnxfold: warning: {done.warnings[-1]}", err=True)
+    if options["explain"] and not as_json and not quiet:
         from onnxfold.report.explanations import Decisions
 
-        write("\n" + Decisions(result.decisions).to_text())
+        write("\n" + Decisions(done.decisions).to_text())
 
 
 def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:

@@ -124,11 +124,10 @@ def evaluate_isolated(
         elif failure.kind == "late" or failure.code == -signal.SIGPROF:
             reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
-            code = failure.code
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            how = str(failure).removeprefix("the process ended with ")
             reason = f"onnxruntime crashed on it ({how})"
         else:
-            raise EvaluationError(f"no process computes it: {failure}") from failure
+            reason = f"no process computes it: {failure}"
         raise EvaluationError(reason) from failure
     finally:
         took = min(seconds, time.monotonic() - began) + _START_COST

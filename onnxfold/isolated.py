@@ -290,11 +290,10 @@ def _ends_of(file: IO[bytes]) -> str:
     """Return the text of a file; the start and the end of a long one."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    text = file.read(2 * _KEPT_OUTPUT)
-    if size > len(text):
-        file.seek(size - _KEPT_OUTPUT)
-        text = text[:_KEPT_OUTPUT] + b"\n...\n" + file.read()
-    return text.decode(errors="replace")
+    text = file.read(_KEPT_OUTPUT)
+    file.seek(max(len(text), size - _KEPT_OUTPUT))
+    gap = b"\n...\n" if size > 2 * _KEPT_OUTPUT else b""
+    return (text + gap + file.read()).decode(errors="replace")
 
 
 def _message(error: BaseException) -> str:

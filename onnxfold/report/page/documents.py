@@ -216,6 +216,15 @@ class Recording:
         events = np.array(self._events).reshape(-1, 3)  # of many, groups become their maximum
         some = -(-len(events) // _MOST_POINTS) or 1
         parts = (events[k : k + some] for k in range(0, len(events), some))
+        # decisions and places are stored with nodes and rules
+        run = report.to_dict()
+        del run["decisions"], run["places"]
+        keys = ("value", "op_type", "graph", "reason")
+        run["kept"] = [{k: short(str(n[k])) for k in keys} for n in run["kept"][:_MOST_KEPT]]
+        run["kept_left_out"] = max(0, len(report.kept) - _MOST_KEPT)
+        rounded = [[short(value), short(why)] for value, why in report.rounded.items()]
+        run["rounded"] = rounded[:_MOST_ROUNDED]
+        run["rounded_left_out"] = len(rounded[_MOST_ROUNDED:])
         passes = all_passes()
         made_still = {value[0] for value in after.values if value[2] == "result"}
         for index, node in enumerate(self._before.nodes):
@@ -237,7 +246,7 @@ class Recording:
                 if by in passes:
                     node["why"] = f"what {by} does: {passes[by].doc}"
         return {
-            "run": _run(report),
+            "run": run,
             "rules": _rules(report, self._options),
             "memory": {
                 "columns": ["seconds", "live bytes", "bytes of all results so far"],
@@ -246,23 +255,6 @@ class Recording:
             "tensors": {"before": self._tensors, "after": _largest(model)},
             "graphs": [self._before.to_dict(), after.to_dict()],
         }
-
-
-def _run(report: Report) -> dict[str, Any]:
-    """Return the report without decisions and places, which are stored with nodes and rules."""
-    run = report.to_dict()
-    del run["decisions"], run["places"]
-    rounded = list(report.rounded.items())
-    return {
-        **run,
-        "kept": [
-            {k: short(str(n[k])) for k in ("value", "op_type", "graph", "reason")}
-            for n in run["kept"][:_MOST_KEPT]
-        ],
-        "kept_left_out": max(0, len(report.kept) - _MOST_KEPT),
-        "rounded": [[short(value), short(why)] for value, why in rounded[:_MOST_ROUNDED]],
-        "rounded_left_out": max(0, len(rounded) - _MOST_ROUNDED),
-    }
 
 
 def _rules(report: Report, options: Options) -> list[dict[str, Any]]:

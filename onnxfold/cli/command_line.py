@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from onnxfold.cli.inspecting import (
+    adapters,
     bench,
     compare,
     explain,
@@ -22,9 +23,8 @@ from onnxfold.cli.inspecting import (
     list_rules,
     reduce,
 )
-from onnxfold.cli.optimizing import batch, optimize, tune
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
-from onnxfold.cli.splitting_commands import adapters, split
+from onnxfold.cli.writing_models import batch, optimize, split, tune
 from onnxfold.errors import CheckFailedError, OnnxFoldError, spelled
 from onnxfold.lazy_imports import defer_symbolic_arithmetic
 

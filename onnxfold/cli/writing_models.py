@@ -1,4 +1,4 @@
-"""`onnxfold optimize`, `batch` and `tune`: write models that compute the same."""
+"""The commands that write models: `onnxfold optimize`, `batch`, `tune` and `split`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from onnxfold.cli.arguments import (
     FOLDER,
+    LEVEL,
     PATH,
     QUIET,
     REPORT,
@@ -20,6 +21,7 @@ from onnxfold.cli.arguments import (
     optimization_options,
     option,
     output_options,
+    runtime_options,
     section,
     size_in_bytes,
     sizes,
@@ -33,6 +35,7 @@ from onnxfold.cli.output import (
     watched,
     write,
 )
+from onnxfold.errors import about
 
 
 @click.command(
@@ -223,3 +226,76 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
     import onnxfold
 
     show(watched(onnxfold.tune, source, output, quiet=quiet, **options), as_json, quiet)
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.option("-o", "--output", type=FOLDER, metavar="DIR", help="Folder to write.")
+@runtime_options
+@option("--fold-at", default="compile")
+@option("--nominal")
+@flag("--strict-backend", help="Write nothing unless the backend compiles all of runtime_fold.")
+@option("--compile-seconds", default=120.0, metavar="S")
+@option("--dump-ir", metavar="DIR")
+@LEVEL
+@REPORT
+@flag("--no-fsync", help="Do not wait for the disk.")
+@QUIET
+@output_options
+def split(
+    source: str,
+    output: str | None,
+    report: str | None,
+    no_fsync: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Split a model into a part that runs once and a part for each run.
+
+    The first part depends only on runtime constants: inputs that stay the same over many runs.
+
+    Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR. Without
+    --runtime-const and --overridable, lists the inputs that are worth holding constant, each alone
+    and the best pair: the nodes that would run once, their share of the work, and the bytes
+    cached, at nominal sizes. Nothing is written then, and the exit code is 2.
+    """
+    from onnxfold import storage
+    from onnxfold.analysis.constness import recorded
+    from onnxfold.runtime.split_model import split as split_file
+
+    if report is not None:
+        from onnxfold.report.page.documents import check_destination, write_split_page
+
+        check_destination(report, source)
+    constants = options["runtime_constants"] or options["overridable"]
+    if not constants and options["fold_at"] != "runtime":
+        with about(source):
+            if not recorded(storage.load(source)):
+                return _list_candidates(source, output, options, as_json)
+    if output is None:
+        raise click.UsageError("no output: give -o DIR")
+    with about(source):
+        bundle = watched(*(split_file, source, output), quiet=quiet, fsync=not no_fsync, **options)
+    if report is not None:
+        write_split_page(bundle, source, report)
+    show(bundle, as_json, quiet, verbose=True)
+    return EXIT_OK
+
+
+def _list_candidates(
+    source: str, output: str | None, options: dict[str, Any], as_json: bool
+) -> int:
+    from onnxfold.runtime.backends.base import check_name
+    from onnxfold.runtime.split_model import candidates
+
+    own = {**options}
+    backend, strict = own.pop("backend"), own.pop("strict_backend")
+    check_name(backend, own["backend_options"], strict)
+    found = candidates(source, **own)
+    show(found, as_json)
+    if not as_json and (found.found or found.pair):
+        rest = f"--runtime-const NAME -o {output or 'DIR'}"
+        write("nothing was written; name what stays the same over many runs:\n")
+        write(f"onnxfold split {source} {rest}\n")
+    return EXIT_ERROR

@@ -230,14 +230,9 @@ def insert_constant(
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
     """Return a Constant node, in no graph yet; its output is named and typed like the tensor."""
-    node = ir.Node(
-        "",
-        "Constant",
-        [],
-        [ir.AttrTensor("value", tensor)],
-        num_outputs=1,
-        name=name or "",  # onnx-ir makes up missing names
-    )
+    value = ir.AttrTensor("value", tensor)
+    # onnx-ir makes up missing names
+    node = ir.Node("", "Constant", [], [value], num_outputs=1, name=name or "")
     _describe(node.outputs[0], tensor)
     return node
 

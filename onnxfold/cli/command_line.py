@@ -86,6 +86,7 @@ class OptimizeByDefault(click.Group):
 
 @click.group(
     cls=OptimizeByDefault,
+    commands=sum(_GROUPS.values(), ()),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EXAMPLES,
@@ -100,10 +101,6 @@ def cli(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(EXIT_ERROR)
-
-
-for _command in sum(_GROUPS.values(), ()):
-    cli.add_command(_command)
 
 
 class EndedBySignal(BaseException):

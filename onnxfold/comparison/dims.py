@@ -26,8 +26,14 @@ def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
 
 def axes_of(value: ir.Value) -> list[list[str]]:
     """For each axis of an input the names of the dynamic dimensions that it depends on."""
-    shape = value.shape if value.shape is not None else ()
-    return [_symbols(dim, f"{value.name}[{axis}]") for axis, dim in enumerate(shape)]
+    found: list[list[str]] = []
+    for axis, dim in enumerate(value.shape or ()):
+        if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+            found.append(sorted(symbols_in(dim)))
+        else:
+            is_fixed = isinstance(dim, int) and dim >= 0
+            found.append([] if is_fixed else [f"{value.name}[{axis}]"])
+    return found
 
 
 def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
@@ -86,10 +92,3 @@ def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "")
         return sizes.get(name, _UNKNOWN)
     size = dim_with(dim, sizes)
     return size if isinstance(size, int) else _UNKNOWN
-
-
-def _symbols(dim: int | ir.SymbolicDim, name: str) -> list[str]:
-    """Return the symbols of a dimension, which is called so if it has no name of its own."""
-    if isinstance(dim, int) and dim >= 0:
-        return []
-    return [name] if isinstance(dim, int) or dim.value is None else sorted(symbols_in(dim))

@@ -151,13 +151,10 @@ class Trials:
         dims: Mapping[str, int],
         usual: Mapping[str, int] | None = None,
     ) -> None:
-        names = symbols_of(inputs)
         check_names(dims, inputs)
-        self._inputs = inputs
-        self._model, self._dims = model, dims
+        self._model, self._inputs, self._dims, self._usual = model, inputs, dims, usual
         self._demanded: dict[str, int] | None = None
-        self._names = [name for name in names if name not in self._dims]
-        self._usual = usual
+        self._names = [name for name in symbols_of(inputs) if name not in dims]
         self._random = RandomFeeds(model, inputs)
         self._choices = min(self._random.choices, _MOST_CHOICES)
         self._worked: dict[int, int] = {}  # by choice, number of the sizes of an earlier seed
@@ -173,9 +170,8 @@ class Trials:
         tries = 0
         for turn in range(self._choices):
             choice = (seed + turn) % self._choices
-            for number, sizes, fill in islice(
-                self._tries(seed, choice), _MOST_TRIES // self._choices
-            ):
+            most = _MOST_TRIES // self._choices
+            for number, sizes, fill in islice(self._tries(seed, choice), most):
                 tries += 1
                 try:
                     feeds = self._random.make(seed, sizes, fill, choice)

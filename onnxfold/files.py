@@ -92,10 +92,8 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
         try:
             pattern = f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"
             for path in () if is_new else glob.glob(pattern):
-                if os.path.isdir(path) and not os.path.islink(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    remove(path)
+                shutil.rmtree(path, ignore_errors=True)
+                remove(path)  # a file
             yield
         finally:
             remove(lock)  # before the release: filelock does not acquire a missing lock file

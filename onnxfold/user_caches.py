@@ -58,10 +58,8 @@ def put(new: str, path: str, max_bytes: int) -> None:
         for _, old, nbytes in sorted(entries):
             if total <= max_bytes:
                 break
-            if os.path.isdir(old):
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                remove(old)
+            shutil.rmtree(old, ignore_errors=True)
+            remove(old)  # a file
             total -= nbytes
         os.rename(new, path)
 

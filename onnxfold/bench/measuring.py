@@ -72,12 +72,6 @@ class Benched:
     arguments: dict[str, Any] | None = None
     custom_ops: Sequence[str] = ()
 
-    @property
-    def name(self) -> str:
-        """The name of the model in tables."""
-        is_split = self.arguments is not None and "runtime_constants" in self.arguments
-        return f"{self.path} split" if is_split else self.path
-
     def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
         """Open a session; an OnnxFoldError says that a model, a bundle or a library is invalid."""
         register_custom_ops(options, self.custom_ops)

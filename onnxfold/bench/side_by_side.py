@@ -191,7 +191,7 @@ def bench_models(
         saved = statistics.median(a - b for a, b in pairs[threads[0]])
         found.append(
             ModelBench(
-                model=each.name,
+                model=f"{each.path} split" if splitting and k else each.path,
                 ops=optimized_ops(each, chosen),
                 opening=openings[k],
                 runs={n: spread(each.wall for each in took[n][k]) for n in took},

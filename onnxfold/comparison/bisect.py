@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.facts import ModelFacts, facts_of
+from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.comparison.feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
@@ -38,7 +38,7 @@ class Side:
     """A model to search. Files that give out other values are beside it, and share its weights."""
 
     def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
-        self._feeds, self._open = feeds, open
+        self.feeds, self._open = feeds, open
         self._path = os.path.join(os.path.dirname(subject.source), "variant.onnx")
         self.model = storage.load(subject.source)
         self.graph = self.model.graph
@@ -55,19 +55,10 @@ class Side:
         while len(outputs) > given:  # deleting a slice would leave them marked as outputs
             outputs.pop()
         runner = self._open(self._path)
-        found = runner(self._feeds)
+        found = runner(self.feeds)
         del runner
         gc.collect()  # the session is large, and the next one is about to be opened
         return {value.name or "": found[value.name or ""] for value in wanted}
-
-    def facts(self) -> ModelFacts:
-        """Infer types and constants; the inputs have the shapes of the feeds."""
-        facts = facts_of(self.model)
-        for value in self.graph.inputs:
-            fed = self._feeds.get(value.name or "")
-            if isinstance(fed, np.ndarray) and not facts.known.is_constant(value):
-                facts.types.set(value, Fact(value.dtype, fed.shape))
-        return facts
 
 
 class Search:
@@ -76,7 +67,11 @@ class Search:
     def __init__(self, compare_values: CompareValues, a: Side, b: Side) -> None:
         self._compare = compare_values
         self._a, self._b = a, b
-        self._facts = a.facts()
+        self._facts = facts_of(a.model)
+        for value in a.graph.inputs:  # they have the shapes of the feeds
+            fed = a.feeds.get(value.name or "")
+            if isinstance(fed, np.ndarray) and not self._facts.known.is_constant(value):
+                self._facts.types.set(value, Fact(value.dtype, fed.shape))
         values_b: dict[str, ir.Value] = dict(b.graph.initializers)
         values_b.update((v.name, v) for node in b.graph for v in node.outputs if v.name)
         self._pairs = {

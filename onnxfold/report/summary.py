@@ -136,9 +136,7 @@ def plan_text(plan: Plan) -> Iterator[str]:
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
-    """Yield two lines for every kind of reason, the most frequent first, with an example, to which
-    the details of a reason after a colon belong.
-    """
+    """Yield two lines for every kind of reason, the most frequent first; details of an example."""
     groups: dict[str, list[Decision]] = defaultdict(list)
     for node in kept:
         groups[node.reason.partition(": ")[0]].append(node)

@@ -225,6 +225,7 @@ class Recording:
         rounded = [[short(value), short(why)] for value, why in report.rounded.items()]
         run["rounded"] = rounded[:_MOST_ROUNDED]
         run["rounded_left_out"] = len(rounded[_MOST_ROUNDED:])
+        docs = {rule.name: rule.doc for rules in self._options.rule_sets() for rule in rules}
         passes = all_passes()
         made_still = {value[0] for value in after.values if value[2] == "result"}
         for index, node in enumerate(self._before.nodes):
@@ -247,7 +248,17 @@ class Recording:
                     node["why"] = f"what {by} does: {passes[by].doc}"
         return {
             "run": run,
-            "rules": _rules(report, self._options),
+            "rules": [
+                {
+                    "name": name,
+                    "doc": docs.get(name, ""),
+                    "count": count,
+                    "inexact": report.inexact.get(name, 0),
+                    "places": list(map(short, report.places.get(name, ())[:_MOST_PLACES])),
+                    "left_out": max(0, count - _MOST_PLACES),
+                }
+                for name, count in report.rewrites.items()
+            ],
             "memory": {
                 "columns": ["seconds", "live bytes", "bytes of all results so far"],
                 "points": [(round(p[-1, 0], 4), int(p[:, 1].max()), int(p[-1, 2])) for p in parts],
@@ -255,21 +266,6 @@ class Recording:
             "tensors": {"before": self._tensors, "after": _largest(model)},
             "graphs": [self._before.to_dict(), after.to_dict()],
         }
-
-
-def _rules(report: Report, options: Options) -> list[dict[str, Any]]:
-    docs = {rule.name: rule.doc for rules in options.rule_sets() for rule in rules}
-    return [
-        {
-            "name": name,
-            "doc": docs.get(name, ""),
-            "count": count,
-            "inexact": report.inexact.get(name, 0),
-            "places": [short(place) for place in report.places.get(name, ())[:_MOST_PLACES]],
-            "left_out": max(0, count - _MOST_PLACES),
-        }
-        for name, count in report.rewrites.items()
-    ]
 
 
 def _decide(node: dict[str, Any], decision: Decision) -> None:

@@ -44,7 +44,13 @@ def checked(function: Function) -> Function:
                 raise UsageError(wrong)
         return function(*args, **kwargs)
 
-    call.__doc__ = _with_keywords(function)
+    keywords = _keywords(function)
+    listed = "".join(
+        textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
+        for name, text in ({} if keywords is None else entries(keywords)).items()
+    )
+    own = inspect.getdoc(function) or ""
+    call.__doc__ = re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.M)
     call.__signature__ = _signature(function)  # type: ignore[attr-defined]
     return typing.cast(Function, call)
 
@@ -167,13 +173,3 @@ def _signature(function: Any) -> inspect.Signature:
             rest.replace(name=name, kind=kind, default=default, annotation=annotation)
         )
     return own.replace(parameters=parameters)
-
-
-def _with_keywords(function: Any) -> str | None:
-    """Return the docstring of a function, with its keywords at the end of the arguments."""
-    own, keywords = inspect.getdoc(function) or "", _keywords(function)
-    listed = "".join(
-        textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
-        for name, text in ({} if keywords is None else entries(keywords)).items()
-    )
-    return re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.MULTILINE)

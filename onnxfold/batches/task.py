@@ -82,14 +82,13 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
             share = _shares.setdefault(os.getpid(), _MemoryShare())
             stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
             began = time.perf_counter()
-            outcome = _with_figures(task, outcome, source, target)
-            if outcome.status == "failed":
-                return outcome
+            done = _with_figures(task, outcome, source, target)
+            if done.status == "failed":
+                return done
             if model_files.is_url(task.target):
                 model_files.store(target, task.target)
             seconds = round(time.perf_counter() - began, 6)
-            written = _content(task.target)
-            return replace(outcome, status="done", written=written, seconds=seconds)
+            return replace(done, status="done", written=_content(task.target), seconds=seconds)
     except OnnxFoldError as error:
         reason = str(error)
     except isolated.Failure as error:

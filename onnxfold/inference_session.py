@@ -228,7 +228,7 @@ def _kept(
                 _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
                 if _statuses(cache, names) != target["files"]:
                     raise OnnxFoldError("was changed while it was read", file=names[0])
-                put(new, str(entry), limit)
+                put(new, str(entry), limit - len(json.dumps(target)))  # room for the link
     _write(link, target)
     return _found(link)
 

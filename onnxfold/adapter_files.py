@@ -21,10 +21,6 @@ import numpy as np
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnxruntime_sessions import Array, Feed
 
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
-"""The names of an adapter's two files in peft."""
-
 _TYPES: dict[str, Any] = {
     **{f"{k}{n}": np.dtype(f"{k.lower()}{n // 8}") for k in "FIU" for n in (16, 32, 64)},
     "I8": np.int8,
@@ -72,13 +68,13 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
     """
     file = Path(path)
     if file.is_dir():
-        file = file / WEIGHTS
+        file = file / "adapter_model.safetensors"
     readers = {".safetensors": _safetensors, ".npz": _npz, ".onnx_adapter": _onnx_adapter}
     read = readers.get(file.suffix)
     if read is None:
         raise UsageError(f"an adapter is one of {', '.join(readers)}, or peft's folder", file=file)
     try:
-        config = file.with_name(CONFIG)
+        config = file.with_name("adapter_config.json")
         return Adapter(read(file), file, _config(config) if config.is_file() else None)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}", file=file) from error

@@ -28,11 +28,6 @@ _GROUPS = 8  # of one kind of values at most: larger ones hold more bytes instea
 _UNKNOWN = 1 << 16  # bytes of a value of unknown shape
 _SHOWN = 20  # nodes that are listed
 
-CompareValues = Callable[..., list[OutputResult]]
-"""`compare_values` with a tolerance."""
-_Found = tuple[ir.Value, OutputResult]
-"""A value of the first model, and how far apart it is."""
-
 
 class Side:
     """A model to search. Files that give out other values are beside it, and share its weights."""
@@ -64,7 +59,7 @@ class Side:
 class Search:
     """Looks for the first value that two models make differently."""
 
-    def __init__(self, compare_values: CompareValues, a: Side, b: Side) -> None:
+    def __init__(self, compare_values: Callable[..., list[OutputResult]], a: Side, b: Side) -> None:
         self._compare = compare_values
         self._a, self._b = a, b
         self._facts = facts_of(a.model)
@@ -107,7 +102,7 @@ class Search:
             runs=self._a.runs + self._b.runs,
         )
 
-    def _first_of(self, values: Sequence[ir.Value]) -> _Found | None:
+    def _first_of(self, values: Sequence[ir.Value]) -> tuple[ir.Value, OutputResult] | None:
         for group in self._groups(values):
             a = self._a.values(group)
             b = self._b.values([self._pairs[value] for value in group])

@@ -93,9 +93,9 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
     runs = {part.name_of(node): part.title for part in parts for node in part.nodes}
     for node in whole.nodes:
         name = whole.name_of(node)
-        node["decision"] = runs.get(name, "in neither part: folded, rewritten, or left out")
         if name not in runs:
             node["gone"] = True
+        node["decision"] = runs.get(name, "in neither part: folded, rewritten, or left out")
         if reason := reasons.get((node["name"] or name, node["op"])):
             node["why"] = short(reason)
     document = {

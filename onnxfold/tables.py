@@ -155,7 +155,10 @@ def _rich(table: Table, columns: int) -> RichTable:
     def least(made: Table) -> int:  # columns that are needed, with long texts folded
         return max(columns, sum(min(width, _SHORT) + 2 for width in _widths(made)) - 2)
 
-    table = min(table, _turned(table), key=least)
+    first, *others = [title.removeprefix(">") for title in titles]
+    columns_of_rows = zip(others, *(row[1:] for row in (*rows, *totals)), strict=True)
+    turned = Table((first, *(f">{row[0]}" for row in (*rows, *totals))), list(columns_of_rows))
+    table = min(table, turned, key=least)
     widths = _widths(table)
     made = RichTable(box=box, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
@@ -174,15 +177,6 @@ def _widths(table: Table) -> list[int]:
     """Return the characters of the longest text of each column."""
     titles = [title.removeprefix(">") for title in table.titles]
     return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
-
-
-def _turned(table: Table) -> Table:
-    """Return a table whose columns are the rows of another one."""
-    first, *titles = table.titles
-    rows = [*table.rows, *table.totals]
-    names = (first, *(f">{row[0]}" for row in rows))
-    columns = ([title.removeprefix(">") for title in titles], *(row[1:] for row in rows))
-    return Table(names, list(zip(*columns, strict=True)))
 
 
 def bytes_text(size: int | None) -> str:

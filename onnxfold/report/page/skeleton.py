@@ -96,33 +96,31 @@ class Skeleton:
                 if len(self.nodes) < _MOST_NODES:
                     bodies += [self._value(value) for value in body.outputs]
             self.total += 1
-            if len(self.nodes) < _MOST_NODES:
-                self._node(node, number, bodies)
-
-    def _node(self, node: ir.Node, scope: int, bodies: list[int]) -> None:
-        made: dict[str, Any] = {
-            "op": short(op_name(node)),
-            "name": short(node.name or ""),
-            "inputs": [self._value(value) for value in node.inputs if value is not None],
-            "outputs": [self._value(value) for value in node.outputs if value.name],
-            "constness": _WORDS[self.constness.of_node(node)],
-        }
-        if scope:
-            made["scope"] = scope
-        if bodies:
-            made["bodies"] = bodies
-        module = module_of(node)
-        if module:
-            made["module"] = self._module_index.setdefault(module, len(self._module_index))
-        if node.attributes:
-            made["attributes"] = {}
-            for name, attribute in node.attributes.items():
-                text = attribute_text(attribute)
-                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    text += f": {self._content(attribute.value)}"
-                made["attributes"][short(name)] = short(text)
-        self.nodes.append(made)
-        self.drawn.append(node)
+            if len(self.nodes) >= _MOST_NODES:
+                continue
+            made: dict[str, Any] = {
+                "op": short(op_name(node)),
+                "name": short(node.name or ""),
+                "inputs": [self._value(value) for value in node.inputs if value is not None],
+                "outputs": [self._value(value) for value in node.outputs if value.name],
+                "constness": _WORDS[self.constness.of_node(node)],
+            }
+            if number:
+                made["scope"] = number
+            if bodies:
+                made["bodies"] = bodies
+            module = module_of(node)
+            if module:
+                made["module"] = self._module_index.setdefault(module, len(self._module_index))
+            if node.attributes:
+                made["attributes"] = {}
+                for name, attribute in node.attributes.items():
+                    text = attribute_text(attribute)
+                    if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                        text += f": {self._content(attribute.value)}"
+                    made["attributes"][short(name)] = short(text)
+            self.nodes.append(made)
+            self.drawn.append(node)
 
     def _value(self, value: ir.Value) -> int:
         index = self._index.get(value)

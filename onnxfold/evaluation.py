@@ -210,8 +210,7 @@ def onnxruntime(
         raise EvaluationError(message_of(error)) from error
     if digests is not None and digests != [_digest(array) for array in results]:
         # no value is the right one
-        reason = "onnxruntime's result depends on how many threads it has"
-        raise EvaluationError(reason)
+        raise EvaluationError("onnxruntime's result depends on how many threads it has")
     return results
 
 

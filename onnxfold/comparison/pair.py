@@ -243,8 +243,7 @@ class _Pair:
         in_b = self._varying(self.second, run, in_a)
         for name in in_a:
             if name in in_b:
-                note = f"output {name!r} is random in both models: not compared"
-                self.result.notes.append(note)
+                self.result.notes.append(f"output {name!r} is random in both models: not compared")
             else:
                 problem = f"output {name!r} is random in a, but always the same in b"
                 self.result.problems.append(problem)

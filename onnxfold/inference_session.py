@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from typing_extensions import Unpack
 
-if TYPE_CHECKING:
     _Source = str | bytes | os.PathLike[str]
 else:
     _Source = Any  # onnxruntime raises its own errors for other types

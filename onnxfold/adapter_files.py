@@ -21,10 +21,6 @@ import numpy as np
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnxruntime_sessions import Array, Feed
 
-WEIGHTS = "adapter_model.safetensors"
-CONFIG = "adapter_config.json"
-"""The names of an adapter's two files in peft."""
-
 _TYPES: dict[str, Any] = {
     **{f"{k}{n}": np.dtype(f"{k.lower()}{n // 8}") for k in "FIU" for n in (16, 32, 64)},
     "I8": np.int8,
@@ -39,12 +35,8 @@ _TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter from a file or from the caller.
-
-    Attributes:
-        tensors: The tensors by their names in the file.
-        file: The file; None for an adapter of the caller.
-        config: The configuration with the scale; None if the adapter has no configuration.
+    """An adapter: tensors by their names, its file unless it is the caller's, and its
+    configuration.
     """
 
     tensors: Mapping[str, Feed]
@@ -54,12 +46,9 @@ class Adapter:
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """The configuration of a LoRA in peft: the factor of the product of its two matrices.
-
-    Attributes:
-        alpha: The numerator.
-        alphas: Other numerators, by the end of a module's name.
-        by_root: Whether the denominator is the square root of the rank instead of the rank.
+    """The configuration of a LoRA in peft: the factor of the product of its two matrices. ``alpha``
+    is the numerator, ``alphas`` has others by the end of a module's name, and ``by_root`` says that
+    the denominator is the square root of the rank instead of the rank.
     """
 
     alpha: float
@@ -74,21 +63,18 @@ class LoraConfig:
 
 
 def read_adapter(path: str | os.PathLike[str]) -> Adapter:
-    """Read an adapter from a file or from a folder that peft has written.
-
-    Raises:
-        UsageError: The kind of file is unknown.
-        ModelError: The file is damaged, or cannot be read.
+    """Read an adapter from a file or from a folder that peft has written. A UsageError says that
+    the kind of file is unknown, a ModelError that it is damaged or cannot be read.
     """
     file = Path(path)
     if file.is_dir():
-        file = file / WEIGHTS
+        file = file / "adapter_model.safetensors"
     readers = {".safetensors": _safetensors, ".npz": _npz, ".onnx_adapter": _onnx_adapter}
     read = readers.get(file.suffix)
     if read is None:
         raise UsageError(f"an adapter is one of {', '.join(readers)}, or peft's folder", file=file)
     try:
-        config = file.with_name(CONFIG)
+        config = file.with_name("adapter_config.json")
         return Adapter(read(file), file, _config(config) if config.is_file() else None)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}", file=file) from error

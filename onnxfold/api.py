@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import time
@@ -86,7 +87,7 @@ def optimize(
         OnnxFoldError: The model or an option is invalid.
     """
     fold = options_of(options)
-    clock = _Clock(None)
+    clock = _Clock()
     comparison = None
     with contextlib.ExitStack() as stack:
         stack.enter_context(paused_garbage_collection())
@@ -109,7 +110,11 @@ def optimize(
                     kept, result = run_bounded(
                         opened, lambda: _opened(original, fold), fold, bytes_before=bytes_before
                     )
-                    _become(opened, kept)
+                    if kept is not opened:
+                        opened.graph, opened.ir_version = kept.graph, kept.ir_version
+                        for name in ("functions", "metadata_props"):
+                            getattr(opened, name).clear()
+                            getattr(opened, name).update(getattr(kept, name))
             else:
                 bytes_before = storage.model_bytes(opened)
                 opened, result = run_bounded(
@@ -124,9 +129,8 @@ def optimize(
             logger.warning("%s", warning)
         report = None
         if return_report:
-            report = _report(opened, result, clock, bytes_before)
-            report.source, report.precision = storage.path_of(given), fold.precision
-            report.check = comparison
+            report = _report(opened, result, clock, fold, comparison)
+            report.source, report.bytes_before = storage.path_of(given), bytes_before
             report.bytes_after = storage.planned(opened).size
         made: Any = storage.to_proto(opened) if isinstance(given, onnx.ModelProto) else opened
     if isinstance(model, storage.ONNXProgram):
@@ -187,11 +191,10 @@ def optimize_file(
     given = storage.model_in(source)
     path = storage.path_of(given)
     if report is not None:
-        from onnxfold.report.page import check_destination, write_page
-        from onnxfold.report.page.recording import Recording
+        from onnxfold.report.page.documents import Recording, check_destination, write_page
 
         check_destination(report, *([destination] if path is None else [path, destination]))
-    clock = _Clock(progress)
+    clock = _Clock() if progress is None else _Clock(progress)
     with contextlib.ExitStack() as stack:
         stack.enter_context(paused_garbage_collection())
         stack.enter_context(storage.explained(given))
@@ -204,7 +207,7 @@ def optimize_file(
         stack.enter_context(storage.reading_from(model))
         observers: list[Observer] = []
         if dump_ir is not None:
-            from onnxfold.dump.folder import Dump
+            from onnxfold.dump import Dump
 
             observers.append(Dump(dump_ir, model))
         recording = None
@@ -247,21 +250,20 @@ def optimize_file(
                 model,
                 destination,
                 fsync=fsync,
-                progress=None if progress is None else lambda d, t: progress("save", d, t),
+                progress=functools.partial(clock.progress, "save"),
                 external_data=external_data,
                 share_weights=share_weights,
                 plan=result.plan,
                 check=check if is_checked else None,
             )
         clock.stages["save"] -= clock.stages.get("check", 0)
-        told = _report(model, result, clock, bytes_before)
-        told.source, told.target = path, os.fspath(destination)
+        told = _report(model, result, clock, fold, comparison)
+        told.source, told.target, told.beyond = path, os.fspath(destination), beyond
+        told.bytes_before, told.bytes_written = bytes_before, saved.bytes_total
         told.bytes_after = saved.bytes_total + saved.bytes_shared
-        told.bytes_written = saved.bytes_total
-        told.check, told.precision = comparison, fold.precision
-        told.beyond = beyond
         if report is not None and recording is not None:
-            write_page(recording.document(told, model), report)
+            document = recording.document(told, model)
+            write_page(report, "optimize", path or "", os.fspath(destination), document)
     return told
 
 
@@ -278,24 +280,14 @@ def _opened(given: ModelLike, fold: Options) -> ir.Model:
     return opened
 
 
-def _become(model: ir.Model, other: ir.Model) -> None:
-    """Give a model what another one holds."""
-    if model is other:
-        return
-    model.graph, model.ir_version = other.graph, other.ir_version
-    model.functions.clear()
-    model.functions.update(other.functions)
-    model.metadata_props.clear()
-    model.metadata_props.update(other.metadata_props)
-
-
-def _report(model: ir.Model, result: Result, clock: _Clock, bytes_before: int) -> Report:
-    """Return what a run of the passes did; what follows it, such as bytes written, is missing."""
+def _report(
+    model: ir.Model, result: Result, clock: _Clock, fold: Options, check: Comparison | None
+) -> Report:
+    """Return what a run of the passes did; files and bytes are missing."""
     propagation = result.propagation
     return Report(
         nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
-        bytes_before=bytes_before,
         folded=propagation.folded,
         kept=result.stays(),
         decisions=result.decisions(),
@@ -304,6 +296,8 @@ def _report(model: ir.Model, result: Result, clock: _Clock, bytes_before: int) -
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),
         stages=clock.stages,
+        check=check,
+        precision=fold.precision,
         warnings=result.warnings,
         assumptions=list(result.assumptions),
         rewrites=dict(result.rewrites.most_common()),
@@ -371,9 +365,7 @@ def _check(
     *,
     is_saving: bool = False,
 ) -> Comparison | None:
-    """Compare the file with the result with the source. Without a check only the error of inexact
-    rules is measured.
-    """
+    """Compare the result with the source; without a check, measure the error of inexact rules."""
     from onnxfold.comparison.pair import compare_opened
     from onnxfold.comparison.runners import Subject
 
@@ -411,9 +403,7 @@ def _check(
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:
-    """Return what a result is compared with: the model, with the sizes that the options give to
-    dims.
-    """
+    """Return what a result is compared with: the model with the sizes that options give to dims."""
     if not (options.dims or options.input_shapes):
         return model
     opened = storage.opened(model)
@@ -424,19 +414,17 @@ def with_sizes(model: ModelLike, options: Options) -> ModelLike:
 class _Clock:
     """Wall seconds of each stage."""
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress = lambda stage, done, total: None) -> None:
         self.start = time.perf_counter()
         self.cpu_start = time.process_time()
         self.stages: dict[str, float] = {}
-        self._progress = progress
+        self.progress = progress
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        if self._progress is not None:
-            self._progress(name, 0, 1)
+        self.progress(name, 0, 1)
         yield
-        if self._progress is not None:
-            self._progress(name, 1, 1)
+        self.progress(name, 1, 1)
         self.stages[name] = time.perf_counter() - begin
         logger.info("%s: %.2f s", name, self.stages[name])

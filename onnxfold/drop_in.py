@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -141,8 +142,12 @@ def slim(
     options = _with_effect(options, "slim")
     if model_check:
         options.setdefault("check", 1)
-    if model_check_inputs is not None:
-        options |= _check_inputs(storage.opened(model), model_check_inputs)
+    pairs = [text.rpartition(":")[::2] for text in model_check_inputs or ()]
+    if pairs and all(value.endswith(".npy") for _, value in pairs):
+        options["feeds"] = {name: np.load(value) for name, value in pairs}
+    elif pairs:
+        shapes = dict(map(named_shape, model_check_inputs or ()))
+        options["check_dims"] = _sizes(storage.to_proto(storage.opened(model)), shapes)
     if output_model is None:
         return _optimized(model, options)
     optimize_file(model, output_model, external_data=save_as_external_data or None, **options)
@@ -155,16 +160,6 @@ def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
     if any(arguments[name] not in (None, False) for name in found):
         warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=4)
     return {name: value for name, value in arguments.items() if name not in found}
-
-
-def _check_inputs(model: ir.Model, inputs: Sequence[str]) -> dict[str, Any]:
-    """Return the check's feeds or sizes that onnxslim's "name:value" say."""
-    import numpy as np
-
-    pairs = [text.rpartition(":")[::2] for text in inputs]
-    if all(value.endswith(".npy") for _, value in pairs):
-        return {"feeds": {name: np.load(value) for name, value in pairs}}
-    return {"check_dims": _sizes(storage.to_proto(model), dict(map(named_shape, inputs)))}
 
 
 def _sizes(model: onnx.ModelProto, shapes: Shapes) -> dict[str, int]:

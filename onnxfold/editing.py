@@ -20,11 +20,7 @@ from onnxfold.onnx_ir_private import set_input as set_input
 
 
 class Names:
-    """The names in use in a model: names must be unique in all of its graphs.
-
-    Args:
-        graphs: All graphs of the model.
-    """
+    """The names in use in all graphs of a model: they must be unique in all of them."""
 
     def __init__(self, graphs: Iterable[ir.Graph]) -> None:
         self._values: Counter[str] = Counter()
@@ -37,22 +33,11 @@ class Names:
             self._nodes.update([name for node in nodes if (name := node.name)])
             self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
-    def fresh(self, stem: str) -> str:
-        """Return a new name for a value."""
-        return self._unique(stem, self._values)
-
-    def fresh_node(self, stem: str) -> str:
-        """Return a new name for a node; empty if the model's nodes have no names."""
-        return self._unique(stem, self._nodes) if self._nodes else ""
-
-    def make_unique(self, value: ir.Value) -> None:
-        """Rename a value of the model if another value has the same name."""
-        name = value.name
-        if name and self._values[name] > 1:
-            self._values[name] -= 1
-            value.name = self.fresh(name)
-
-    def _unique(self, stem: str, taken: Counter[str]) -> str:
+    def fresh(self, stem: str, *, for_node: bool = False) -> str:
+        """Return a new name for a value, or for a node: "" if the model's nodes have no names."""
+        if for_node and not self._nodes:
+            return ""
+        taken = self._nodes if for_node else self._values
         name = stem
         while name in taken:
             count = self._next.get(stem, 1)
@@ -60,6 +45,13 @@ class Names:
             name = f"{stem}_{count}"
         taken[name] = 1
         return name
+
+    def make_unique(self, value: ir.Value) -> None:
+        """Rename a value of the model if another value has the same name."""
+        name = value.name
+        if name and self._values[name] > 1:
+            self._values[name] -= 1
+            value.name = self.fresh(name)
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
@@ -75,14 +67,10 @@ def replace(old: ir.Value, new: ir.Value) -> None:
 
 
 def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
-    """Replace a value by another one, which gets its name and its users.
+    """Replace a value by another one with the same elements, which gets its name and its users.
 
-    The new value gets the type, shape and doc string if it has none, and missing metadata.
-
-    Args:
-        old: A node's result. It has no name and no users afterwards.
-        new: A value with the same elements.
-        declared: Whether the type and shape of ``old`` belong to the interface and take precedence.
+    The new value gets the type, shape and doc string if it has none, and missing metadata. With
+    ``declared``, the type and shape of ``old`` belong to the interface and take precedence.
     """
     inherit(old, new, declared=declared)
     name, old.name = old.name, None
@@ -125,14 +113,9 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
 def remove_unused(
     nodes: Iterable[ir.Node | None], keeps: Callable[[ir.Value], bool] | None = None
 ) -> list[ir.Value]:
-    """Remove the nodes without users, and then the nodes that only those used.
-
-    Args:
-        nodes: The nodes to start from; None and nodes of no graph are ignored.
-        keeps: Returns whether the node that makes a value must stay.
-
-    Returns:
-        The values that have lost a user, each once, including those of removed nodes.
+    """Remove those of some nodes that have no users, and then the nodes that only those used,
+    unless ``keeps`` is true for a result. None and nodes of no graph are ignored. Return the values
+    that have lost a user, each once, including those of removed nodes.
     """
     touched: dict[ir.Value, None] = {}
     removed: dict[ir.Graph, dict[ir.Node, None]] = {}
@@ -160,11 +143,7 @@ def remove_unused(
 
 
 def remove_foreign_users(model: ir.Model) -> None:
-    """Remove users of values that are not in the model.
-
-    A node in the branch of an If that another library removed from the model is still recorded as a
-    user of its inputs.
-    """
+    """Remove users that are not in the model, as of an If's branch that another library removed."""
     known = set(all_graphs(model))
     for graph in known:
         values = [*graph.inputs, *graph.initializers.values()]
@@ -196,16 +175,8 @@ def insert(
     stem: str | None = None,
     domain: str = "",
 ) -> ir.Value:
-    """Insert a new node before another one; return its result. See :func:`new_node`.
-
-    Args:
-        before: The node before which the new one is inserted.
-        names: The names in use in the model.
-        op_type: The op.
-        inputs: The operands.
-        attributes: The attributes by name.
-        stem: The prefix of the new names; by default the name of a result of ``before``.
-        domain: The domain of the op.
+    """Insert a new node before another one; return its result. See :func:`new_node`. The prefix of
+    the new names is ``stem``, by default the name of a result of ``before``.
     """
     stem = stem or before.outputs[0].name or "value"
     node = new_node(names, stem, op_type, inputs, attributes, domain=domain)
@@ -223,19 +194,11 @@ def new_node(
     domain: str = "",
     outputs: int = 1,
 ) -> ir.Node:
-    """Return a new node with fresh names, in no graph yet.
-
-    Args:
-        names: The names in use in the model.
-        stem: The prefix of the new names.
-        op_type: The op.
-        inputs: The operands; None for omitted ones.
-        attributes: Numbers, lists, strings or attributes of onnx-ir, by name.
-        domain: The domain of the op.
-        outputs: The number of results.
+    """Return a new node with fresh names, which begin with ``stem``, in no graph yet. Operands that
+    are None are omitted; attributes are numbers, lists, strings or attributes of onnx-ir, by name.
     """
     stem = f"{stem}/{op_type}"
-    name = names.fresh_node(stem)
+    name = names.fresh(stem, for_node=True)
     node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
     for value in node.outputs:
         value.name = names.fresh(stem)
@@ -250,15 +213,9 @@ def insert_constant(
     stem: str | None = None,
     in_function: bool = False,
 ) -> ir.Value:
-    """Insert a new constant with a fresh name that a node and all later ones can read.
-
-    Args:
-        before: The node that will read the constant.
-        names: The names in use in the model.
-        array: The elements; a list becomes a vector of int64.
-        stem: The prefix of the new name; by default the name of a result of ``before``.
-        in_function: Whether the node is in a function, which has no initializers: a Constant node
-            makes the constant there.
+    """Insert a new constant with a fresh name that ``before`` and all later nodes can read. A list
+    becomes a vector of int64. A function has no initializers: a Constant node makes the constant
+    there.
     """
     name = names.fresh(f"{stem or before.outputs[0].name or 'value'}/constant")
     dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
@@ -272,20 +229,10 @@ def insert_constant(
 
 
 def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
-    """Return a Constant node, in no graph yet; its output is named and typed like the tensor.
-
-    Args:
-        tensor: The elements.
-        name: The name of the node.
-    """
-    node = ir.Node(
-        "",
-        "Constant",
-        [],
-        [ir.AttrTensor("value", tensor)],
-        num_outputs=1,
-        name=name or "",  # onnx-ir makes up missing names
-    )
+    """Return a Constant node, in no graph yet; its output is named and typed like the tensor."""
+    value = ir.AttrTensor("value", tensor)
+    # onnx-ir makes up missing names
+    node = ir.Node("", "Constant", [], [value], num_outputs=1, name=name or "")
     _describe(node.outputs[0], tensor)
     return node
 

@@ -20,11 +20,7 @@ def option(argument: str) -> str:
 
 @contextlib.contextmanager
 def spelled(options: Mapping[str, str]) -> Iterator[None]:
-    """Let `option` return other spellings in this context.
-
-    Args:
-        options: The spelling of each argument; others stay as they are.
-    """
+    """Let `option` return other spellings in this context, but for arguments that are not given."""
     token = _spellings.set({**_spellings.get({}), **options})
     try:
         yield
@@ -78,12 +74,7 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
 
 
 def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or a few of them.
-
-    Args:
-        name: The name that was given.
-        known: The names that there are.
-    """
+    """Return the end of a message about an unknown name: the nearest known name, or a few names."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known)[:20_000], 1)

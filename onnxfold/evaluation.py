@@ -30,25 +30,17 @@ from onnxfold.parallel import add_helpers, cpu_time
 
 Array = npt.NDArray[Any]
 
-# A session with so many threads must find what one thread finds. Odd, so that the work is not
-# divided where powers of two would be.
-_MORE_THREADS = 3
-# Bytes of a SIMD register in the code that is not chosen by processor (Eigen's).
-_ALIGNMENT = 16
+_MORE_THREADS = 3  # must find what one finds; odd, so that the work is divided at other places
+_ALIGNMENT = 16  # bytes of a SIMD register in the code that is not chosen by processor (Eigen's)
 # Wall time of an evaluation: for starting Python and onnxruntime, and so many times the CPU time
 # (on a busy machine a process gets its share of the processors only).
 _START_SECONDS = 20.0
 _PATIENCE = 2
-# A failure ends the process; starting the next one counts for so many CPU seconds.
-_START_COST = 0.1
-# What real models evaluate takes milliseconds; what was made to take long is stopped soon.
-_LEAST_SECONDS = 3.0
-# A model's own weights may be worked on for longer: so many of their bytes give a second more.
-_BYTES_PER_SECOND = 16 << 20
-# What NumPy goes through in a second at least, bytes.
-_WORKED_PER_SECOND = 256 << 20
-# With less time left than this nothing is started any more, seconds.
-_LEAST_USEFUL = 0.2
+_START_COST = 0.1  # CPU seconds that starting the next process counts for after a failure
+_LEAST_SECONDS = 3.0  # what real models evaluate takes milliseconds; the rest is stopped soon
+_BYTES_PER_SECOND = 16 << 20  # of a model, whose own weights may be worked on for longer
+_WORKED_PER_SECOND = 256 << 20  # bytes that NumPy goes through in a second at least
+_LEAST_USEFUL = 0.2  # seconds; with less time left nothing is started any more
 _UNLIMITED = 1e6  # CPU seconds
 
 
@@ -57,24 +49,15 @@ class EvaluationError(Exception):
 
 
 class TimeLimit:
-    """CPU seconds that all evaluations of one run may take together.
-
-    What is folded should not depend on what else a machine has to do, so wall time does not count.
-
-    Args:
-        seconds: How many there are.
-
-    Attributes:
-        left: How many are left.
+    """CPU seconds that all evaluations of one run may take together, and how many are left. Wall
+    time does not count: what is folded should not depend on what else a machine has to do.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self.left = seconds
 
     def share(self) -> float:
-        """Return the seconds that the next evaluation may take: half of those left; 0
-        if none are.
-        """
+        """Return the seconds that the next evaluation may take: half of those left, or 0."""
         return self.left / 2 if self.left > _LEAST_USEFUL else 0.0
 
     @property
@@ -115,19 +98,10 @@ def evaluate_isolated(
     limit: TimeLimit,
     memory: int,
 ) -> list[Array]:
-    """Run a model in another process.
-
-    Args:
-        model: A serialized model.
-        feeds: Its inputs: no strings, and no numbers of less than a byte.
-        outputs: What to fetch.
-        exact: See `onnxruntime`.
-        limit: What it takes is counted there; it may take its share.
-        memory: Private memory that it may take, bytes.
-
-    Raises:
-        EvaluationError: As for `onnxruntime`; there is no such process; it crashed, or took more
-            memory or time.
+    """Run a serialized model in another process, on feeds that are no strings and no numbers of
+    less than a byte. It may take its share of the time limit, where what it takes is counted, and
+    so many bytes of private memory; an `EvaluationError` says that it took more, crashed, or
+    failed.
     """
     request = [list(feeds), list(outputs), exact, memory]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
@@ -150,11 +124,10 @@ def evaluate_isolated(
         elif failure.kind == "late" or failure.code == -signal.SIGPROF:
             reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
-            code = failure.code
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            how = str(failure).removeprefix("the process ended with ")
             reason = f"onnxruntime crashed on it ({how})"
         else:
-            raise EvaluationError(f"no process computes it: {failure}") from failure
+            reason = f"no process computes it: {failure}"
         raise EvaluationError(reason) from failure
     finally:
         took = min(seconds, time.monotonic() - began) + _START_COST
@@ -209,13 +182,17 @@ def onnxruntime(
 
     With ``exact`` everything is computed twice, by one thread and by several: some sums (a matrix
     times a single column) are added up in another order then, and the model may run with any
-    number.
-
-    Raises:
-        EvaluationError: it has no kernel, it refuses the operands, or the two differ.
+    number. An `EvaluationError` says that there is no kernel, that it refuses the operands, or that
+    the two differ.
     """
     try:
-        values = {name: ort_value(_aligned(array)) for name, array in feeds.items()}
+        # An array of a file may begin at any byte; sums in SIMD registers begin at a multiple of
+        # theirs: elsewhere they would be added up in another order. A copy begins at one.
+        begins = {name: array.__array_interface__["data"][0] for name, array in feeds.items()}
+        values = {
+            name: ort_value(array.copy() if begins[name] % _ALIGNMENT else array)
+            for name, array in feeds.items()
+        }
         # of the first only the digests are kept, so that memory holds one set of results
         digests = None
         if exact:
@@ -233,18 +210,8 @@ def onnxruntime(
         raise EvaluationError(message_of(error)) from error
     if digests is not None and digests != [_digest(array) for array in results]:
         # no value is the right one
-        reason = "onnxruntime's result depends on how many threads it has"
-        raise EvaluationError(reason)
+        raise EvaluationError("onnxruntime's result depends on how many threads it has")
     return results
-
-
-def _aligned(array: Array) -> Array:
-    """Return an array at an address where onnxruntime would have put it.
-
-    In a file it may begin at any byte, and sums in SIMD registers begin at a multiple of theirs:
-    elsewhere they would be added up in another order. Memory of its own begins at one.
-    """
-    return array.copy() if array.__array_interface__["data"][0] % _ALIGNMENT else array
 
 
 def _digest(array: Array) -> bytes:

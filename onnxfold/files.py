@@ -1,11 +1,9 @@
 """Write files atomically.
 
 New files are written beside their target under temporary names, and synced. One rename is the
-commit. Files that the new state does not name are removed afterwards.
-
-A writer holds a lock file beside its target meanwhile. The system releases the lock of a killed
-process, but its file stays: the next process that acquires the lock removes the leftover temporary
-files of the target.
+commit. A writer holds a lock file beside its target meanwhile. The system releases the lock of a
+killed process, but its file stays: the next process that acquires the lock removes the leftover
+temporary files of the target.
 """
 
 from __future__ import annotations
@@ -31,12 +29,7 @@ _LOCK = "lock"
 
 @dataclass
 class NewFile:
-    """A temporary file.
-
-    Attributes:
-        fd: Its descriptor for reading and writing.
-        path: Its path.
-    """
+    """A temporary file: its descriptor for reading and writing, and its path."""
 
     fd: int
     path: str
@@ -65,24 +58,16 @@ def is_text(name: str) -> bool:
 
 
 def temporary_path(target: str, kind: str = "tmp") -> str:
-    """Return a new path for a temporary file or folder of ``target``, in the same folder.
-
-    Args:
-        target: The final path.
-        kind: The suffix. Files that end in ``tmp`` are removed when the target is locked next.
+    """Return a new path for a temporary file or folder of ``target``, in the same folder. Those
+    that end in ``tmp`` are removed when the target is locked next.
     """
     return f"{prefix(target)}{secrets.token_hex(4)}.{kind}"
 
 
 @contextlib.contextmanager
 def locked(target: str) -> Iterator[bool]:
-    """Hold the lock of ``target``; leftovers of a killed process are removed first.
-
-    Returns:
-        Whether the lock file existed: of another process, or a leftover.
-
-    Raises:
-        OSError: The folder is missing, not writable, or full.
+    """Hold the lock of ``target``; leftovers of a killed process are removed first. The value of
+    the context is whether the lock file existed: of another process, or a leftover.
     """
     path = prefix(target) + _LOCK
     found = os.path.lexists(path)
@@ -91,12 +76,7 @@ def locked(target: str) -> Iterator[bool]:
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
-    """Remove temporary files and folders of killed processes.
-
-    Args:
-        folder: The folder of the targets.
-        name: A pattern for their names, see `glob`.
-    """
+    """Remove what killed processes have left of targets in a folder, by a pattern of names."""
     for path in glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}")):
         with contextlib.suppress(OSError), _held(path, blocking=False):
             pass
@@ -112,10 +92,8 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
         try:
             pattern = f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"
             for path in () if is_new else glob.glob(pattern):
-                if os.path.isdir(path) and not os.path.islink(path):
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    remove(path)
+                shutil.rmtree(path, ignore_errors=True)
+                remove(path)  # a file
             yield
         finally:
             remove(lock)  # before the release: filelock does not acquire a missing lock file
@@ -123,16 +101,8 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
 
 @contextlib.contextmanager
 def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
-    """Create a temporary file with the permissions of ``target``, to be renamed.
-
-    If it is not renamed, it is removed at the end.
-
-    Args:
-        target: The file that it will replace. Its lock should be held.
-        path: The path of the file; by default a `temporary_path` of ``target``.
-
-    Raises:
-        OSError: The folder is missing, not writable, or full.
+    """Create a temporary file with the permissions of ``target``, whose lock should be held, to be
+    renamed. If it is not renamed, it is removed at the end.
     """
     new = NewFile(-1, path or temporary_path(target))
     try:
@@ -148,11 +118,7 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
 
 @contextlib.contextmanager
 def replacing(target: str) -> Iterator[BinaryIO]:
-    """Write a file that replaces ``target`` at the end, unless there is an error.
-
-    Raises:
-        OSError: The folder is missing, not writable, or full.
-    """
+    """Write a file that replaces ``target`` at the end, unless there is an error."""
     with locked(target), new_file(target) as new:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
@@ -161,17 +127,9 @@ def replacing(target: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
-    """Create a folder, which is removed at the end; return its real path.
-
-    The folder of a killed process is removed by the first call of another process with the same
-    purpose and parent.
-
-    Args:
-        purpose: A part of its name.
-        parent: The parent folder; None for the folder of temporary files.
-
-    Raises:
-        OSError: The folder cannot be created.
+    """Create a folder, which is removed at the end; return its real path. The folder of a killed
+    process is removed by the first call of another process with the same purpose and parent (None:
+    the folder of temporary files).
     """
     parent = os.path.realpath(parent or tempfile.gettempdir())
     _remove_scratch(parent, purpose)

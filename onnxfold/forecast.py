@@ -20,7 +20,7 @@ from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import LARGE, SLAB
 from onnxfold.pool.pool import STORING_BYTES
 from onnxfold.storage.layout import EXTERNAL_FROM
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
@@ -31,14 +31,10 @@ _CHECK = 44 << 20  # running two models one after the other, besides their weigh
 
 @dataclass(frozen=True)
 class Prediction:
-    """An upper bound of the memory and the output of a run.
-
-    Attributes:
-        peak_bytes: Peak resident memory of the process.
-        bytes_written: Bytes of the tensors that are written.
-        memory: Parts of the peak in bytes: the memory of the process so far (``now``), further
-            imports (``modules``), data of passes about the ``graph``, and ``constants`` and a
-            ``check``, of which only the larger counts.
+    """An upper bound of the memory of a run: peak resident memory, and its parts in bytes, which
+    are the memory of the process so far (``now``), further imports (``modules``), data of passes
+    about the ``graph``, and ``constants`` and a ``check``, of which only the larger counts; and the
+    bytes of the tensors that are written.
     """
 
     peak_bytes: int
@@ -48,15 +44,9 @@ class Prediction:
 
 @dataclass(frozen=True, repr=False)
 class Plan(Shown, text="onnxfold.report.summary:plan_text"):
-    """The result of a dry run.
-
-    Attributes:
-        source: The model file, or "a model in memory".
-        nodes: Nodes of the model.
-        folded: Nodes that constant propagation removes first, not including rules and further
-            rounds.
-        prediction: The memory and output of the run.
-        decisions: Why nodes with constant inputs are folded or not.
+    """The result of a dry run: nodes of the model, those of them that constant propagation removes
+    first (without rules and further rounds), the memory and output of the run, and decisions about
+    nodes with constant inputs. The source is a file, or "a model in memory".
     """
 
     source: str
@@ -76,16 +66,10 @@ def predict(
     share_weights: bool = False,
     check: bool = False,
 ) -> Prediction:
-    """Return an upper bound of the memory and output of a run.
-
-    Args:
-        model: The model, before any rewrite.
-        cut: The values to store and the nodes to remove.
-        pool: The pool that holds the buffers.
-        options: The options of the run.
-        bytes_before: Stored bytes of the model.
-        share_weights: Whether unchanged weights stay in their files.
-        check: Whether both models run on onnxruntime at the end.
+    """Return an upper bound of the memory and output of a run, before any rewrite, given the values
+    to store and the nodes to remove (``cut``), and the stored bytes of the model. With
+    ``share_weights``, unchanged weights stay in their files; with ``check``, both models run on
+    onnxruntime at the end.
     """
     stored = [pool.buffer_of(value) for value in cut.stored]
     sizes = [buffer.nbytes for buffer in stored]
@@ -106,9 +90,7 @@ def predict(
 
 
 def _needed(stored: Sequence[Buffer]) -> int:
-    """Return the bytes of all results that are computed whole, of their operands, and of the
-    threads that compute them.
-    """
+    """Return the bytes of results that are computed whole, of their operands, and of threads."""
     needed: set[Buffer] = set()
     for operation in postponed(stored):
         if is_streamable(operation):

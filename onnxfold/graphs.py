@@ -85,14 +85,9 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
-    """Return the tensor in the attribute of a ``Constant``; None as for the node.
-
-    Args:
-        attribute: The attribute.
-        name: The name of the tensor, unless it is the attribute's value itself.
-
-    Raises:
-        KeyError: A ``Constant`` has no such attribute.
+    """Return the tensor in the attribute of a ``Constant``; None as for the node. It has the name
+    that is given, unless it is the attribute's value itself. A KeyError says that there is no such
+    attribute.
     """
     if attribute.is_ref():
         return None

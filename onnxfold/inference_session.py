@@ -1,14 +1,10 @@
 """`onnxfold.InferenceSession`: onnxruntime's session, on a model that was optimized once and kept.
 
-The user's cache folder holds, beside each other:
-
-- entries: folders with an optimized model. The name of an entry is a hash of the source's content,
-  the options and the versions; its record describes its files.
-- links: a link describes the files of a source, and names the entry that was made of them.
-
-A description has the status (device, inode, size, times) of each file, and a hash of the content.
-Only where a status differs is the content read. So a later start reads a link and a record, asks
-for the status of a few files, and opens the kept model.
+The user's cache folder holds entries, folders with an optimized model, whose name is a hash of the
+source's content, the options and the versions; and links, which name the entry of a source. Both
+describe files: the status (device, inode, size, times) of each, and a hash of the content. Only
+where a status differs is the content read. So a later start reads a link and a record, asks for the
+status of a few files, and opens the kept model.
 """
 
 from __future__ import annotations
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
     import onnx_ir as ir
     from typing_extensions import Unpack
 
-if TYPE_CHECKING:
     _Source = str | bytes | os.PathLike[str]
 else:
     _Source = Any  # onnxruntime raises its own errors for other types
@@ -187,14 +182,9 @@ def _kept(
     providers: Sequence[_Provider] | None,
     fold: OptionArguments,
 ) -> _Kept | None:
-    """Return the kept model of a source, and make it first if it is missing.
-
-    Returns:
-        The kept model; None if the source cannot be kept.
-
-    Raises:
-        OnnxFoldError: The source cannot be optimized now.
-        OSError: The cache folder cannot be written.
+    """Return the kept model of a source, made first if it is missing; None if it cannot be kept. An
+    entry without a model stands for one that is larger than the cache, or refused by onnxfold.
+    Errors say that it cannot be optimized now, or that the cache folder cannot be written.
     """
     maker = _maker(options, providers)
     key = [_FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
@@ -206,19 +196,47 @@ def _kept(
         name = source = os.path.abspath(os.fsdecode(os.fspath(source)))
     link = user_folder("sessions") / f"{_hash(key, name)}.json"
     found = _found(link)
-    if found is None:
-        _make(source, link, key, fold, maker)
-        found = _found(link)
-    return found
+    if found is not None:
+        return found
+    from onnxfold.storage.load import external_locations
+
+    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
+    try:
+        if isinstance(source, str):
+            folder = os.path.dirname(source)
+            names = [source, *(os.path.join(folder, p) for p in sorted(external_locations(source)))]
+        target = _description(cache, names)
+    except (OnnxFoldError, OSError, ValueError) as error:
+        logger.debug("onnxruntime is to say what is wrong: %s", error)
+        return None
+    if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
+        return None
+    target["entry"] = _hash(key, target["digest"] if names else link.stem)
+    entry = cache / target["entry"]
+    os.makedirs(cache, mode=0o700, exist_ok=True)
+    files.remove_leftovers(str(cache))
+    with files.locked(str(entry)):
+        if _checked(entry / _RECORD) is None:
+            shutil.rmtree(entry, ignore_errors=True)
+            with files.scratch_folder("session", parent=str(cache)) as new:
+                finished = _write_model(source, new, fold, maker)
+                size = sum(file.stat().st_size for file in os.scandir(new))
+                for name in os.listdir(new) if size > limit else ():
+                    os.remove(os.path.join(new, name))
+                record = _description(Path(new), os.listdir(new))
+                _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
+                if _statuses(cache, names) != target["files"]:
+                    raise OnnxFoldError("was changed while it was read", file=names[0])
+                put(new, str(entry), limit - len(json.dumps(target)))  # room for the link
+    _write(link, target)
+    return _found(link)
 
 
 def _maker(
     options: ort.SessionOptions | None, providers: Sequence[_Provider] | None
 ) -> ort.SessionOptions | None:
-    """Return options by which onnxruntime optimizes a model to be kept.
-
-    Returns:
-        The options; None if what it makes with these options and providers cannot be kept.
+    """Return options by which onnxruntime optimizes a model to be kept; None if what it makes with
+    these options and providers cannot be kept.
     """
     available = set(ort.get_available_providers())
     names = {p if isinstance(p, str) else p[0] for p in providers or available}
@@ -247,64 +265,11 @@ def _found(link: Path) -> _Kept | None:
     return _Kept(link, model, record["finished"], {**target["files"], **record["files"]})
 
 
-def _make(
-    source: str | bytes,
-    link: Path,
-    key: Sequence[Any],
-    fold: OptionArguments,
-    maker: ort.SessionOptions | None,
-) -> None:
-    """Make the entry of a source, unless it is there, and a link to it.
-
-    An entry without a model stands for one that is larger than the cache, or refused by onnxfold.
-
-    Raises:
-        OnnxFoldError: The source cannot be optimized now.
-        OSError: The cache folder cannot be written.
-    """
-    from onnxfold.storage.load import external_locations
-
-    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
-    try:
-        if isinstance(source, str):
-            folder = os.path.dirname(source)
-            names = [source, *(os.path.join(folder, p) for p in sorted(external_locations(source)))]
-        target = _description(cache, names)
-    except (OnnxFoldError, OSError, ValueError) as error:
-        logger.debug("onnxruntime is to say what is wrong: %s", error)
-        return
-    if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
-        return
-    target["entry"] = _hash(key, target["digest"] if names else link.stem)
-    entry = cache / target["entry"]
-    os.makedirs(cache, mode=0o700, exist_ok=True)
-    files.remove_leftovers(str(cache))
-    with files.locked(str(entry)):
-        if _checked(entry / _RECORD) is None:
-            shutil.rmtree(entry, ignore_errors=True)
-            with files.scratch_folder("session", parent=str(cache)) as new:
-                finished = _write_model(source, new, fold, maker)
-                size = sum(file.stat().st_size for file in os.scandir(new))
-                for name in os.listdir(new) if size > limit else ():
-                    os.remove(os.path.join(new, name))
-                record = _description(Path(new), os.listdir(new))
-                _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
-                if _statuses(cache, names) != target["files"]:
-                    raise OnnxFoldError("was changed while it was read", file=names[0])
-                put(new, str(entry), limit)
-    _write(link, target)
-
-
 def _write_model(
     source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
 ) -> bool:
-    """Write the optimized model into a folder; nothing if onnxfold refuses the source.
-
-    Returns:
-        Whether onnxruntime has optimized it, too.
-
-    Raises:
-        OnnxFoldError: The source cannot be optimized now, or the folder cannot be written.
+    """Write the optimized model into a folder; nothing if onnxfold refuses the source. Return
+    whether onnxruntime has optimized it, too. Errors are those of `_kept`.
     """
     import onnx_ir as ir
 
@@ -345,9 +310,8 @@ def _write_model(
 
 
 def _save(model: ir.Model, path: str) -> None:
-    """Write a model with its weights beside it, at places from which onnxruntime maps them.
-
-    The weights get names to which no session options refer.
+    """Write a model with its weights beside it, at places from which onnxruntime maps them. The
+    weights get names to which no session options refer.
     """
     from onnxfold import storage
 
@@ -371,11 +335,7 @@ def _statuses(folder: Path, names: Iterable[str]) -> dict[str, _Status]:
 
 
 def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Return the status of files, and a hash of their content.
-
-    Raises:
-        OSError: A file is missing or cannot be read.
-    """
+    """Return the status of files, and a hash of their content."""
     from onnxfold.runtime.bundles.bundle import hash_file
 
     statuses, latest = _statuses(folder, names), time.time_ns() - _RECENT
@@ -385,11 +345,8 @@ def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
 
 
 def _checked(path: Path) -> dict[str, Any] | None:
-    """Read a link or a record, and look at the files that it describes.
-
-    Returns:
-        Its content, with the current status of each file; None if the link or record is missing or
-        damaged, or if the content of a file has changed.
+    """Return the content of a link or a record, with the current status of the files that it
+    describes; None if it is missing or damaged, or if the content of a file has changed.
     """
     try:
         said: dict[str, Any] = json.loads(path.read_bytes())

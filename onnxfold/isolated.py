@@ -1,9 +1,8 @@
 """Run functions of this package, and commands, in separate processes.
 
-Such a function takes a JSON-ready request and a list of arrays, and returns a JSON-ready answer and
-a list of arrays. Requests and answers are lines of JSON on the standard input and output of the
-process; arrays are memory-mapped files in the scratch folder of the call, which also holds
-temporary files.
+Such a function takes and returns a JSON-ready document and a list of arrays. Requests and answers
+are lines of JSON on the standard input and output of the process; arrays are memory-mapped files in
+the scratch folder of the call, which also holds temporary files.
 
 Each process leads a process group (and session) of its own. The group is ended when the process is
 closed, when a call exceeds its time limit, and when the caller was killed, which closes the
@@ -73,7 +72,8 @@ def run(
     keep: bool = False,
     grace: float = _GRACE,
 ) -> tuple[Any, list[Array]]:
-    """Run a function in another process.
+    """Run a function in another process; raise a `Failure` if it raises, is late or its process
+    ends.
 
     Args:
         function: A function of a module: ``"package.module:function"``.
@@ -83,14 +83,10 @@ def run(
         cpu_seconds: Limit of CPU time; 0 for no limit.
         memory: Limit of private memory in bytes (on Linux); None for no limit.
         keep: Whether to keep the process for the next call of this thread, unless the call fails.
-            It ends with the thread.
         grace: Seconds from the request to end the process until it is killed.
 
     Returns:
-        The answer and the arrays of the function. The arrays are memory-mapped and read-only.
-
-    Raises:
-        Failure: The function raises an exception or exceeds its time, or its process ends.
+        The answer and the arrays of the function, which are memory-mapped and read-only.
     """
     process = (keep and _thread.kept) or _Process()
     _thread.kept, process.grace = None, grace
@@ -111,21 +107,10 @@ def run_command(
     environment: Mapping[str, str] | None = None,
     removal: Sequence[str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in the same way as `run` runs a function.
-
-    Args:
-        command: The command line.
-        seconds: Limit of wall time.
-        memory: Limit of private memory of each of its processes in bytes (on Linux).
-        folder: Its working directory, also for temporary files; None for the current one.
-        environment: Its environment variables; None for the current ones.
-        removal: The command that removes the container of the command if that is killed.
-
-    Returns:
-        Exit code (-n for signal n) and output; the start and the end of long output.
-
-    Raises:
-        Failure: The command cannot be started, or is killed.
+    """Run a command in the same way as `run` runs a function; return its exit code (-n for signal
+    n) and its output, the start and the end if it is long. The memory limit is that of each of its
+    processes; the folder is its working directory, also for temporary files. ``removal`` is the
+    command that removes the container of the command if that is killed.
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]
@@ -179,11 +164,7 @@ _thread = _Thread()
 
 
 class _Process:
-    """A running process.
-
-    Raises:
-        Failure: The process cannot be started, or the `workers` of this thread have ended.
-    """
+    """A running process; a `Failure` says that it cannot be started."""
 
     def __init__(self) -> None:
         try:
@@ -211,12 +192,8 @@ class _Process:
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function; see `run`. If that fails, the process is closed.
-
-        Args:
-            what: The function, its request, and the limits of CPU time and memory.
-            arrays: Its arrays.
-            seconds: Limit of wall time.
+        """Run a function with a request and limits (``what``), see `run`; close the process if it
+        fails.
         """
         timer = threading.Timer(seconds or 0, self._expire)
         try:
@@ -313,11 +290,10 @@ def _ends_of(file: IO[bytes]) -> str:
     """Return the text of a file; the start and the end of a long one."""
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
-    text = file.read(2 * _KEPT_OUTPUT)
-    if size > len(text):
-        file.seek(size - _KEPT_OUTPUT)
-        text = text[:_KEPT_OUTPUT] + b"\n...\n" + file.read()
-    return text.decode(errors="replace")
+    text = file.read(_KEPT_OUTPUT)
+    file.seek(max(len(text), size - _KEPT_OUTPUT))
+    gap = b"\n...\n" if size > 2 * _KEPT_OUTPUT else b""
+    return (text + gap + file.read()).decode(errors="replace")
 
 
 def _message(error: BaseException) -> str:

@@ -14,10 +14,7 @@ from types import ModuleType
 
 
 class _DeferringFinder:
-    """Finds modules as Python does, and loads them at the first access to an attribute.
-
-    It has no base class because importing ``importlib.abc`` takes longer.
-    """
+    """Finds modules as Python does, and loads them at first use; without a slow base class."""
 
     @staticmethod
     def find_spec(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import ctypes
 import functools
@@ -34,20 +33,8 @@ def paused_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def leave_garbage() -> None:
-    """Skip the garbage collections of a process that ends after one model.
-
-    They would visit every object of the model before the end frees all of them.
-    """
-    gc.disable()
-    atexit.register(gc.freeze)
-
-
 def peak_rss_bytes() -> int:
-    """Return the peak resident set size of this process in bytes.
-
-    On Linux it is read from a file, as the value of getrusage is inherited through exec.
-    """
+    """Return the peak resident set size in bytes; that of getrusage is inherited through exec."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
         return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -93,9 +80,7 @@ def allocatable_memory() -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory that are free, or the system would free; of a container's, if it
-    is one.
-    """
+    """Return the bytes of memory that are free, or can be freed, within a container's limit."""
     import psutil
 
     free = int(psutil.virtual_memory().available)

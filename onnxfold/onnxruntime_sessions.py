@@ -1,7 +1,8 @@
-"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime.
+"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime, on
+the same memory where that is possible.
 
-Values stay on the same memory where that is possible. Modules besides NumPy and onnxruntime are
-imported only for element types that NumPy does not have, and for strings.
+Modules besides NumPy and onnxruntime are imported only for element types that NumPy does not have,
+and for strings.
 """
 
 from __future__ import annotations
@@ -35,9 +36,6 @@ _NUMPY_NAMES = {
 }
 
 
-# Where onnxruntime looks for the data of a model; without it, in the model's folder.
-_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
-
 # The options that make a session write files, with the values by which it writes none.
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
@@ -67,16 +65,7 @@ def open_session(
     options: onnxruntime.SessionOptions | None = None,
     providers: Sequence[Any] = CPU,
 ) -> onnxruntime.InferenceSession:
-    """Open a serialized model, or the model in a file.
-
-    Args:
-        model: The bytes, or the path.
-        options: Session options; onnxruntime's defaults if not given.
-        providers: Execution providers, as onnxruntime takes them.
-
-    Raises:
-        Exception: onnxruntime refuses the model, by one of many classes without a common base.
-    """
+    """Open a serialized model, or the model at a path; onnxruntime raises any exception."""
     import onnxruntime as ort
 
     source = model if isinstance(model, bytes) else os.fspath(model)
@@ -84,12 +73,10 @@ def open_session(
 
 
 def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxruntime.SessionOptions:
-    """Make options of a session that logs nothing.
-
-    Args:
-        threads: Threads of one run; 0 for as many as onnxruntime thinks fit.
-        node_by_node: Compute the nodes as they stand in the model, and keep no memory. Prepacking
-            is off, too: it sums a product with a constant operand in another order.
+    """Return options of a session that logs nothing, with a number of threads, or as many as
+    onnxruntime chooses. With ``node_by_node`` the nodes are computed as they stand in the model,
+    and no memory is kept. Prepacking is off then: it sums a product with a constant operand in
+    another order.
     """
     import onnxruntime as ort
 
@@ -145,12 +132,9 @@ def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dic
 def with_data_below(
     folder: str, given: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
-    """Return a copy of options by which onnxruntime looks for data below a folder.
-
-    Libraries of custom ops are not in the copy.
-    """
+    """Return a copy of options, without custom ops, by which data is looked for below a folder."""
     options = copy_of(given)
-    options.add_session_config_entry(_FOLDER_KEY, folder)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
 
 
@@ -178,12 +162,8 @@ def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOpti
 def write_optimized(
     options: onnxruntime.SessionOptions, path: str, **entries: str
 ) -> onnxruntime.SessionOptions:
-    """Have sessions write the model as they optimize it, with its weights in ``PATH.data``.
-
-    Args:
-        options: The session options, which are changed and returned.
-        path: The file.
-        entries: Further configuration entries of the session, without "session.".
+    """Change and return session options so that sessions write the model as they optimize it to a
+    path, with its weights in ``PATH.data``; with further configuration entries, without "session.".
     """
     options.optimized_model_filepath = path
     options.log_severity_level = 3  # it warns that the result is for this machine only
@@ -197,11 +177,8 @@ def write_optimized(
 def register_custom_ops(
     options: onnxruntime.SessionOptions, libraries: Iterable[str | os.PathLike[str]]
 ) -> None:
-    """Let sessions with these options run the custom ops of shared libraries.
-
-    Raises:
-        MissingFileError: There is no such file.
-        UsageError: onnxruntime does not load a library.
+    """Let sessions with these options run the custom ops of shared libraries; raise a UsageError
+    for what is no such library, or a MissingFileError.
     """
     for library in libraries:
         if not os.path.exists(library):
@@ -214,10 +191,8 @@ def register_custom_ops(
 
 
 def available_providers(given: Sequence[Any] | None) -> list[Any]:
-    """Return the execution providers that are given, or the CPU's.
-
-    Raises:
-        UsageError: onnxruntime does not have one of them here, of which it would only warn.
+    """Return the execution providers that are given, or the CPU's; raise a UsageError for one that
+    onnxruntime does not have here, of which it would only warn.
     """
     import onnxruntime as ort
 
@@ -232,9 +207,8 @@ def available_providers(given: Sequence[Any] | None) -> list[Any]:
 
 
 def message_of(error: Exception) -> str:
-    """Return the message of an error without newlines and without onnxruntime's codes.
-
-    What is longer than 300 characters is cut in its middle.
+    """Return the message of an error in one line, cut to 300 characters, without onnxruntime's
+    codes.
     """
     text = " ".join(str(error).split())
     if text.startswith("[ONNXRuntimeError]"):
@@ -250,11 +224,8 @@ def message_of(error: Exception) -> str:
 
 def ort_value(feed: Feed) -> onnxruntime.OrtValue:
     """Return a feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
-
-    Strings, and numbers of less than a byte, are copied.
-
-    Raises:
-        UsageError: The feed is neither an array that onnxruntime takes nor an ``OrtValue``.
+    Strings, and numbers of less than a byte, are copied. A UsageError says that onnxruntime does
+    not take it.
     """
     import onnxruntime as ort
 
@@ -309,12 +280,8 @@ def _text_value(array: Array) -> onnxruntime.OrtValue:
 
 
 def array_of(value: Feed) -> Array:
-    """Return the elements of a tensor as an array on the same memory.
-
-    Strings, and numbers of less than a byte, are copied.
-
-    Raises:
-        ValueError: The value is no tensor in the CPU's memory.
+    """Return the elements of a tensor as an array on the same memory; strings, and numbers of less
+    than a byte, are copied. A ValueError says that it is no tensor in the CPU's memory.
     """
     if isinstance(value, np.ndarray):
         return np.asarray(value)

@@ -228,11 +228,7 @@ def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
 
 
 def byte_size(size: int | str | None) -> int | None:
-    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units).
-
-    Raises:
-        UsageError: It is no size.
-    """
+    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units)."""
     if not isinstance(size, str):
         return size
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
@@ -243,11 +239,7 @@ def byte_size(size: int | str | None) -> int | None:
 
 
 def named_shape(text: str) -> tuple[str, list[int]]:
-    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays.
-
-    Raises:
-        UsageError: It is something else.
-    """
+    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
     name, _, sizes = text.rpartition(":")
     parts = sizes.split(",") if sizes else []
     if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
@@ -258,15 +250,7 @@ def named_shape(text: str) -> tuple[str, list[int]]:
 def options_of(
     given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
 ) -> Options:
-    """Return the options that keywords say.
-
-    Args:
-        given: The keywords; their types are checked.
-        declared: Which options there are.
-
-    Raises:
-        UsageError: There is no such option, or it cannot have this value.
-    """
+    """Return the options that keywords say; a UsageError says that a name or value is wrong."""
     known = declared.__annotations__
     for name in given:
         if name not in known:

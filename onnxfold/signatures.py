@@ -26,6 +26,7 @@ Size = Annotated[int, -1]
 
 _UNIONS = (typing.Union, types.UnionType)
 _NUMBERS = {int: (int,), float: (int, float)}
+_UNSET = type("_Unset", (), {"__repr__": lambda _: "..."})()  # a default that the docstring says
 
 
 def checked(function: Function) -> Function:
@@ -43,7 +44,13 @@ def checked(function: Function) -> Function:
                 raise UsageError(wrong)
         return function(*args, **kwargs)
 
-    call.__doc__ = _with_keywords(function)
+    keywords = _keywords(function)
+    listed = "".join(
+        textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
+        for name, text in ({} if keywords is None else entries(keywords)).items()
+    )
+    own = inspect.getdoc(function) or ""
+    call.__doc__ = re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.M)
     call.__signature__ = _signature(function)  # type: ignore[attr-defined]
     return typing.cast(Function, call)
 
@@ -78,11 +85,10 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     if kind is Annotated:
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
-        fitting = [h for h in inner if _is_a(value, typing.get_origin(h) or h, typing.get_args(h))]
-        found = [next(problems(name, value, each), "") for each in fitting]
+        found = [next(problems(name, value, each), "") for each in inner if _is_a(value, each)]
         if all(found):
             yield found[0] if found else _wrong_type(name, value, hint)
-    elif not _is_a(value, kind, inner):
+    elif not _is_a(value, hint):
         yield _wrong_type(name, value, hint)
     elif kind in _NUMBERS and not least <= value < math.inf:
         yield f"{name} is {value}, not a finite number from {least} up"
@@ -113,12 +119,13 @@ def _text_of(hint: Any) -> str:
     return f"{name}[{', '.join(map(_text_of, inner))}]" if is_generic else name
 
 
-def _is_a(value: object, kind: Any, inner: Collection[Any]) -> bool:
+def _is_a(value: object, hint: Any) -> bool:
     """Return whether a value is of a type, except for what is in it."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Any:
         return True
     if kind is Annotated:
-        return _is_a(value, next(iter(inner)), ())
+        return _is_a(value, inner[0])
     if kind is typing.Literal:
         return (value, type(value)) in [(each, type(each)) for each in inner]
     if isinstance(kind, TypeVar):
@@ -166,23 +173,3 @@ def _signature(function: Any) -> inspect.Signature:
             rest.replace(name=name, kind=kind, default=default, annotation=annotation)
         )
     return own.replace(parameters=parameters)
-
-
-class _Unset:
-    """A default that follows from the docstring."""
-
-    def __repr__(self) -> str:
-        return "..."
-
-
-_UNSET = _Unset()
-
-
-def _with_keywords(function: Any) -> str | None:
-    """Return the docstring of a function, with its keywords at the end of the arguments."""
-    own, keywords = inspect.getdoc(function) or "", _keywords(function)
-    listed = "".join(
-        textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
-        for name, text in ({} if keywords is None else entries(keywords)).items()
-    )
-    return re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.MULTILINE)

@@ -16,10 +16,9 @@ from onnxfold.bench.measuring import Benched, exceeds_spread, quartiles
 from onnxfold.bench.side_by_side import timed_runs
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnxruntime_sessions import CPU, session_options
-from onnxfold.report.console import Table, count_text, time_text
 from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, count_text, time_text
 
 ORIGINAL = "original"
 _CANDIDATES: dict[str, dict[str, Any]] = {

@@ -43,15 +43,8 @@ def touch(path: str | os.PathLike[str]) -> None:
 
 
 def put(new: str, path: str, max_bytes: int) -> None:
-    """Rename a folder to its place in a cache, in which entries make room for it.
-
-    Args:
-        new: The folder, which takes no more than ``max_bytes``.
-        path: The place. What is there is removed.
-        max_bytes: The limit on the size of all entries.
-
-    Raises:
-        OSError: The cache cannot be written to.
+    """Rename a folder, of at most ``max_bytes``, to its place in a cache, which it replaces; other
+    entries make room for it. An OSError says that the cache cannot be written to.
     """
     cache = os.path.dirname(path)
     with locked(os.path.join(cache, "folder")):
@@ -65,10 +58,8 @@ def put(new: str, path: str, max_bytes: int) -> None:
         for _, old, nbytes in sorted(entries):
             if total <= max_bytes:
                 break
-            if os.path.isdir(old):
-                shutil.rmtree(old, ignore_errors=True)
-            else:
-                remove(old)
+            shutil.rmtree(old, ignore_errors=True)
+            remove(old)  # a file
             total -= nbytes
         os.rename(new, path)
 

@@ -15,11 +15,12 @@ from onnxfold import isolated
 from onnxfold.batches.model_files import find, is_url
 from onnxfold.batches.outcome import Batch, Journal, Outcome
 from onnxfold.batches.task import Task, lost, run_task
-from onnxfold.errors import MissingFileError, UsageError
+from onnxfold.errors import MissingFileError, OnnxFoldError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
+from onnxfold.tables import bytes_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 _JOURNAL = "onnxfold-batch.jsonl"
 # The fixed cost of a model in bytes of its file, for the progress bar only.
 _BYTES_OF_A_MODEL = 1 << 20
+
+# Workers started with ``--resources memory=...`` declare their memory.
+_RESOURCE = "memory"
+_ANY = 1 << 62
 
 
 @checked
@@ -107,9 +112,7 @@ def _outcomes(
     tasks: Sequence[Task], workers: int, executor: Executor | None, scheduler: str | None
 ) -> Generator[Outcome, None, None]:
     if scheduler is not None:
-        from onnxfold.batches.cluster import on_cluster
-
-        yield from on_cluster(tasks, scheduler)
+        yield from _on_cluster(tasks, scheduler)
     elif executor is not None:
         yield from _by(executor, tasks)
     else:
@@ -126,11 +129,7 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
 
 
 def _as_json(options: Options) -> dict[str, Any]:
-    """Return the options in the form that is sent to another process.
-
-    Raises:
-        UsageError: One of them cannot be sent, or names a file that does not exist.
-    """
+    """Return the options as sent to other processes; a UsageError says that one cannot be sent."""
     feeds: Sequence[Any] = [] if options.feeds is None else [options.feeds]
     sent = {**vars(options), "feeds": feeds}
     for name in ("rules", "feeds", "custom_ops"):
@@ -145,3 +144,59 @@ def _as_json(options: Options) -> dict[str, Any]:
     text = json.dumps(sent, default=lambda v: dict(v) if isinstance(v, Mapping) else [*v])
     plain: dict[str, Any] = json.loads(text)
     return plain
+
+
+def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
+    """Optimize models on the workers of a cluster; raise an OnnxFoldError if it cannot be reached.
+
+    Each model is planned first, and then sent to a worker that has the memory. Where workers
+    declare the resource "memory", dask counts it; otherwise each worker lets models wait until it
+    has the memory for one more.
+    """
+    try:
+        from distributed import Client, as_completed
+    except ImportError:
+        raise UsageError("a scheduler needs dask: pip install 'onnxfold[dask]'") from None
+    try:
+        client = Client(address)
+    except (OSError, ValueError) as error:
+        raise OnnxFoldError(f"there is no dask scheduler at {address}: {error}") from error
+    with client:
+        # a worker is chosen when the memory of the model is known
+        plans = [replace(task, only_plan=True, limit=_ANY) for task in tasks]
+        futures = dict(zip(client.map(run_task, plans, pure=False), tasks, strict=True))
+        finished = as_completed(futures)
+        for future in finished:
+            task = futures.pop(future)
+            failure = future.exception()
+            outcome = future.result() if failure is None else lost(task, failure)
+            if outcome.status != "planned" or task.only_plan:
+                yield outcome
+                continue
+            place = _place_for(outcome.memory or 0, client)
+            if isinstance(place, str):
+                yield replace(outcome, status="failed", reason=f"{task.source}: {place}")
+                continue
+            following = client.submit(_run_on_worker, task, outcome, pure=False, **place)
+            futures[following] = task
+            finished.add(following)
+
+
+def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
+    """Return the workers with enough memory for a model, or the reason why no worker has it."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    declared = {name: w["resources"].get(_RESOURCE) for name, w in workers.items()}
+    given = {name: n for name, n in declared.items() if n is not None}
+    limits = given or {name: w["memory_limit"] or float("inf") for name, w in workers.items()}
+    large = [name for name, limit in limits.items() if limit >= memory]
+    if not large:
+        most = bytes_text(int(max(limits.values(), default=0)))
+        return f"it takes {bytes_text(memory)} of memory, and no worker has more than {most}"
+    return {"resources": {_RESOURCE: memory}} if given else {"workers": large}
+
+
+def _run_on_worker(task: Task, planned: Outcome) -> Outcome:
+    from distributed import get_worker
+
+    limit = get_worker().memory_manager.memory_limit
+    return run_task(replace(task, limit=task.limit or limit), planned)

@@ -27,12 +27,10 @@ _Listing = tuple[str, list[tuple[str, int]]]
 def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundModel]:
     """Return the models of the patterns, each once, sorted by name.
 
-    A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards, with
-    ``**`` for any folders. A result has below ``output`` the path that its model has below the
-    folder, or below the part of the pattern without wildcards. What is in ``output`` is no model.
-
-    Raises:
-        UsageError: A pattern matches nothing, or two models have the same result path.
+    A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards. A
+    result has below ``output`` the path that its model has below the folder, or below the part of
+    the pattern without wildcards. What is in ``output`` is no model. A UsageError says that a
+    pattern matches nothing, or that two models have the same result path.
     """
     results: dict[str, FoundModel] = {}
     seen: set[str] = set()
@@ -99,11 +97,7 @@ def version_of(url: str) -> str:
 
 
 def fetch(url: str, folder: str) -> str:
-    """Copy a model and its external data into a folder, and return the model's path there.
-
-    Raises:
-        OnnxFoldError: They cannot be copied, or the model cannot be read.
-    """
+    """Copy a model and its external data from a URL into a folder; return its path there."""
     with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
@@ -117,11 +111,7 @@ def fetch(url: str, folder: str) -> str:
 
 
 def store(local: str, url: str) -> None:
-    """Copy a model and its external data to a URL, the model last.
-
-    Raises:
-        OnnxFoldError: They cannot be copied.
-    """
+    """Copy a model and its external data to a URL, the model last."""
     with _file_system(url) as (files, path):
         folder = path.rpartition("/")[0]
         files.makedirs(folder, exist_ok=True)
@@ -137,11 +127,8 @@ def is_url(path: str) -> bool:
 
 @contextlib.contextmanager
 def _file_system(url: str) -> Iterator[tuple[Any, str]]:
-    """Provide the file system of fsspec that a URL is in, and its path there.
-
-    Raises:
-        UsageError: fsspec, or what it needs for the protocol, is not installed.
-        OnnxFoldError: The file system raised an error, whatever its class.
+    """Provide the file system of fsspec that a URL is in, and its path there; an OnnxFoldError says
+    that a package is not installed, or what the file system raised.
     """
     try:
         from fsspec.core import url_to_fs

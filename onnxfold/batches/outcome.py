@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onnxfold.errors import UsageError
-from onnxfold.report.console import Table, bytes_text, change_text, count_text
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, bytes_text, change_text, count_text
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 
@@ -100,13 +99,8 @@ class Batch(Shown, text="onnxfold.batches.outcome:batch_text"):
 class Journal:
     """A file with a line of JSON for each model; the last line about a target counts.
 
-    An incomplete line of a killed process is ignored.
-
-    Args:
-        path: The file, which is created with the first line.
-
-    Raises:
-        UsageError: The file is no journal, or cannot be read.
+    An incomplete line of a killed process is ignored. A UsageError says that the file is no
+    journal.
     """
 
     def __init__(self, path: str) -> None:
@@ -140,8 +134,14 @@ def _outcome(line: str) -> Outcome | None:
 def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]:
     """Yield the totals and the models without a result; all models if ``verbose``."""
     if verbose:
-        yield _each(result.outcomes)
-        yield ""
+        rows = []
+        for o in result.outcomes:
+            counts = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
+            sizes = (o.bytes_before, o.bytes_after, o.memory)
+            texts = ["" if n is None else bytes_text(n) for n in sizes]
+            rows.append((o.source, o.status, *counts, *texts, f"{o.seconds:.2f}"))
+        figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
+        yield from (Table(("model", "", *figures), rows), "")
     count = result.count()
     made = [o for o in result.outcomes if o.status in ("done", "unchanged")]
     told = ", ".join(f"{count[status]} {status}" for status in sorted(count))
@@ -162,14 +162,3 @@ def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]
         yield f"... and {len(failed) - _MOST_WITHOUT_RESULT} more; -v shows all"
     if result.journal is not None:
         yield f"each model is a line of {result.journal}"
-
-
-def _each(outcomes: list[Outcome]) -> Table:
-    rows = []
-    for o in outcomes:
-        nodes = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
-        sizes = ["" if n is None else bytes_text(n) for n in (o.bytes_before, o.bytes_after)]
-        memory = "" if o.memory is None else bytes_text(o.memory)
-        rows.append((o.source, o.status, *nodes, *sizes, memory, f"{o.seconds:.2f}"))
-    figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
-    return Table(("model", "", *figures), rows)

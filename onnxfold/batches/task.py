@@ -21,9 +21,9 @@ from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError, spelled
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
-from onnxfold.report.console import bytes_text
 from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_locations
+from onnxfold.tables import bytes_text
 
 # A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
 # fault: the model is tried again.
@@ -40,8 +40,6 @@ class Task:
     """A model and what to do with it; can be sent to another machine.
 
     Attributes:
-        source: Path or URL of the model.
-        target: Where the result goes.
         options: Those of the optimization and its check, as JSON has them.
         only_plan: Find out the memory that it takes, and do no more.
         seconds: Wall time that it may take; None for any.
@@ -61,20 +59,36 @@ class Task:
 
 
 def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
-    """Optimize a model as soon as enough memory is free.
-
-    Args:
-        task: The model, and what is to be done.
-        planned: The outcome of a task that was the same with ``only_plan``.
+    """Optimize a model as soon as enough memory is free. ``planned`` is the outcome of the same
+    task with ``only_plan``, if there is one.
     """
     outcome = planned or Outcome(task.source, task.target, "planned")
     try:
-        with _local(task.source) as source:
+        with contextlib.ExitStack() as stack:
+            source = task.source
+            if model_files.is_url(source):
+                folder = stack.enter_context(scratch_folder("batch"))
+                source = model_files.fetch(source, folder)
             if planned is None:
                 outcome = _planned(task, outcome, source)
             if outcome.status != "planned" or task.only_plan:
                 return outcome
-            return _optimized(task, outcome, source)
+            target = task.target
+            if model_files.is_url(target):
+                folder = stack.enter_context(scratch_folder("batch"))
+                target = os.path.join(folder, task.target.rpartition("/")[2])
+            else:
+                os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+            share = _shares.setdefault(os.getpid(), _MemoryShare())
+            stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
+            began = time.perf_counter()
+            done = _with_figures(task, outcome, source, target)
+            if done.status == "failed":
+                return done
+            if model_files.is_url(task.target):
+                model_files.store(target, task.target)
+            seconds = round(time.perf_counter() - began, 6)
+            return replace(done, status="done", written=_content(task.target), seconds=seconds)
     except OnnxFoldError as error:
         reason = str(error)
     except isolated.Failure as error:
@@ -99,27 +113,6 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
     return outcome
 
 
-def _optimized(task: Task, outcome: Outcome, source: str) -> Outcome:
-    with contextlib.ExitStack() as stack:
-        target = task.target
-        if model_files.is_url(target):
-            folder = stack.enter_context(scratch_folder("batch"))
-            target = os.path.join(folder, task.target.rpartition("/")[2])
-        else:
-            os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-        share = _shares.setdefault(os.getpid(), _MemoryShare())
-        stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
-        began = time.perf_counter()
-        outcome = _with_figures(task, outcome, source, target)
-        if outcome.status == "failed":
-            return outcome
-        if model_files.is_url(task.target):
-            model_files.store(target, task.target)
-        seconds = round(time.perf_counter() - began, 6)
-        written = _content(task.target)
-        return replace(outcome, status="done", written=written, seconds=seconds)
-
-
 def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
     """Return the outcome with figures of a plan, or of the optimization if there is a target."""
     request = {"source": source, "target": target, "options": task.options}
@@ -136,15 +129,7 @@ def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None)
 
 
 def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Plan or optimize a model, in a process for `onnxfold.isolated`.
-
-    Args:
-        request: "source", "options" and "spellings"; "target" is None for a plan.
-        arrays: Nothing.
-
-    Returns:
-        Attributes of the `Outcome`.
-    """
+    """Plan (without "target") or optimize a model, in another process: fields of an `Outcome`."""
     source, target, options = (request[name] for name in ("source", "target", "options"))
     try:
         with spelled(request["spellings"]):
@@ -181,16 +166,6 @@ def lost(task: Task, error: BaseException) -> Outcome:
     return Outcome(task.source, task.target, "failed", reason)
 
 
-@contextlib.contextmanager
-def _local(source: str) -> Iterator[str]:
-    """Return the model as a local file."""
-    if not model_files.is_url(source):
-        yield source
-        return
-    with scratch_folder("batch") as folder:
-        yield model_files.fetch(source, folder)
-
-
 def _is_same(before: Outcome, outcome: Outcome) -> bool:
     if before.key != outcome.key or before.status == "failed":
         return before.key == outcome.key and before.is_final
@@ -225,9 +200,7 @@ def _content(path: str) -> str:
 
 
 class _MemoryShare:
-    """Memory that threads reserve. One of them waits for it at a time, the others for their turn:
-    small models do not overtake a large one.
-    """
+    """Memory that threads reserve, one at a time: small models do not overtake a large one."""
 
     def __init__(self) -> None:
         self._turn, self._released = threading.Lock(), threading.Condition()

@@ -5,13 +5,11 @@ Measurements are interleaved, so that a disturbance of the machine affects all m
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import json
-import math
 import random
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,30 +66,14 @@ def exceeds_spread(ratio: float, quartiles: tuple[float, float]) -> bool:
 
 @dataclass(frozen=True)
 class Benched:
-    """A model that is run as it is, or with runtime constants.
-
-    Attributes:
-        path: The model, or a bundle.
-        arguments: For `onnxfold.Session`; None if onnxruntime runs the model as it is.
-        custom_ops: Shared libraries with custom ops.
-    """
+    """A model or bundle that is run as it is, or with ``arguments`` for `onnxfold.Session`."""
 
     path: str
     arguments: dict[str, Any] | None = None
     custom_ops: Sequence[str] = ()
 
-    @property
-    def name(self) -> str:
-        """The name of the model in tables."""
-        is_split = self.arguments is not None and "runtime_constants" in self.arguments
-        return f"{self.path} split" if is_split else self.path
-
     def open(self, options: onnxruntime.SessionOptions, providers: Sequence[str]) -> Any:
-        """Open a session.
-
-        Raises:
-            OnnxFoldError: onnxruntime does not take the model or a library, or a bundle is damaged.
-        """
+        """Open a session; an OnnxFoldError says that a model, a bundle or a library is invalid."""
         register_custom_ops(options, self.custom_ops)
         try:
             if self.arguments is None:
@@ -110,12 +92,8 @@ class Benched:
 
 @dataclass(frozen=True)
 class Opening:
-    """Time and memory of creating a session, each time in a new process.
-
-    Attributes:
-        cpu_seconds: User and system time.
-        wall_seconds: Wall time.
-        peak_bytes: By how much the memory of the process grows until its peak, median.
+    """Time and memory of creating a session, each time in a new process: user and system time, wall
+    time, and the median of the bytes by which the memory of the process grows until its peak.
     """
 
     cpu_seconds: Spread
@@ -124,13 +102,9 @@ class Opening:
 
 
 def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
-    """Return the number of nodes of each op after all optimizations of onnxruntime.
-
-    Nodes of subgraphs are counted, constants are not. An op that is not ONNX's own has its domain
-    before its name: ``com.microsoft::Gelu``.
-
-    Raises:
-        ModelError: onnxruntime does not take the model.
+    """Return the number of nodes of each op after all optimizations of onnxruntime. Nodes of
+    subgraphs are counted, constants are not. An op of another domain has it before its name:
+    ``com.microsoft::Gelu``.
     """
     with files.scratch_folder("bench") as folder:
         path, name = f"{folder}/optimized.onnx", "external_initializers_min_size_in_bytes"
@@ -143,50 +117,32 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
 
 
 def opening(models: Sequence[Benched], providers: Sequence[str], rounds: int) -> list[Opening]:
-    """Return what creating a session takes for each of several models, interleaved.
-
-    Raises:
-        ModelError: onnxruntime does not take a model, or ends.
+    """Return what creating a session takes for each of several models, interleaved; raise a
+    ModelError if onnxruntime does not take a model, or ends.
     """
-    found: list[list[dict[str, Any]]] = [[] for _ in models]
+    took: list[list[dict[str, float]]] = [[] for _ in models]
     for turn in range(rounds):
         for k in range(len(models)) if turn % 2 else reversed(range(len(models))):
-            found[k].append(_in_child(models[k], providers))
+            request = {**asdict(models[k]), "providers": list(providers)}
+            try:
+                answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
+            except isolated.Failure as failure:
+                raise ModelError(str(failure), file=models[k].path) from failure
+            took[k].append(answer)
     return [
         Opening(
             spread(taken["cpu"] for taken in each),
             spread(taken["wall"] for taken in each),
             round(spread(taken["bytes"] for taken in each).median),
         )
-        for each in found
+        for each in took
     ]
 
 
-def _in_child(benched: Benched, providers: Sequence[str]) -> dict[str, Any]:
-    request = {**asdict(benched), "providers": list(providers)}
-    try:
-        answer, _ = isolated.run(f"{__name__}:open_model", request, seconds=_LONGEST)
-    except isolated.Failure as failure:
-        if failure.kind == "late":
-            reason = f"opening it took more than {_LONGEST} s"
-            raise OnnxFoldError(reason, file=benched.path) from failure
-        reason = f"onnxruntime ended with code {failure.code} on it"
-        raise ModelError(reason if failure.code else str(failure), file=benched.path) from failure
-    if "error" in answer:
-        raise ModelError(answer["error"], file=benched.path)
-    return dict(answer)
-
-
-def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
-    """Create a session in this process, which `isolated` has started for it.
-
-    Args:
-        request: "path", "arguments" and "custom_ops" of a `Benched`, and "providers".
-        arrays: Nothing.
-
-    Returns:
-        Seconds of "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its
-        peak; or an "error".
+def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, float], list[Any]]:
+    """Create a session in this process, which `isolated` has started for it; return seconds of
+    "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its peak. The
+    request has the fields of a `Benched`, and "providers".
     """
     options, providers = session_options(threads=1), request.pop("providers")
     before = rss_bytes()
@@ -194,7 +150,8 @@ def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, Any],
     try:
         session = Benched(**request).open(options, providers)
     except OnnxFoldError as error:
-        return {"error": error.reason}, []
+        error.file = None  # the caller names it
+        raise
     taken = {
         "cpu": time.process_time() - cpu,
         "wall": time.perf_counter() - wall,
@@ -215,23 +172,14 @@ class Taken:
 def interleaved(
     runs: Sequence[Runner], rounds: int, going: Callable[[int], bool] = lambda turn: True
 ) -> list[list[Taken]]:
-    """Return what a run of each takes in each round; each has run before.
-
-    The order is random, and reversed in every other round, so that none follows itself more often.
-
-    Args:
-        runs: What to run.
-        rounds: The number of rounds.
-        going: Returns whether to begin a round, by its number.
+    """Return what a run of each takes in each round, up to a number of rounds, or as long as
+    ``going`` returns true for the number of the next one; each has run before. The order is random,
+    and reversed in every other round, so that none follows itself more often.
     """
     took: list[list[Taken]] = [[] for _ in runs]
     times = []
-    for run in runs:
-        least = math.inf
-        for _ in range(_TRIALS):  # one may be slow by chance
-            begin = time.perf_counter()
-            run()
-            least = min(least, time.perf_counter() - begin)
+    for run in runs:  # one trial may be slow by chance
+        least = min(timeit.repeat(run, repeat=_TRIALS, number=1))
         times.append(max(1, int(_LEAST / max(least, 1e-6))))
     order, shuffled = list(range(len(runs))), random.Random(0)
     for turn in itertools.takewhile(going, range(rounds)):
@@ -256,30 +204,3 @@ class OpTime:
     op: str
     calls: float
     seconds: float
-
-
-def op_times(session: Any, run: Callable[[], Any], rounds: int) -> list[OpTime]:
-    """Return the ops of a session that was made with profiling, those with the most time first.
-
-    Args:
-        session: An onnxruntime session; its profile ends here.
-        run: Runs it once.
-        rounds: How many runs to take the medians of; one before them is not counted.
-    """
-    for _ in range(rounds + 1):
-        run()
-    with open(session.end_profiling(), encoding="utf-8") as file:
-        events = json.load(file)
-    ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "model_run")
-    found: dict[str, list[list[float]]] = {}
-    for event in events:
-        if event["name"].endswith("_kernel_time"):
-            turn = bisect.bisect(ends, event["ts"]) - 1
-            if 0 <= turn < rounds:
-                of_runs = found.setdefault(event["args"]["op_name"], [[] for _ in range(rounds)])
-                of_runs[turn].append(event["dur"] * 1e-6)
-    times = [
-        OpTime(op, statistics.median(map(len, of_runs)), statistics.median(map(sum, of_runs)))
-        for op, of_runs in found.items()
-    ]
-    return sorted(times, key=lambda each: -each.seconds)

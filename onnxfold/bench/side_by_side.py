@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
+import json
 import os
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,6 @@ from onnxfold.bench.measuring import (
     Spread,
     exceeds_spread,
     interleaved,
-    op_times,
     opening,
     optimized_ops,
     quartiles,
@@ -29,9 +30,8 @@ from onnxfold.bench.measuring import (
 )
 from onnxfold.comparison.dims import check_names, symbols_of, usual_sizes
 from onnxfold.comparison.feeds import Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
-from onnxfold.comparison.result import json_number
+from onnxfold.comparison.result import Tolerance
 from onnxfold.comparison.runners import CannotRun, Subject
 from onnxfold.comparison.trials import Trials
 from onnxfold.errors import MissingFileError, UsageError, about, option
@@ -49,7 +49,7 @@ from onnxfold.runtime.sessions.fold_runs import Placement
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage import PathLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 ALL_THREADS = 0
 _USUAL_SIZE = 16  # of a dynamic dimension that is no batch
@@ -60,15 +60,9 @@ _LEAST_ROUNDS = 5  # that quartiles say something of
 
 @dataclass(frozen=True)
 class FoldBench:
-    """The cost of folding the runtime constants of a bundle or of a split model.
-
-    Attributes:
-        seconds: Wall time of folding once for a setting of the runtime constants, opening
-            runtime_fold included.
-        nbytes: Bytes of the folded tensors on these inputs.
-        break_even_runs: Runs after which folding has paid, against the first model; None if it
-            never does.
-        placements: Which backend makes which folded tensors.
+    """The cost of folding the runtime constants of a bundle or of a split model: seconds of wall
+    time, bytes of the folded tensors, and after how many runs folding has paid, or None if it never
+    does.
     """
 
     seconds: float
@@ -82,21 +76,15 @@ class ModelBench:
     """The figures of one model.
 
     Attributes:
-        model: Its path.
-        ops: Nodes that onnxruntime runs in the end, by op (see `optimized_ops`); of a bundle,
-            those of entry.
-        opening: What creating a session takes.
+        ops: Nodes that onnxruntime runs in the end, by op; of a bundle, those of entry.
         runs: Wall time of a run in seconds, by the number of threads (0: all).
         cpu: The same in CPU time of all threads, which other processes disturb less.
         speedup: By threads: how many times as fast as the first model, median of neighbouring runs;
             by CPU time where one thread runs on the CPU provider, else by wall time.
         quartiles: By threads: the first and third quartile of the speedups of neighbouring runs.
-        max_difference: Largest absolute difference between its outputs and the first model's;
-            infinity where they cannot be compared.
+        max_difference: Largest absolute difference of its outputs; infinity if not comparable.
         profile: Where the time of a run goes, with the first number of threads.
-        within: Whether its outputs are within the tolerance of the first model's; None if none was
-            given.
-        folding: What folding costs; None for a model that is run as it is.
+        within: Whether its outputs are within the tolerance; None if none was given.
     """
 
     model: str
@@ -111,6 +99,8 @@ class ModelBench:
     within: bool | None = None
     folding: FoldBench | None = None
 
+    _derived = ("nodes",)
+
     @property
     def nodes(self) -> int:
         """The number of nodes after onnxruntime's optimizations."""
@@ -124,14 +114,7 @@ class ModelBench:
 
 @dataclass(frozen=True, repr=False)
 class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
-    """The figures of several models on the same inputs.
-
-    Attributes:
-        models: In the order they were given; the first is what the others are compared with.
-        sizes: Of the symbolic dimensions.
-        rounds: How many runs of each.
-        providers: Of onnxruntime.
-    """
+    """The figures of several models on the same inputs, compared with those of the first one."""
 
     models: list[ModelBench]
     sizes: dict[str, int]
@@ -146,14 +129,6 @@ class Benchmark(Shown, text="onnxfold.report.runtime_tables:bench_models_text"):
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""
         return _uses_cpu_time(threads, self.providers)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; an infinite difference is given as a string."""
-        models = [
-            {**asdict(m), "nodes": m.nodes, "max_difference": json_number(m.max_difference)}
-            for m in self.models
-        ]
-        return {**asdict(self), "models": models}
 
 
 @checked
@@ -174,28 +149,11 @@ def bench_models(
     specialize: bool = False,
     splitting: SplitArguments | None = None,
 ) -> Benchmark:
-    """Measure models on the same inputs, in turns.
+    """Measure a model, and models and bundles that take its inputs, in turns; return their figures.
 
-    Args:
-        models: Paths of a model, and of models and bundles that take its inputs.
-        feeds: As for `compare`, of several the first; random ones if not given.
-        dims: Sizes of dynamic dimensions; others are 1 for a batch and 16, or what the first model
-            runs with.
-        rtol: Relative tolerance of the outputs; they are judged if a tolerance is given.
-        atol: Absolute tolerance.
-        ulp: Units in the last place that floats may be apart.
-        threads: Numbers of threads to run with, 0 for all.
-        providers: Execution providers of onnxruntime; the CPU's if not given.
-        custom_ops: Shared libraries with custom ops.
-        rounds: How often each runs.
-        seed: Of the random inputs.
-        backend: The backend that runs the runtime_fold of bundles, see `onnxfold.Session`.
-        specialize: As for `onnxfold.Session`, for bundles.
-        splitting: Arguments of `split`, for one model: it is measured as it is, and split.
-
-    Raises:
-        UsageError: An argument does not fit, or a model does not run on the inputs.
-        ModelError: A file cannot be read, or onnxruntime does not take a model.
+    The arguments are the options of `onnxfold bench`, and ``splitting``: arguments of `split` for
+    one model, which is measured as it is, and split. Outputs are judged if a tolerance is given. An
+    OnnxFoldError says that an argument does not fit, or that a model is invalid or does not run.
     """
     if not models or not threads:
         raise UsageError("there is nothing to measure: give a model and a number of threads")
@@ -233,7 +191,7 @@ def bench_models(
         saved = statistics.median(a - b for a, b in pairs[threads[0]])
         found.append(
             ModelBench(
-                model=each.name,
+                model=f"{each.path} split" if splitting and k else each.path,
                 ops=optimized_ops(each, chosen),
                 opening=openings[k],
                 runs={n: spread(each.wall for each in took[n][k]) for n in took},
@@ -252,17 +210,9 @@ def bench_models(
 def timed_runs(
     first: PathLike, sessions: Sequence[Any], threads: int, dims: Mapping[str, int], **how: Any
 ) -> tuple[list[list[float]], dict[str, int]]:
-    """Run sessions on the same random inputs, interleaved.
-
-    Args:
-        first: The path of the model of the first session.
-        sessions: Sessions of onnxruntime on its CPU provider.
-        threads: Their threads.
-        dims: Sizes of dynamic dimensions, as for `bench_models`.
-        how: Further arguments of `interleaved`.
-
-    Returns:
-        Seconds of each round by session, and the sizes of dynamic dimensions.
+    """Run sessions of the CPU provider on the same random inputs of the first one's model; return
+    the seconds of each round by session, and the sizes of dynamic dimensions. ``how`` has further
+    arguments of `interleaved`.
     """
     path = os.fspath(first)
     with about(path):
@@ -282,9 +232,7 @@ def _benched(
     splitting: SplitArguments | None,
     custom_ops: tuple[str, ...],
 ) -> list[Benched]:
-    """Return what is measured: models as they are, bundles, and with arguments one model that is
-    split.
-    """
+    """Return models as they are, bundles, and, with arguments, one model that is split."""
     paths = [os.fspath(model) for model in models]
     found = [Benched(path, of_sessions if is_bundle(path) else None, custom_ops) for path in paths]
     for each in found:  # before measuring
@@ -359,9 +307,29 @@ def _outputs(session: Any, run: Runner, fed: Feeds) -> dict[str, Any]:
 def _profile(
     benched: Benched, providers: Sequence[str], threads: int, fed: Feeds, rounds: int
 ) -> list[OpTime]:
+    """Return the ops of runs, those with the most time first: medians of up to so many runs. One
+    run before them is not counted.
+    """
     with files.scratch_folder("bench") as folder:
-        options = session_options(threads=threads)
+        options, rounds = session_options(threads=threads), min(rounds, _MOST_PROFILED)
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         session = benched.open(options, providers)
-        return op_times(session, _run_of(session, fed), min(rounds, _MOST_PROFILED))
+        run = _run_of(session, fed)
+        for _ in range(rounds + 1):
+            run()
+        with open(session.end_profiling(), encoding="utf-8") as file:
+            events = json.load(file)
+    ends = sorted(event["ts"] + event["dur"] for event in events if event["name"] == "model_run")
+    found: dict[str, list[list[float]]] = {}
+    for event in events:
+        if event["name"].endswith("_kernel_time"):
+            turn = bisect.bisect(ends, event["ts"]) - 1
+            if 0 <= turn < rounds:
+                of_runs = found.setdefault(event["args"]["op_name"], [[] for _ in range(rounds)])
+                of_runs[turn].append(event["dur"] * 1e-6)
+    times = [
+        OpTime(op, statistics.median(map(len, of_runs)), statistics.median(map(sum, of_runs)))
+        for op, of_runs in found.items()
+    ]
+    return sorted(times, key=lambda each: -each.seconds)

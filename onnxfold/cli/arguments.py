@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ FOLDER = click.Path(readable=False, file_okay=False)
 """A file, folder or URL, which may be there or not: shells complete it."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+flag = functools.partial(click.option, is_flag=True)
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -75,11 +77,6 @@ def _set_verbosity(ctx: click.Context, param: click.Parameter, verbose: bool) ->
     return verbose
 
 
-def is_verbose() -> bool:
-    """Return whether ``--verbose`` was given."""
-    return logging.getLogger("onnxfold").level == logging.DEBUG
-
-
 def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Return a decorator that adds options to a command, in this order."""
 
@@ -91,12 +88,11 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
+JSON = flag("--json", "as_json", help="Print one JSON document instead.")
 output_options = together(
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead."),
-    click.option(
-        "-v",
-        "--verbose",
-        is_flag=True,
+    JSON,
+    flag(
+        *("-v", "--verbose"),
         expose_value=False,
         callback=_set_verbosity,
         help="Print more, log progress, and show the traceback of a bug.",
@@ -106,10 +102,8 @@ output_options = together(
 
 
 def completed(names: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Return a function by which shells complete the last of names separated by commas.
-
-    Args:
-        names: Where the names are, or a function that returns them: ``"package.module:name"``.
+    """Return a function by which shells complete the last of names separated by commas. The names
+    are, or are returned by, ``"package.module:name"``.
     """
 
     def complete(ctx: click.Context, param: click.Parameter, text: str) -> list[str]:
@@ -155,11 +149,8 @@ _TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 
 
 def option(*names: str, **how: Any) -> Callable[[Command], Command]:
-    """Return the option for an argument that `onnxfold.options` declares.
-
-    Args:
-        names: Names of the option; and of the argument, if that has another one.
-        how: What does not follow from the declaration.
+    """Return the option for an argument that `onnxfold.options` declares. The last name is the
+    argument's, with dashes or without; ``how`` has what does not follow from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
     hint = _HINTS[argument]
@@ -185,6 +176,7 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
     return click.option(*names, **{**form, **how})
 
 
+QUIET = flag("-q", "--quiet", help="Print nothing but errors.")
 LEVEL = option(
     "-O",
     "--level",
@@ -270,7 +262,7 @@ optimization_options = together(
     section(
         "Check", option("--check", metavar="N"), *_COMPARISON, option("--check-dim", "check_dims")
     ),
-    click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+    QUIET,
     output_options,
 )
 """The options of an optimization and of its output, see `onnxfold.options`."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
-import click
+Result = TypeVar("Result")
 
 EXIT_OK = 0
 EXIT_DIFFERENT = 1
@@ -15,9 +17,17 @@ EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
 
-def complain(message: str) -> None:
-    """One line on standard error."""
-    click.echo(f"onnxfold: error: {' '.join(message.split())}", err=True)
+def is_verbose() -> bool:
+    """Return whether ``--verbose`` was given."""
+    return logging.getLogger("onnxfold").level == logging.DEBUG
+
+
+def watched(function: Callable[..., Result], *args: Any, quiet: bool, **options: Any) -> Result:
+    """Call a function that reports its progress; show it unless ``--quiet`` was given."""
+    from onnxfold.tables import LateProgress
+
+    with LateProgress(enabled=not quiet) as progress:
+        return function(*args, progress=progress, **options)
 
 
 def write_json(document: dict[str, Any]) -> None:
@@ -25,9 +35,12 @@ def write_json(document: dict[str, Any]) -> None:
     write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
-def show(result: Any, as_json: bool, **how: Any) -> None:
-    """A result as its table (`onnxfold.table_repr`), or as one JSON document."""
-    write_json(result.to_dict()) if as_json else write(result.to_text(**how))
+def show(result: Any, as_json: bool, quiet: bool = False, **how: Any) -> None:
+    """Write a result as one JSON document, or, unless ``--quiet`` was given, as its table."""
+    if as_json:
+        write_json(result.to_dict())
+    elif not quiet:
+        write(result.to_text(**how))
 
 
 def write(text: str) -> None:

@@ -7,6 +7,7 @@ run of both models that gives these values out; the first group with a differenc
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.facts import ModelFacts, facts_of
+from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Fact
 from onnxfold.comparison.feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
@@ -27,20 +28,12 @@ _GROUPS = 8  # of one kind of values at most: larger ones hold more bytes instea
 _UNKNOWN = 1 << 16  # bytes of a value of unknown shape
 _SHOWN = 20  # nodes that are listed
 
-CompareValues = Callable[..., list[OutputResult]]
-"""`compare_values` with a tolerance."""
-_Found = tuple[ir.Value, OutputResult]
-"""A value of the first model, and how far apart it is."""
-
 
 class Side:
-    """A model to search; files that give out other values are beside it and share its weights.
-
-    Its folder may be written to.
-    """
+    """A model to search. Files that give out other values are beside it, and share its weights."""
 
     def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
-        self._feeds, self._open = feeds, open
+        self.feeds, self._open = feeds, open
         self._path = os.path.join(os.path.dirname(subject.source), "variant.onnx")
         self.model = storage.load(subject.source)
         self.graph = self.model.graph
@@ -57,28 +50,23 @@ class Side:
         while len(outputs) > given:  # deleting a slice would leave them marked as outputs
             outputs.pop()
         runner = self._open(self._path)
-        found = runner(self._feeds)
+        found = runner(self.feeds)
         del runner
         gc.collect()  # the session is large, and the next one is about to be opened
         return {value.name or "": found[value.name or ""] for value in wanted}
-
-    def facts(self) -> ModelFacts:
-        """Infer types and constants; the inputs have the shapes of the feeds."""
-        facts = facts_of(self.model)
-        for value in self.graph.inputs:
-            fed = self._feeds.get(value.name or "")
-            if isinstance(fed, np.ndarray) and not facts.known.is_constant(value):
-                facts.types.set(value, Fact(value.dtype, fed.shape))
-        return facts
 
 
 class Search:
     """Looks for the first value that two models make differently."""
 
-    def __init__(self, compare_values: CompareValues, a: Side, b: Side) -> None:
+    def __init__(self, compare_values: Callable[..., list[OutputResult]], a: Side, b: Side) -> None:
         self._compare = compare_values
         self._a, self._b = a, b
-        self._facts = a.facts()
+        self._facts = facts_of(a.model)
+        for value in a.graph.inputs:  # they have the shapes of the feeds
+            fed = a.feeds.get(value.name or "")
+            if isinstance(fed, np.ndarray) and not self._facts.known.is_constant(value):
+                self._facts.types.set(value, Fact(value.dtype, fed.shape))
         values_b: dict[str, ir.Value] = dict(b.graph.initializers)
         values_b.update((v.name, v) for node in b.graph for v in node.outputs if v.name)
         self._pairs = {
@@ -90,14 +78,9 @@ class Search:
         }
 
     def first(self) -> FirstDifference | None:
-        """Return the first value that differs, or None if no value that both models have does.
-
-        Values that depend on inputs come first, then the constants behind the first one of them:
-        all constants would be many bytes.
-
-        Raises:
-            CannotLoad: One of the models does not load once it gives out values within.
-            CannotRun: It does not run.
+        """Return the first value that differs, or None. Values that depend on inputs come first,
+        then the constants behind the first one of them: all constants would be many bytes.
+        `CannotLoad` and `CannotRun` say that a model does not run once it gives out values within.
         """
         is_constant = self._facts.known.is_constant
         variable = [value for value in self._pairs if not is_constant(value)]
@@ -106,9 +89,20 @@ class Search:
         behind = {value for node in _since(ends, set(variable)) for value in node.outputs}
         constants = [value for value in self._pairs if value in behind and is_constant(value)]
         found = self._first_of(constants) or found
-        return None if found is None else self._described(*found, {*variable, *constants})
+        if found is None:
+            return None
+        (value, result), equal = found, {*variable, *constants}
+        equal_b = {self._pairs[each] for each in equal}
+        return FirstDifference(
+            value=value.name or "",
+            result=result,
+            nodes_a=[_node_text(node) for node in _since([value], equal)][-_SHOWN:],
+            nodes_b=[_node_text(node) for node in _since([self._pairs[value]], equal_b)][-_SHOWN:],
+            ingredients=dict(self._ingredients(value, equal)),
+            runs=self._a.runs + self._b.runs,
+        )
 
-    def _first_of(self, values: Sequence[ir.Value]) -> _Found | None:
+    def _first_of(self, values: Sequence[ir.Value]) -> tuple[ir.Value, OutputResult] | None:
         for group in self._groups(values):
             a = self._a.values(group)
             b = self._b.values([self._pairs[value] for value in group])
@@ -141,27 +135,9 @@ class Search:
             for f in facts
         ]
         limit = max(_GROUP, sum(nbytes) // _GROUPS)
-        start = taken = 0
-        for k, size in enumerate(nbytes):
-            if taken and taken + size > limit:
-                yield values[start:k]
-                start, taken = k, 0
-            taken += size
-        if start < len(values):
-            yield values[start:]
-
-    def _described(
-        self, value: ir.Value, result: OutputResult, equal: Collection[ir.Value]
-    ) -> FirstDifference:
-        equal_b = {self._pairs[each] for each in equal}
-        return FirstDifference(
-            value=value.name or "",
-            result=result,
-            nodes_a=[_node_text(node) for node in _since([value], equal)][-_SHOWN:],
-            nodes_b=[_node_text(node) for node in _since([self._pairs[value]], equal_b)][-_SHOWN:],
-            ingredients=dict(self._ingredients(value, equal)),
-            runs=self._a.runs + self._b.runs,
-        )
+        ends = zip(values, itertools.accumulate(nbytes), strict=True)
+        for _, group in itertools.groupby(ends, key=lambda end: end[1] // limit):
+            yield [value for value, _ in group]
 
     def _ingredients(
         self, value: ir.Value, equal: Collection[ir.Value]

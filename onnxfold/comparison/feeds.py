@@ -1,17 +1,16 @@
-"""Inputs for a model: random ones, valid where the graph tells what is valid, or given ones.
+"""Values for inputs: those that a user gives, and kinds of random numbers.
 
-The user gives a mapping, an .npz file, or ONNX test data sets (.pb).
+A user gives a mapping, an .npz file, or ONNX test data sets (.pb).
 """
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -19,132 +18,20 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
-from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.comparison.categories import categories
-from onnxfold.comparison.dims import IntegerUse, concrete, integer_use
-from onnxfold.errors import UsageError, option
-from onnxfold.graphs import shaped, type_text
+from onnxfold.errors import UsageError
 
 Array = NDArray[Any]
 Feed = Array | list[Array] | None
 Feeds = dict[str, Feed]
 GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]
-
-MAX_ELEMENTS = 1 << 28  # of one input: a larger one is a mistake in a size
-_SMALL = 8  # exclusive bound of 32- and 64-bit integers whose use is not known
-_SINGLES = (64, 512)  # sizes and lengths that a single integer may be
-_SEQUENCE_LENGTH = 2
-_WORDS = ("", "a", "bc", "üñï")
-
-
-class RandomFeeds:
-    """Makes random feeds for inputs of a model, whose graph tells how integers are used."""
-
-    def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
-        self._inputs = inputs
-        types = SymbolicAnalysis(model)
-        self._uses = {
-            value.name: integer_use(types, value)
-            for value in inputs
-            if value.dtype is not None and value.dtype.is_integer()
-        }
-        self._words = {
-            value.name: words
-            for value in inputs
-            if value.dtype == ir.DataType.STRING and (words := categories(model, value))
-        }
-        self._singles = {
-            value.name: use
-            for value in inputs
-            if (use := self._uses.get(value.name)) is not None
-            and not use.bounds
-            and math.prod(concrete(value, {})) == 1
-        }
-
-    @property
-    def choices(self) -> int:
-        """How many values there are to choose from for a single integer, at least 1."""
-        return 1 + max((len(use.compared) for use in self._singles.values()), default=0)
-
-    @property
-    def fills(self) -> tuple[int | None, ...]:
-        """Values worth trying for the integers of which the graph tells nothing."""
-        if any(not use.compared for use in self._singles.values()):
-            return (None, 1, *_SINGLES)
-        others = (use for name, use in self._uses.items() if name not in self._singles)
-        return (None, 1) if any(not use.bounds for use in others) else (None,)
-
-    def make(
-        self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
-    ) -> Feeds:
-        """Return one set of feeds.
-
-        Args:
-            seed: Seed of the random numbers.
-            sizes: Size of every dynamic dimension, by name.
-            integers: The value of all integers whose valid range the graph does not tell,
-                or None for random ones; arrays are filled with at most 1.
-            choice: Which of the constants that a single integer is compared with is taken for it;
-                after the last comes a random number, or that of `integers`.
-
-        Raises:
-            UsageError: An input has a type that cannot be made up, or is too large.
-        """
-        rng = np.random.default_rng(seed)
-
-        def feed(value: ir.Value, type_: ir.TypeProtocol | None) -> Feed:
-            if isinstance(type_, ir.OptionalType):
-                return feed(value, type_.elem_type)
-            if isinstance(type_, ir.SequenceType):
-                items = [feed(value, type_.elem_type) for _ in range(_SEQUENCE_LENGTH)]
-                return [item for item in items if isinstance(item, np.ndarray)]
-            if not isinstance(type_, ir.TensorType):
-                reason = f"cannot generate input {value.name!r} of type {type_text(value)}"
-                raise UsageError(f"{reason}; give it with {option('feeds')}")
-            shape = concrete(value, sizes)
-            if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
-                reason = f"input {value.name!r}, {shaped(type_, shape)}, is too large to generate; "
-                how = f"give it with {option('feeds')}, or its sizes with {option('dims')}"
-                raise UsageError(f"{reason}{how}")
-            is_mask = "mask" in (value.name or "").lower()
-            if type_.dtype == ir.DataType.STRING:
-                return self._strings(value, rng, shape)
-            if type_.dtype == ir.DataType.BOOL:
-                return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
-            if not type_.dtype.is_integer():
-                return random_floats(rng, type_.dtype, shape)
-            use = self._uses.get(value.name, IntegerUse())
-            fill = integers
-            if value.name in self._singles:
-                fill = [*use.compared, fill][choice % (len(use.compared) + 1)]
-            elif is_mask:
-                fill = 1
-            elif fill is not None:
-                fill = min(fill, 1)
-            limit, dtype = use.limit(sizes), type_.dtype
-            if limit is None and fill is not None:
-                return np.full(shape, fill).astype(dtype.numpy())
-            bounds = use.least, _SMALL if limit is None else limit
-            if limit is None and dtype.bitwidth <= 16:
-                bounds = integer_range(dtype)
-            return np.asarray(rng.integers(*bounds, shape)).astype(dtype.numpy())
-
-        return {value.name or "": feed(value, value.type) for value in self._inputs}
-
-    def _strings(self, value: ir.Value, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return words that the graph knows, in each column (position on the last axis) its own."""
-        words = self._words.get(value.name, {})
-        made = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
-        for column in words if made.ndim and made.shape[-1] > 1 else ():
-            made[..., column] = rng.choice(words[column], made.shape[:-1])
-        return made
+_Make = Callable[[np.random.Generator, Sequence[int]], Any]
 
 
 def random_floats(
     rng: np.random.Generator,
     dtype: ir.DataType,
     shape: Sequence[int],
-    make: Callable[[np.random.Generator, Sequence[int]], Any] | None = None,
+    make: _Make | None = None,
 ) -> Array:
     """Return floating-point or complex numbers of an element type: those that a function makes of
     the shape, or standard normal ones.
@@ -169,16 +56,13 @@ def integer_range(dtype: ir.DataType) -> tuple[int, int]:
 def given_feeds(
     feeds: GivenFeeds, required: list[ir.Value], optional: list[ir.Value]
 ) -> dict[str, Feeds]:
-    """Reads the feeds of one or more runs.
+    """Return the feeds of one or more runs, by the name of the run.
 
     Args:
         feeds: Arrays by input name; or an .npz file with such arrays; or a folder with
             `input_0.pb`, ... in the order of the inputs; or a folder of such folders.
         required: The inputs that must be fed.
         optional: Inputs with a default value, fed if they are given.
-
-    Returns:
-        Feeds by the name of the run.
 
     Raises:
         UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
@@ -199,12 +83,11 @@ def given_feeds(
 
 def _read_npz(path: Path) -> dict[str, Any]:
     try:
-        if not zipfile.is_zipfile(path) and path.exists():
-            raise UsageError("cannot read the feeds: not an .npz file", file=path)
+        if not zipfile.is_zipfile(path):
+            reason = "not an .npz file" if path.exists() else "no such file"
+            raise UsageError(f"cannot read the feeds: {reason}", file=path)
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except FileNotFoundError:
-        raise UsageError("cannot read the feeds: no such file", file=path) from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error
 
@@ -261,3 +144,66 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
             f"input {wanted.name!r} has {len(wanted.shape)} dimensions, the feed {array.ndim}"
         )
     return array
+
+
+class Numbers(NamedTuple):
+    """What the elements of an input are: a name for messages, a function that makes floating point
+    numbers, and the least and greatest integer; None for the extremes of their type.
+    """
+
+    name: str
+    floats: _Make
+    integers: tuple[int, int] | None
+
+
+def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+    """Return numbers with a NaN or infinity, or more: up to one in eight, or three."""
+    numbers = np.asarray(rng.standard_normal(shape))
+    flat = numbers.reshape(-1)
+    most = min(flat.size, max(3, flat.size // 8))
+    places = rng.permutation(flat.size)[: rng.integers(most) + 1 if most else 0]
+    flat[places] = np.resize(np.roll([np.nan, np.inf, -np.inf], rng.integers(3)), len(places))
+    return numbers
+
+
+def _one_nan(rng: np.random.Generator, shape: Sequence[int]) -> Any:
+    """Return numbers, one of them a NaN."""
+    numbers = np.asarray(rng.standard_normal(shape))
+    numbers.reshape(-1)[rng.integers(numbers.size)] = np.nan
+    return numbers
+
+
+USUAL = Numbers("numbers around 0", lambda r, s: r.standard_normal(s), (0, 7))
+NAN = (
+    Numbers("NaN and infinities", _special, None),
+    Numbers(
+        "many NaN and infinities",
+        lambda r, s: r.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], s),
+        (0, 1),
+    ),
+    Numbers("only NaN", lambda r, s: np.full(s, np.nan), (0, 7)),
+    Numbers("NaN in most places", lambda r, s: r.choice([*[np.nan] * 8, 1.0, 2.0], s), (0, 7)),
+    Numbers("a NaN", _one_nan, (0, 7)),
+)
+KINDS = (
+    USUAL,
+    *NAN,
+    Numbers(
+        "numbers from 100 to 1000 of both signs",
+        lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
+        (-1000, 1000),
+    ),
+    # for casts: beyond types of integers, and no product of three is an infinity yet
+    Numbers(
+        "numbers up to 1e12", lambda r, s: r.normal(0, 10 ** r.uniform(3, 12, s)), (0, 1 << 20)
+    ),
+    # the mean of the squares less the square of the mean has no digit left of the variance
+    Numbers("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
+    Numbers("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3)),
+    Numbers("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, (0, 1 << 30)),
+    Numbers("numbers around 1e-30", lambda r, s: r.standard_normal(s) * 1e-30, (0, 1)),
+    Numbers("numbers from 0 to 100", lambda r, s: r.uniform(0, 100, s), (0, 100)),
+    Numbers("numbers from -20 to -5", lambda r, s: r.uniform(-20, -5, s), (-20, -5)),
+    Numbers("equal numbers and halves", lambda r, s: r.integers(-5, 6, s) / 2, (-1, 1)),
+    Numbers("zeros of both signs", lambda r, s: r.choice([0.0, -0.0], s), (0, 0)),
+)

@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.metrics import Tolerance, distance, is_float
-from onnxfold.comparison.result import Comparison, OutputResult
+from onnxfold.comparison.result import Comparison, OutputResult, Tolerance, distance, is_float
 from onnxfold.comparison.runners import (
     CannotLoad,
     CannotRun,
@@ -107,7 +106,7 @@ def compare_opened(
     custom_ops: Sequence[PathLike] = (),
     fallback: bool = True,
 ) -> Comparison:
-    """Compare two models that are opened; `tolerance` has the arguments of `compare` about it."""
+    """Compare two models that are opened; ``tolerance`` has the arguments of `compare` about it."""
     chosen = available_providers(providers)
     with about(first.name):
         least = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}
@@ -244,8 +243,7 @@ class _Pair:
         in_b = self._varying(self.second, run, in_a)
         for name in in_a:
             if name in in_b:
-                note = f"output {name!r} is random in both models: not compared"
-                self.result.notes.append(note)
+                self.result.notes.append(f"output {name!r} is random in both models: not compared")
             else:
                 problem = f"output {name!r} is random in a, but always the same in b"
                 self.result.problems.append(problem)

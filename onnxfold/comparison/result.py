@@ -1,19 +1,165 @@
-"""The result of a comparison: one entry for every output of every run."""
+"""How far outputs are apart, and the result of a comparison: an entry for each output of a run."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from onnxfold.comparison.metrics import Distance
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
 from onnxfold.graphs import shaped
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
+
+Array = NDArray[Any]
+_FLOATS = ("float", "bfloat")
+_TILE = 1 << 20  # elements that are widened at once
 
 
-def json_number(number: float) -> float | str:
-    """Return the number, or a string for infinity, which JSON does not have."""
-    return number if math.isfinite(number) else str(number)
+@dataclass(frozen=True)
+class Distance:
+    """How far two arrays of one dtype and shape are apart.
+
+    Errors are taken over the elements that are finite in both; the others are counted.
+
+    Attributes:
+        differing: Elements whose bits differ; the payload of a NaN does not count, the sign of
+            a zero does.
+        max_abs_error: Largest absolute error.
+        max_rel_error: Largest error relative to the first array's element.
+        max_ulp: Largest distance in units in the last place; None for other than float types.
+        ulp_histogram: Of floats, how many elements are equal, and then how many are [1, 2), [2, 4),
+            [4, 8), ... units in the last place apart.
+        cosine: Of floats, the cosine of the angle between the two; None if one is all zeros.
+        nonfinite_mismatch: Elements that are NaN or infinite in one and not the same in the other.
+        within: Whether every element is within the tolerance.
+    """
+
+    differing: int = 0
+    max_abs_error: float = 0.0
+    max_rel_error: float = 0.0
+    max_ulp: int | None = None
+    ulp_histogram: tuple[int, ...] = ()
+    cosine: float | None = None
+    nonfinite_mismatch: int = 0
+    within: bool = True
+
+
+class Tolerance(NamedTuple):
+    """What two numbers may be apart: any one of these allows it."""
+
+    rtol: float = 0.0
+    """Times the size of the first one."""
+    atol: float | Array = 0.0
+    """A number, or one for each element."""
+    ulp: int = 0
+    """Units in the last place, of floats."""
+
+
+def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
+    """Compare two arrays of the same dtype and shape; integers in float64, exact below 2**53.
+
+    An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if no more than
+    `ulp` floats lie between, or if both are the same infinity or both NaN. Strings and other
+    objects are equal or not.
+    """
+    a, b = a.reshape(-1), b.reshape(-1)
+    if a.dtype.kind == "c":
+        part = np.float32 if a.dtype == np.complex64 else np.float64
+        return distance(a.view(part), b.view(part), tolerance)
+    has_ulps = is_float(a.dtype)
+    with np.errstate(all="ignore"):
+        where = _differing(a, b) if has_ulps else np.flatnonzero(a != b)
+        if has_ulps and not where.size:
+            return Distance(max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
+        if not where.size or not str(a.dtype.name).startswith(("int", "uint", *_FLOATS)):
+            return Distance(differing=where.size, within=not where.size)
+        a_apart, b_apart = a[where], b[where]
+        a_wide, b_wide = a_apart.astype(np.float64), b_apart.astype(np.float64)
+        finite = np.isfinite(a_wide) & np.isfinite(b_wide)
+        a_wide, b_wide = a_wide[finite], b_wide[finite]
+        absolute = np.abs(a_wide - b_wide)
+        mismatch = int(where.size - a_wide.size)
+        relative = np.where(absolute == 0, 0.0, absolute / np.abs(a_wide))
+        close = np.zeros(absolute.shape, dtype=bool)
+        atol = tolerance.atol
+        if isinstance(atol, np.ndarray):
+            atol = atol.reshape(-1)[where][finite]
+        if tolerance.rtol or np.any(atol):
+            close = absolute <= atol + tolerance.rtol * np.abs(a_wide)
+        of_floats: dict[str, Any] = {}
+        if has_ulps:
+            x, y = _ordered(a_apart[finite]), _ordered(b_apart[finite])
+            ulps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
+            if tolerance.ulp:  # with none, zeros of different signs differ
+                close |= ulps <= tolerance.ulp
+            # how many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of other signs
+            _, exponents = np.frexp(np.maximum(ulps, 1).astype(np.float64))
+            histogram = (a.size - int(where.size), *np.bincount(exponents)[1:].tolist())
+            of_floats = {"max_ulp": int(ulps.max(initial=0)), "ulp_histogram": histogram}
+            of_floats["cosine"] = _cosine(a, b)
+        return Distance(
+            differing=int(where.size),
+            max_abs_error=float(absolute.max(initial=0.0)),
+            max_rel_error=float(relative.max(initial=0.0)),
+            nonfinite_mismatch=mismatch,
+            within=not mismatch and bool(np.all(close)),
+            **of_floats,
+        )
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether elements are floating-point numbers, small formats included."""
+    return str(dtype.name).startswith(_FLOATS)
+
+
+def _differing(a: Array, b: Array) -> Array:
+    """Indexes of the elements whose bits differ; NaNs do not, whatever their bits."""
+    a_bits, b_bits = _bits(a), _bits(b)
+    found = []
+    for start in range(0, a.size, _TILE):
+        tile = slice(start, start + _TILE)
+        differ = np.flatnonzero(a_bits[tile] != b_bits[tile]) + start
+        are_nan = (np.isnan(x[differ].astype(np.float64)) for x in (a, b))
+        found.append(differ[~np.logical_and(*are_nan)])
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+
+def _cosine(a: Array, b: Array) -> float | None:
+    """Return the cosine of the angle over elements finite in both; None if one is all zeros."""
+    dot = a_square = b_square = 0.0
+    for start in range(0, a.size, _TILE):
+        x = a[start : start + _TILE].astype(np.float64)
+        y = b[start : start + _TILE].astype(np.float64)
+        finite = np.isfinite(x) & np.isfinite(y)
+        x, y = x[finite], y[finite]
+        dot += float(x @ y)
+        a_square += float(x @ x)
+        b_square += float(y @ y)
+    norm = math.sqrt(a_square) * math.sqrt(b_square)
+    return float(dot / norm) if norm and math.isfinite(norm) else None
+
+
+def _bits(array: Array) -> Array:
+    """Return the same bytes as unsigned integers."""
+    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+
+
+def _ordered(array: Array) -> Array:
+    """Return integers in the order of the floats, consecutive for neighbours; both zeros are 0.
+
+    Sign-magnitude to two's complement, in int64: the difference of two fits uint64. float4 and
+    float6 are kept in a byte each.
+    """
+    bits = _bits(array).astype(np.uint64)
+    width: int = ml_dtypes.finfo(array.dtype).bits  # type: ignore[no-untyped-call]
+    if array.dtype.name == "float8_e8m0fnu":
+        width += 1  # it has no sign
+    sign = (bits >> np.uint64(width - 1)).astype(bool)
+    magnitude = (bits & np.uint64((1 << (width - 1)) - 1)).astype(np.int64)
+    return np.asarray(np.where(sign, -magnitude, magnitude))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +169,6 @@ class OutputResult(Distance):
     Attributes:
         run: The run: "seed 0", or the name of the data set that was fed.
         name: The output's name, with "[i]" for the tensors of a sequence.
-        dtype: Element type of the first model's output.
-        shape: Its shape.
-        elements: Number of elements.
         note: Why the values could not be compared (another dtype or shape), or None.
     """
 
@@ -35,6 +178,8 @@ class OutputResult(Distance):
     shape: tuple[int, ...]
     elements: int
     note: str | None = None
+
+    _derived = ("bit_equal",)
 
     @property
     def bit_equal(self) -> bool:
@@ -61,21 +206,12 @@ class OutputResult(Distance):
             + (f"; {self.nonfinite_mismatch} NaN or infinite" if self.nonfinite_mismatch else "")
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; an infinite error is given as a string."""
-        values = asdict(self)
-        for key in ("max_abs_error", "max_rel_error"):
-            values[key] = json_number(values[key])
-        return {**values, "bit_equal": self.bit_equal}
-
 
 @dataclass(frozen=True)
 class FirstDifference:
     """The first value of the main graph, in topological order, that two models make differently.
 
     Attributes:
-        value: Its name in both models.
-        result: How far apart it is.
         nodes_a: The nodes of the first model that make it out of values that are equal, as texts.
         nodes_b: Those of the second model; none if it is stored there.
         ingredients: By the name of each value that the last of ``nodes_a`` reads: "equal" in both
@@ -89,10 +225,6 @@ class FirstDifference:
     nodes_b: list[str]
     ingredients: dict[str, str]
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return {**asdict(self), "result": self.result.to_dict()}
 
     def __str__(self) -> str:
         lines = [f"the first value that differs is {self.value!r}, found in {self.runs} runs"]
@@ -137,6 +269,8 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
     notes: list[str] = field(default_factory=list)
     first_difference: FirstDifference | None = None
 
+    _derived = ("equal", "passed")
+
     @property
     def equal(self) -> bool:
         """Whether all outputs of all runs are the same bit for bit."""
@@ -159,13 +293,3 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
                 "\n  ".join([f"{self.a} and {self.b} differ:", *apart, *self.problems])
                 + (f"\n{self.first_difference}" if self.first_difference else "")
             )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        return {
-            **vars(self),
-            "equal": self.equal,
-            "passed": self.passed,
-            "outputs": [output.to_dict() for output in self.outputs],
-            "first_difference": self.first_difference and self.first_difference.to_dict(),
-        }

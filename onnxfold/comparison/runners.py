@@ -45,24 +45,10 @@ class CannotRun(Exception):
 class Subject(contextlib.ExitStack):
     """A model as a graph (`model`) and as the path of a file that a runtime loads (`source`).
 
-    A path is passed on as it is. A model in memory goes to a temporary folder, gone when it is
-    left, with its weights as external data, so that size and weights that live in other files do
-    not matter.
-
-    Args:
-        given: The model.
-        name: Its name if it has no path.
-        model: The graph of the file of a path, if it is at hand.
-
-    Attributes:
-        inputs: The graph inputs that must be fed: those without a default value.
-        overridable: The graph inputs that have an initializer as their default.
-        outputs: Names of the graph outputs.
-
-    Raises:
-        ModelError: The file cannot be read as a model.
-        UsageError: It is no model, or a ModelProto that refers to external data: in memory it has
-            no folder.
+    A path is passed on as it is. A model in memory, which gets a ``name`` for messages, goes to a
+    temporary folder, with its weights as external data, so that its size does not matter. `inputs`
+    must be fed; `overridable` inputs have an initializer as their default. A ModelError says that
+    it is no model, a UsageError that a ModelProto refers to external data, but has no folder.
     """
 
     def __init__(self, given: ModelLike, name: str, model: ir.Model | None = None) -> None:
@@ -104,17 +90,11 @@ def open_runner(
     node_by_node: bool = True,
 ) -> tuple[Opener, Runner, str | None]:
     """Open a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
+    Return how to open another model the same way, the runner, and why onnxruntime did not take the
+    model or None. `CannotLoad` says that none of them takes it.
 
     Node by node, optimizations and prepacking are off. Prepacking sums a product with a constant
     operand in another order: with it, folding something into a constant would change last bits.
-
-    Returns:
-        How to open another model the same way; the runner; and why onnxruntime did not take
-        the model, or None if it did.
-
-    Raises:
-        CannotLoad: None of them takes the model.
-        UsageError: onnxruntime does not take a library.
     """
 
     def on_onnxruntime(model: str | bytes) -> Runner:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
 from onnxfold.comparison.feeds import Feed, Feeds
-from onnxfold.comparison.metrics import Array, is_float
+from onnxfold.comparison.result import Array, is_float
 from onnxfold.comparison.runners import CannotLoad, CannotRun, Opener, Outputs, Runner, Subject
 from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
 from onnxfold.graphs import all_graphs, nodes_within
@@ -46,15 +46,9 @@ def types_in(model: ir.Model) -> set[ir.DataType | None]:
 
 
 class Noise(contextlib.ExitStack):
-    """Runs of a model in which each number that is read or computed of an input is rounded.
-
-    Numbers change by the spacing of their type, up or down; but for 1 and -1 that may be a mask,
+    """Runs of a model in which each number of some types that is read or computed of an input is
+    rounded: it changes by the spacing of its type, up or down; but for 1 and -1 that may be a mask,
     which is exact.
-
-    Args:
-        source: The path of the model.
-        reopen: Opens a variant of it.
-        types: The types whose numbers change.
     """
 
     def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
@@ -63,8 +57,16 @@ class Noise(contextlib.ExitStack):
 
     @functools.cached_property
     def _runner(self) -> Runner:
-        model = storage.load(self._source)
-        _add_noise(model, self._types)
+        model, values = storage.load(self._source), list[ir.Value]()
+        facts, depending = facts_of(model), set(model.graph.inputs)
+        for node in model.graph:
+            read = {value for each in nodes_within([node]) for value in each.inputs}
+            if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
+                depending.update(node.outputs)
+                values += node.outputs
+        for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
+            if kind is not None and kind in self._types:
+                _change(value, kind, seed, facts.names)
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
@@ -72,15 +74,9 @@ class Noise(contextlib.ExitStack):
             return self._reopen(self._source)
 
     def allowed(self, feeds: Feeds, outputs: Outputs) -> Mapping[str, Array]:
-        """Return how far each element of float outputs may be from right.
-
-        Args:
-            feeds: What the original was run on.
-            outputs: What it gave.
-
-        Returns:
-            16 times what an element moves at most in several runs, by output; nothing if the
-            variant cannot be run.
+        """Return how far each element of float outputs may be from right, given the feeds and
+        outputs of the original: 16 times what an element moves at most in several runs, by output;
+        nothing if the variant cannot be run.
         """
         rng = np.random.default_rng(0)
         found = {
@@ -113,29 +109,8 @@ class Noise(contextlib.ExitStack):
         return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
 
 
-def _add_noise(model: ir.Model, types: Collection[ir.DataType]) -> None:
-    """Change each number of the main graph that is computed of an input."""
-    facts, graph, values = facts_of(model), model.graph, list[ir.Value]()
-    depending = set(graph.inputs)
-    for node in graph:
-        read = {value for each in nodes_within([node]) for value in each.inputs}
-        if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
-            depending.update(node.outputs)
-            values += node.outputs
-    for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
-        if kind is not None and kind in types:
-            _change(value, kind, seed, facts.names)
-
-
 def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:
-    """Replace a node's result by other numbers: each moves up or down, as a random one says.
-
-    Args:
-        value: The result.
-        kind: Its type.
-        seed: That of the random numbers.
-        names: The names in use.
-    """
+    """Replace a node's result by numbers that moved up or down, as random numbers say."""
     producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
     if producer is None or not (uses(value) or is_output):
         return

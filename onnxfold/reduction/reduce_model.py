@@ -18,16 +18,15 @@ import onnx
 from onnxfold import files, isolated, storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison.dims import distinct_sizes, symbols_of
-from onnxfold.comparison.feeds import Feeds, RandomFeeds, given_feeds
+from onnxfold.comparison.feeds import Feeds, given_feeds
 from onnxfold.comparison.runners import CannotRun, Subject, open_runner
-from onnxfold.comparison.trials import Trials
+from onnxfold.comparison.trials import RandomFeeds, Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.reduction.shrinking import shrink, with_types
-from onnxfold.report.console import Table
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import PathLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -20,10 +20,9 @@ from onnxfold.memory import paused_garbage_collection
 from onnxfold.options import OptionArguments, Options, options_of
 from onnxfold.passes.pipeline import run_bounded
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report.console import Table, bytes_text, first_of
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, bytes_text, first_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -49,20 +48,16 @@ class Why(Shown, text="onnxfold.report.explanations:why_text"):
 
     Attributes:
         value: The name of its first result.
-        node: Its own name, or "".
-        op_type: The op type, "domain::Op" outside the default domain.
         holder: The op and name of the outermost node that holds it in a graph of its own, or "".
             This runs as a whole: inputs and blockers are those of the holder, too.
         is_variable: Whether it reads what changes from run to run, or makes what does.
         operands: Those of the values that it reads, in graphs that it holds as well, that change.
-        path: A shortest way from one of these up to an input of the graph, or to what changes by
-            itself.
+        path: A shortest way from one of these up to a graph input, or what changes by itself.
         inputs: All inputs of the main graph that it depends on.
         blockers: Nodes it depends on, itself included, that run each time whatever they read: the
             op and name, and why.
         decision: What `explain` says of it, or None if it says nothing.
-        op_after: The op that makes its first result in the optimized model, or None if nothing
-            does: it is stored, or not there any more.
+        op_after: The op that makes its first result in the optimized model, or None.
     """
 
     value: str
@@ -119,7 +114,8 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node, ways = _node_named(model, name), _Ways(model)
-        outer, is_variable = ways.outermost(node), ways.is_variable(node)
+        outer = ways.outermost(node)
+        is_variable = ways.constness.of_node(node) is Constness.VARIABLE
         path, above, blockers = ways.up_from(node)
         if outer is not node and is_variable:
             _, more, others = ways.up_from(outer)
@@ -153,10 +149,8 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:
-    """Return the first node that makes a value of that name, or else has it; outer ones first.
-
-    Raises:
-        UsageError: There is none; the error has names that are near.
+    """Return the first node that makes a value of that name, or else has it; outer ones first. A
+    UsageError has names that are near.
     """
     nodes = [node for graph in all_graphs(model) for node in graph if node.outputs][::-1]
     found = {node.name: node for node in nodes}
@@ -190,7 +184,7 @@ class _Ways:
         facts = facts_of(model)
         self._inputs = model.graph.inputs
         self._scopes, self._determinism = facts.scopes, facts.determinism
-        self._constness = ConstnessAnalysis(model)
+        self.constness = ConstnessAnalysis(model)
         self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
         """What is given to the inputs of bodies and functions."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):
@@ -200,10 +194,6 @@ class _Ways:
                     self._given[value].append(given)
             for value in (v for graph in subgraphs_of(node) for v in graph.inputs):
                 self._given[value] += node.inputs
-
-    def is_variable(self, node: ir.Node) -> bool:
-        """Return whether the results of the node change from run to run."""
-        return self._constness.of_node(node) is Constness.VARIABLE
 
     def outermost(self, node: ir.Node) -> ir.Node:
         """Return the node of the main graph, or of a function, that holds the node; or itself."""
@@ -244,7 +234,7 @@ class _Ways:
         return self._changing((*node.inputs, *captured_values(node)))
 
     def _changing(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
-        of = self._constness.of
+        of = self.constness.of
         return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
     def _maker(self, value: ir.Value) -> str:

@@ -1,10 +1,12 @@
-"""The inventory of a model: ops, interface and tensors. Tensor bytes are not read."""
+"""The inventory of a model: ops, interface and tensors; and the differences of two models."""
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -12,11 +14,14 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError
 from onnxfold.graphs import all_graphs, count_nodes, shaped, type_text
-from onnxfold.report.console import Table, amount_text, bytes_text
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, amount_text, bytes_text, ops_table
 
-_MOST_SHOWN = 10  # tensors
+_MOST_LARGEST = 10  # tensors
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
+_CHUNK = 1 << 20
+_MOST_SHOWN = 20  # tensors
+
+_Tensors = Mapping[tuple[str, int], tuple["TensorEntry", ir.TensorProtocol]]
 
 
 @dataclass(frozen=True)
@@ -52,19 +57,12 @@ class Inventory(Shown, text="onnxfold.report.inventory:Inventory.lines"):
     """The contents of a model.
 
     Attributes:
-        path: The file.
-        ir_version: ONNX IR version.
-        producer: The tool that wrote the model, or "".
         opsets: Opset version by domain ("" is the default domain).
         inputs: Graph inputs; those with a default value say so.
-        outputs: Graph outputs.
         nodes: Nodes by op type, subgraphs and functions included.
-        functions: Number of model-local functions.
         parameters: Elements of stored tensors, except INT32, INT64, BOOL and STRING.
         tensors: Number of stored tensors: initializers and values of `Constant` nodes.
-        tensor_bytes: Their bytes.
         stored_bytes: Bytes of the file and of the external data it refers to.
-        largest: The largest tensors, largest first.
         unread: Why external data was not read, and its declared sizes are used; or None.
     """
 
@@ -105,11 +103,7 @@ class Inventory(Shown, text="onnxfold.report.inventory:Inventory.lines"):
 
 
 def take_inventory(path: str | os.PathLike[str]) -> Inventory:
-    """Read a model and return its inventory. External data may be missing.
-
-    Raises:
-        ModelError: The file cannot be read as a model.
-    """
+    """Return the inventory of a file, whose external data may be missing."""
     model, reason = load_to_inspect(path)
     found = inventory_of(model, path)
     if reason is not None:
@@ -143,7 +137,7 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
         tensors=len(tensors),
         tensor_bytes=sum(tensor.bytes for tensor in tensors),
         stored_bytes=storage.model_bytes(model),
-        largest=tensors[:_MOST_SHOWN],
+        largest=tensors[:_MOST_LARGEST],
     )
 
 
@@ -154,9 +148,7 @@ def largest_first(model: ir.Model) -> list[TensorEntry]:
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of all graphs, and tensors in attributes with the first output of
-    their node.
-    """
+    """Yield the initializers of all graphs; and tensors in attributes with their node's output."""
     for graph in all_graphs(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -176,6 +168,172 @@ def parameters_in(tensor: ir.TensorProtocol) -> int:
 
 
 def _value_info(value: ir.Value) -> InterfaceValue:
-    has_default = value.is_graph_input() and value.is_initializer()
-    type_ = type_text(value) or "unknown"
-    return InterfaceValue(value.name or "", f"{type_}{' (has a default)' if has_default else ''}")
+    default = " (has a default)" if value.is_graph_input() and value.is_initializer() else ""
+    return InterfaceValue(value.name or "", f"{type_text(value) or 'unknown'}{default}")
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """A property as text in each model; None in a model that does not have it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class TensorChange:
+    """A tensor that differs between the models, with its name in the first one if it is there. The
+    kind is "removed", "added", "renamed" (the same bytes have another name in the second model), or
+    "changed" (another type, shape or content of the same name).
+    """
+
+    name: str
+    kind: str
+    before: TensorEntry | None
+    after: TensorEntry | None
+
+    @property
+    def bytes(self) -> int:
+        """The size of the larger tensor in bytes."""
+        return max(t.bytes for t in (self.before, self.after) if t is not None)
+
+
+@dataclass(frozen=True, repr=False)
+class Difference(Shown, text="onnxfold.report.inventory:Difference.lines"):
+    """The differences of two models: ops, interface and tensors.
+
+    Attributes:
+        ops: Nodes by op type in both, for all op types, subgraphs and functions included.
+        header: Changes of IR version, opsets and the number of functions.
+        inputs: Changes of graph inputs; the order does not count.
+        same_tensors: Tensors that both have, by name and content.
+        tensors: All others, largest first.
+    """
+
+    before: str
+    after: str
+    bytes_before: int
+    bytes_after: int
+    ops: dict[str, tuple[int, int]]
+    header: list[FieldChange]
+    inputs: list[FieldChange]
+    outputs: list[FieldChange]
+    same_tensors: int
+    same_bytes: int
+    tensors: list[TensorChange]
+
+    def lines(self) -> Iterator[str | Table]:
+        """Yield the same as lines and tables."""
+        yield f"from {self.before} to {self.after}"
+        yield ""
+        before, after = ({op: counts[k] for op, counts in self.ops.items()} for k in (0, 1))
+        yield ops_table(before, after, self.bytes_before, self.bytes_after)
+        fields = (("model", self.header), ("input", self.inputs), ("output", self.outputs))
+        for what, changes in fields:
+            if changes:
+                rows = [(c.name, c.before or "none", c.after or "none") for c in changes]
+                yield from ("", Table((what, "before", "after"), rows))
+        counts = [f"{self.same_tensors:,} tensors are the same ({bytes_text(self.same_bytes)})"]
+        for kind in ("changed", "renamed", "removed", "added"):
+            sizes = [change.bytes for change in self.tensors if change.kind == kind]
+            if sizes:
+                counts.append(f"{len(sizes):,} {kind} ({bytes_text(sum(sizes))})")
+        yield from ("", ", ".join(counts))
+        tensors: list[tuple[str, ...]] = []
+        for change in self.tensors[:_MOST_SHOWN]:
+            both = (change.before, change.after)
+            new = f" -> {change.after.name}" if change.after and change.kind == "renamed" else ""
+            types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
+            tensors.append((f"{change.name}{new}", change.kind, *types))
+        if tensors:
+            yield from ("", Table(("tensor", "", "before", "after"), tensors))
+        if len(self.tensors) > _MOST_SHOWN:
+            yield f"and {len(self.tensors) - _MOST_SHOWN} more: --json lists all"
+
+
+def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
+    """Read two models and return their differences; raise a ModelError if one cannot be read.
+    Tensors with the same type and shape are compared in blocks of one mebibyte.
+    """
+    first, second = storage.load(before), storage.load(after)
+    with storage.reading_from(first), storage.reading_from(second):
+        a, b = inventory_of(first, before), inventory_of(second, after)
+        same, changes = _tensors(_by_name(first), _by_name(second))
+    return Difference(
+        before=a.path,
+        after=b.path,
+        bytes_before=a.stored_bytes,
+        bytes_after=b.stored_bytes,
+        ops={op: (a.nodes.get(op, 0), b.nodes.get(op, 0)) for op in sorted({**a.nodes, **b.nodes})},
+        header=_changes(_header(a), _header(b)),
+        inputs=_changes({v.name: v.type for v in a.inputs}, {v.name: v.type for v in b.inputs}),
+        outputs=_changes({v.name: v.type for v in a.outputs}, {v.name: v.type for v in b.outputs}),
+        same_tensors=len(same),
+        same_bytes=sum(entry.bytes for entry in same),
+        tensors=sorted(changes, key=lambda change: (-change.bytes, change.name)),
+    )
+
+
+def _header(inventory: Inventory) -> dict[str, str]:
+    return {
+        "IR version": str(inventory.ir_version),
+        **{f"opset {d or 'ai.onnx'}": str(v) for d, v in inventory.opsets.items()},
+        **({"functions": str(inventory.functions)} if inventory.functions else {}),
+    }
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldChange]:
+    return [
+        FieldChange(name, before.get(name), after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _by_name(model: ir.Model) -> _Tensors:
+    """Tensors by name; those that share a name with others are counted."""
+    times: Counter[str] = Counter()
+    found: dict[tuple[str, int], tuple[TensorEntry, ir.TensorProtocol]] = {}
+    for value, tensor in stored_tensors(model):
+        name = value.name or ""
+        found[name, times[name]] = TensorEntry.of(name, tensor), tensor
+        times[name] += 1
+    return found
+
+
+def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
+    """Return the tensors that are the same in both, and the others."""
+    same: list[TensorEntry] = []
+    changes: list[TensorChange] = []
+    added: dict[tuple[str, bytes], list[TensorEntry]] = defaultdict(list)
+    for key, (entry, tensor) in after.items():
+        if key not in before:
+            added[entry.type, _digest(tensor)].append(entry)
+    for key, (entry, tensor) in before.items():
+        if key not in after:
+            twins = added[entry.type, _digest(tensor)]
+            twin = twins.pop(0) if twins else None
+            changes.append(TensorChange(entry.name, "renamed" if twin else "removed", entry, twin))
+        elif entry.type == after[key][0].type and _digest(tensor) == _digest(after[key][1]):
+            same.append(entry)
+        else:
+            changes.append(TensorChange(entry.name, "changed", entry, after[key][0]))
+    left = (entry for entries in added.values() for entry in entries)
+    return same, [*changes, *(TensorChange(entry.name, "added", None, entry) for entry in left)]
+
+
+def _digest(tensor: ir.TensorProtocol) -> bytes:
+    """Return the digest of the stored bytes, which are not held in memory."""
+    digest = hashlib.blake2b(digest_size=16)
+    span = storage.span_of(tensor)
+    if span is None:
+        is_text = tensor.dtype == ir.DataType.STRING
+        digest.update(repr(tensor.numpy().tolist()).encode() if is_text else tensor.tobytes())
+        return digest.digest()
+    stored = span.array()
+    for start in range(0, span.length, _CHUNK):
+        digest.update(stored[start : start + _CHUNK].data)
+        # pages that were read stay in memory until they are released
+        span.file.release(span.offset + start, _CHUNK)
+    return digest.digest()

@@ -15,9 +15,8 @@ from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.report.console import Table, amount_text, bytes_text, count_text
 from onnxfold.report.inventory import load_to_inspect, parameters_in, stored_tensors
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, amount_text, bytes_text, count_text
 
 _MOST_ROWS = 40  # unless a depth is given
 _SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
@@ -29,7 +28,6 @@ class ModuleEntry:
 
     Attributes:
         path: The names of the modules from the outside in, joined by "/"; "" for the model.
-        depth: The number of these names.
         nodes: Its nodes, subgraphs and functions included.
         bytes: Bytes of the tensors that its nodes read; a tensor of several modules belongs to the
             innermost common module.
@@ -37,11 +35,10 @@ class ModuleEntry:
         macs: Multiply-accumulates of a run, see `onnxfold.analysis.operation_counts`. Of the
             branches of an If, the one with the most operations counts. Constant nodes count as 0.
         flops: Floating-point operations of a run, likewise.
-        uncounted: Nodes with unknown operations: loops, custom ops, functions, and nodes with
-            unknown sizes. If there are any, ``macs`` and ``flops`` are lower bounds.
+        uncounted: Nodes with unknown operations, so that ``macs`` and ``flops`` are lower bounds:
+            loops, custom ops, functions, and nodes with unknown sizes.
         work: Its share of a run's work, from 0 to 1, estimated from the elements that ops write,
-            read and sum. Constants count as 0. Nodes of a subgraph or function count at the node or
-            the call.
+            read and sum. Constants count as 0, nodes of a subgraph or function at the node or call.
     """
 
     path: str
@@ -57,12 +54,8 @@ class ModuleEntry:
 
 @dataclass(frozen=True, repr=False)
 class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.lines"):
-    """The modules of a model.
-
-    Attributes:
-        path: The file.
-        modules: The model itself, then its modules in execution order, each before those in it.
-        sizes: The sizes of dynamic dimensions of the inputs, by name.
+    """The model in a file itself, then its modules in execution order, each before those in it; and
+    the sizes of dynamic dimensions of the inputs, by name.
     """
 
     path: str
@@ -100,15 +93,9 @@ class ModuleTree(Shown, text="onnxfold.report.module_tree:ModuleTree.lines"):
 
 
 def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
-    """Return the modules of the model in a file. Large tensors are not read.
-
-    Args:
-        path: The file.
-        dims: Sizes of dynamic dimensions of the inputs, by name; 64 by default.
-
-    Raises:
-        ModelError: The file cannot be read as a model.
-        UsageError: There is no such dimension.
+    """Return the modules of the model in a file; ``dims`` has sizes of dynamic dimensions of the
+    inputs by name, 64 by default. Large tensors are not read. A ModelError says that the file
+    cannot be read, a UsageError that there is no such dimension.
     """
     model, _ = load_to_inspect(path)
     with about(path):

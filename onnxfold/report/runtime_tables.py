@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, time_text
+from onnxfold.tables import Table, bytes_text, count_text, first_of, time_text
 
 if TYPE_CHECKING:
-    from onnxfold.bench.side_by_side import Benchmark, FoldBench, ModelBench
+    from onnxfold.bench.side_by_side import Benchmark, ModelBench
     from onnxfold.runtime.adapter_matching import Fit
     from onnxfold.runtime.bundles.bundle import Bundle
     from onnxfold.runtime.bundles.manifest import Manifest
@@ -42,8 +42,46 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
         tensors = count_text(len(manifest.cached), "tensor")
         nbytes = bytes_text(manifest.cached_bytes)
         yield f"cached: {tensors}, {nbytes} for each setting at nominal sizes"
-    if verbose:
-        yield from _details(manifest)
+    if not verbose:
+        return
+    if manifest.cached:
+        by_output = {name: group.constants for group in manifest.groups for name in group.outputs}
+        largest = sorted(manifest.cached, key=lambda info: -(info.nominal_bytes or 0))
+        rows = [
+            (
+                *(info.name, str(info), bytes_text(info.nominal_bytes)),
+                ", ".join(by_output.get(info.name, [])),
+            )
+            for info in largest[:_MOST]
+        ]
+        if len(largest) > _MOST:
+            rest = sum(info.nominal_bytes or 0 for info in largest[_MOST:])
+            rows.append((f"{len(largest) - _MOST} more", "", bytes_text(rest), ""))
+        yield from ("", Table(("cached tensor", "type", ">bytes", "depends on"), rows), "")
+    for reason in dict.fromkeys(merge.reason for merge in manifest.merges):
+        merges = [merge for merge in manifest.merges if merge.reason == reason]
+        less = sum(merge.nodes for merge in merges)
+        more = bytes_text(max(0, sum(merge.nbytes for merge in merges)))
+        done, run, kept = "merged with other constants", "run", "are"
+        if reason is not None:
+            done, run, kept = "not merged", "would run", "would be"
+        named = f"{done}: {len(merges)}{f' ({reason})' if reason else ''}"
+        yield f"{named}; {less:,} fewer nodes {run} every time, {more} more {kept} cached"
+    kernels = manifest.kernels
+    if kernels:
+        makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
+        named = f" ({', '.join(makers)})" if makers else ""
+        yield f"compiled kernels: {makers.total()} of {len(kernels)}{named}"
+    yield from kernels_table(
+        (k.outputs, k.backend, k.seconds, k.onnxruntime_seconds) for k in kernels
+    )
+    slower = sum(kernel.is_slower for kernel in kernels)
+    if slower:
+        yield f"onnxruntime is as fast as {slower} of them or faster, and runs instead by default"
+    reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
+    yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
+    stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
+    yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
 
 
 def session_text(session: Session) -> Iterator[str | Table]:
@@ -60,40 +98,6 @@ def handle_text(handle: Handle) -> Iterator[str | Table]:
     tensors = handle.tensors()
     yield f"handle of {count_text(len(tensors), 'tensor')}, {bytes_text(handle.nbytes)} folded"
     yield first_of(list(tensors), _MOST)
-
-
-def _details(manifest: Manifest) -> Iterator[str | Table]:
-    if manifest.cached:
-        yield from ("", _cached(manifest), "")
-    for reason in dict.fromkeys(merge.reason for merge in manifest.merges):
-        merges = [merge for merge in manifest.merges if merge.reason == reason]
-        less = sum(merge.nodes for merge in merges)
-        more = bytes_text(max(0, sum(merge.nbytes for merge in merges)))
-        if reason is None:
-            done = (
-                f"merged with other constants: {len(merges)}; {less:,} fewer nodes run every time"
-            )
-            yield f"{done}, {more} more are cached"
-        else:
-            left = (
-                f"not merged: {len(merges)} ({reason}); {less:,} fewer nodes would run every time"
-            )
-            yield f"{left}, {more} more would be cached"
-    kernels = manifest.kernels
-    if kernels:
-        makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
-        named = f" ({', '.join(makers)})" if makers else ""
-        yield f"compiled kernels: {makers.total()} of {len(kernels)}{named}"
-    yield from kernels_table(
-        (k.outputs, k.backend, k.seconds, k.onnxruntime_seconds) for k in kernels
-    )
-    slower = sum(kernel.is_slower for kernel in kernels)
-    if slower:
-        yield f"onnxruntime is as fast as {slower} of them or faster, and runs instead by default"
-    reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
-    yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
-    stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
-    yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
 
 
 def candidates_text(found: Candidates) -> Iterator[str | Table]:
@@ -116,19 +120,6 @@ def candidates_text(found: Candidates) -> Iterator[str | Table]:
         yield f"and {len(found.found) - _MOST} more: --json lists all"
     if found.others:
         yield f"alone without effect: {first_of(found.others, _MOST)}"
-
-
-def _cached(manifest: Manifest) -> Table:
-    by_output = {name: group.constants for group in manifest.groups for name in group.outputs}
-    largest = sorted(manifest.cached, key=lambda info: -(info.nominal_bytes or 0))
-    rows = []
-    for info in largest[:_MOST]:
-        depends_on = ", ".join(by_output.get(info.name, []))
-        rows.append((info.name, str(info), bytes_text(info.nominal_bytes), depends_on))
-    if len(largest) > _MOST:
-        rest = sum(info.nominal_bytes or 0 for info in largest[_MOST:])
-        rows.append((f"{len(largest) - _MOST} more", "", bytes_text(rest), ""))
-    return Table(("cached tensor", "type", ">bytes", "depends on"), rows)
 
 
 def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
@@ -178,8 +169,25 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         yield from (Table(("fused op", *columns), rows), "")
     yield from (Table(("time in", *columns), _profile(models)), "")
     for name, each in zip(names, models, strict=True):
-        if each.folding is not None:
-            yield from _folding(name, each.folding)
+        folding = each.folding
+        if folding is None:
+            continue
+        even, runs = "never pays off", folding.break_even_runs
+        if runs is not None:
+            even = f"pays off after {runs:,} runs with the same constants"
+        makers = Counter((place.backend, place.reason) for place in folding.placements)
+        by = (
+            f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
+            for (maker, why), count in makers.items()
+        )
+        yield (
+            f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
+            f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
+        )
+        yield from kernels_table(
+            (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds)
+            for p in folding.placements
+        )
     sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
     yield f"{result.rounds} interleaved runs of each on {', '.join(result.providers)}{sizes}"
     yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
@@ -224,22 +232,3 @@ def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
     ]
     rest = [sum(of[op].seconds for op in ordered[_MOST:] if op in of) for of in times]
     return [*rows, ("other ops", *map(time_text, rest))] if any(rest) else rows
-
-
-def _folding(name: str, folding: FoldBench) -> Iterator[str | Table]:
-    runs = folding.break_even_runs
-    even = "never pays off"
-    if runs is not None:
-        even = f"pays off after {runs:,} runs with the same constants"
-    makers = Counter((place.backend, place.reason) for place in folding.placements)
-    by = (
-        f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
-        for (maker, why), count in makers.items()
-    )
-    yield (
-        f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
-        f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
-    )
-    yield from kernels_table(
-        (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds) for p in folding.placements
-    )

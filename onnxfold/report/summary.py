@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from onnxfold.graphs import shaped
-from onnxfold.report.console import Table, bytes_text, count_text, first_of, ops_table
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown, Table, bytes_text, count_text, first_of, ops_table
 
 if TYPE_CHECKING:
     from onnxfold.comparison import Comparison, OutputResult
@@ -81,16 +80,9 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
     rounded: dict[str, str] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
-        check = self.check.to_dict() if self.check is not None else None
-        return {**asdict(replace(self, check=None)), "check": check}
-
 
 def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Yield what changed, what it cost, and what stayed and why; if ``verbose``, also stages, the
-    pool, rules and assumptions.
-    """
+    """Yield what changed, what it cost, what stayed and why; if ``verbose``, also all figures."""
     yield ops_table(
         *(report.nodes_before, report.nodes_after),
         *(report.bytes_before, report.bytes_after),
@@ -101,7 +93,14 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
     folded = f"folded {count_text(report.folded, 'node')} in {report.seconds:.2f} s"
     yield f"{folded}{details if verbose else ''}{peak}"
     if verbose:
-        yield _pool_line(report.pool)
+        memory = [
+            f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
+            for key, figure in report.pool.items()
+            if key.endswith("_bytes")
+        ]
+        others = [f"{k} {number}" for k, number in report.pool.items() if not k.endswith("_bytes")]
+        shown = f"memory: {', '.join(memory)}; buffers: {', '.join(others)}"
+        yield f"pool (buffers of constants), {shown}".replace("_", " ")
     yield from _kept_lines(report.kept)
     if verbose:
         fired = {"rules applied": report.rewrites, "of these inexact": report.inexact}
@@ -136,23 +135,8 @@ def plan_text(plan: Plan) -> Iterator[str]:
     yield f"  to write     {bytes_text(made.bytes_written)} of weights"
 
 
-def _pool_line(pool: Mapping[str, int]) -> str:
-    memory = [
-        f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
-        for key, figure in pool.items()
-        if key.endswith("_bytes")
-    ]
-    buffers = [f"{key} {figure}" for key, figure in pool.items() if not key.endswith("_bytes")]
-    shown = f"memory: {', '.join(memory)}; buffers: {', '.join(buffers)}"
-    return f"pool (buffers of constants), {shown}".replace("_", " ")
-
-
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
-    """Yield two lines for every kind of reason, the most frequent first, with a value as an
-    example.
-
-    A reason may go into detail after a colon: that belongs to the example.
-    """
+    """Yield two lines for every kind of reason, the most frequent first; details of an example."""
     groups: dict[str, list[Decision]] = defaultdict(list)
     for node in kept:
         groups[node.reason.partition(": ")[0]].append(node)
@@ -198,9 +182,7 @@ def compare_line(comparison: Comparison) -> str:
 
 
 def check_line(comparison: Comparison) -> str:
-    """Return the verdict in one line, with the sizes of dynamic dimensions that the models ran
-    with.
-    """
+    """Return the verdict in one line, with the sizes of dynamic dimensions of the runs."""
     names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
     parts = []
     for name in names:

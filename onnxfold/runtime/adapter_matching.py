@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold.adapter_files import Adapter, LoraConfig, read_adapter
-from onnxfold.comparison.metrics import is_float
+from onnxfold.comparison.result import is_float
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import Array, Feed, numpy_name
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight

@@ -53,7 +53,7 @@ from onnxfold.runtime.splitting.weights import (
 )
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, PathLike
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

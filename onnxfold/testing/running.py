@@ -15,9 +15,8 @@ from onnx import compose, helper
 
 from onnxfold import isolated
 from onnxfold.comparison.feeds import integer_range, random_floats
-from onnxfold.comparison.metrics import Tolerance
 from onnxfold.comparison.pair import compare_values
-from onnxfold.comparison.result import OutputResult
+from onnxfold.comparison.result import OutputResult, Tolerance
 from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
 
 Array = np.ndarray[Any, Any]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from onnxfold.comparison import Comparison, OutputResult
 from onnxfold.memory import peak_rss_bytes
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report.console import Table, render
 from onnxfold.report.summary import Report
+from onnxfold.tables import Table, render
 
 
 def stays(value: str, op_type: str, reason: str) -> Decision:

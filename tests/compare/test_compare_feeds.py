@@ -10,8 +10,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison import compare
-from onnxfold.comparison.dims import distinct_sizes, integer_use, symbols_of
-from onnxfold.comparison.feeds import RandomFeeds
+from onnxfold.comparison.dims import distinct_sizes, symbols_of
+from onnxfold.comparison.element_hints import integer_use
+from onnxfold.comparison.trials import RandomFeeds
 from onnxfold.errors import UsageError
 
 NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"

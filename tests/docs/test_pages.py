@@ -64,7 +64,7 @@ def test_a_page_that_is_wrong_is_found(folder):
 
 @pytest.mark.parametrize("name", ["options.md", "coming-from.md"])
 def test_options_in_tables_are_those_of_the_command_line(name):
-    from onnxfold.cli.group import cli
+    from onnxfold.cli.command_line import cli
 
     known = set()
     for command in ("optimize", "compare", "inspect"):

@@ -14,7 +14,7 @@ from model_table import floats, parse, saved, with_weights
 import onnxfold
 from onnxfold import storage
 from onnxfold.cli import main
-from onnxfold.dump.dot import dot_of
+from onnxfold.dump import dot_of
 
 ROOT = Path(__file__).parents[2]
 ODD = 'a"b<script>alert(1)</script>&lt;\\N\n\t\x01é漢\u202e'

@@ -43,7 +43,7 @@ def command(*words: str) -> Callable[[str, str], None]:
     """A command line, of which PATH and OUT are the files."""
 
     def run(path: str, out: str) -> None:
-        from onnxfold.cli.group import cli
+        from onnxfold.cli.command_line import cli
 
         with contextlib.redirect_stdout(io.StringIO()):
             args = [{"PATH": path, "OUT": out}.get(word, word) for word in words]

@@ -265,6 +265,20 @@ def test_the_bound(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch)
     assert close(onnxfold.InferenceSession(tmp_path / "0.onnx"), 0)
 
 
+def test_the_bound_counts_the_link_of_a_model(
+    path: Path, tmp_path: Path, cache, monkeypatch
+) -> None:
+    def size() -> int:
+        return sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+
+    onnxfold.InferenceSession(path)
+    bound = 2 * size() - 10
+    monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", str(bound))
+    onnx.save(product(1), tmp_path / "1.onnx")
+    onnxfold.InferenceSession(tmp_path / "1.onnx")
+    assert size() <= bound
+
+
 @pytest.mark.parametrize("limit", ["0", "1000"])
 def test_models_larger_than_the_bound(path: Path, cache: Path, limit, monkeypatch) -> None:
     monkeypatch.setenv("ONNXFOLD_SESSION_CACHE_BYTES", limit)

@@ -17,7 +17,7 @@ import onnx
 from onnx import helper
 
 from onnxfold import storage
-from onnxfold.comparison.feeds import RandomFeeds
+from onnxfold.comparison.trials import RandomFeeds
 from tests.reference_session import Reference
 
 from .builder import Refused

@@ -28,25 +28,16 @@ _WORDS = {
 
 
 class Skeleton:
-    """The nodes of a model in execution order, with their inputs and outputs.
-
-    Nodes of a subgraph come before its node, those of functions last. Of a large model, only the
-    first nodes are kept.
-
-    Args:
-        model: The model, with its nodes in topological order.
-        title: The title of the graph.
-        runtime_constants: The inputs that are runtime constants.
+    """The nodes of a model in execution order, of a large one the first, with inputs and outputs.
+    Nodes of a subgraph come before its node, those of functions last.
 
     Attributes:
-        scopes: Names of the graphs of the nodes.
         modules: Names of modules, from the outside in.
         values: Name, type, and "input", "weight" or "result" of each value; for a weight also its
             range and first elements.
         nodes: `op`, `name`, `constness` and `attributes` of each node, and indices: `scope`,
             `module`, of values `inputs`, `outputs` and, for results of its subgraphs, `bodies`.
             Other keys are added by a run.
-        outputs: The model's outputs, as indices of values.
         total: The number of nodes of the model.
         drawn: The nodes of the model that are in `nodes`.
     """
@@ -71,23 +62,19 @@ class Skeleton:
         for function in model.functions.values():
             self._graph(function.graph, f"function {function.name}")
         self.modules = [[short(name) for name in module] for module in self._module_index]
-        self._infer(model)
+        types = facts_of(model).types
+        types.run()
+        texts = Texts(types.algebra, ())
+        for value, index in self._index.items():  # values without a declared type
+            fact, entry = types.of(value), self.values[index]
+            if not entry[1] and fact.dtype is not None:
+                entry[1] = short(texts.of_fact(fact))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same as a JSON-ready dictionary."""
         keys = ("title", "scopes", "modules", "values", "nodes", "outputs", "total")
         told = {key: getattr(self, key) for key in keys}
         return {**told, "left_out": self.total - len(self.nodes)}
-
-    def _infer(self, model: ir.Model) -> None:
-        """Infer the types of values without a declared type."""
-        types = facts_of(model).types
-        types.run()
-        texts = Texts(types.algebra, ())
-        for value, index in self._index.items():
-            fact, entry = types.of(value), self.values[index]
-            if not entry[1] and fact.dtype is not None:
-                entry[1] = short(texts.of_fact(fact))
 
     def name_of(self, node: dict[str, Any]) -> str:
         """Return the name of the first result of a node."""
@@ -109,33 +96,31 @@ class Skeleton:
                 if len(self.nodes) < _MOST_NODES:
                     bodies += [self._value(value) for value in body.outputs]
             self.total += 1
-            if len(self.nodes) < _MOST_NODES:
-                self._node(node, number, bodies)
-
-    def _node(self, node: ir.Node, scope: int, bodies: list[int]) -> None:
-        made: dict[str, Any] = {
-            "op": short(op_name(node)),
-            "name": short(node.name or ""),
-            "inputs": [self._value(value) for value in node.inputs if value is not None],
-            "outputs": [self._value(value) for value in node.outputs if value.name],
-            "constness": _WORDS[self.constness.of_node(node)],
-        }
-        if scope:
-            made["scope"] = scope
-        if bodies:
-            made["bodies"] = bodies
-        module = module_of(node)
-        if module:
-            made["module"] = self._module_index.setdefault(module, len(self._module_index))
-        if node.attributes:
-            made["attributes"] = {}
-            for name, attribute in node.attributes.items():
-                text = attribute_text(attribute)
-                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    text += f": {self._content(attribute.value)}"
-                made["attributes"][short(name)] = short(text)
-        self.nodes.append(made)
-        self.drawn.append(node)
+            if len(self.nodes) >= _MOST_NODES:
+                continue
+            made: dict[str, Any] = {
+                "op": short(op_name(node)),
+                "name": short(node.name or ""),
+                "inputs": [self._value(value) for value in node.inputs if value is not None],
+                "outputs": [self._value(value) for value in node.outputs if value.name],
+                "constness": _WORDS[self.constness.of_node(node)],
+            }
+            if number:
+                made["scope"] = number
+            if bodies:
+                made["bodies"] = bodies
+            module = module_of(node)
+            if module:
+                made["module"] = self._module_index.setdefault(module, len(self._module_index))
+            if node.attributes:
+                made["attributes"] = {}
+                for name, attribute in node.attributes.items():
+                    text = attribute_text(attribute)
+                    if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                        text += f": {self._content(attribute.value)}"
+                    made["attributes"][short(name)] = short(text)
+            self.nodes.append(made)
+            self.drawn.append(node)
 
     def _value(self, value: ir.Value) -> int:
         index = self._index.get(value)
@@ -150,10 +135,7 @@ class Skeleton:
         return index
 
     def _content(self, tensor: ir.TensorProtocol) -> str:
-        """Return the range and the first elements as text.
-
-        For a large tensor, only the first elements are read; none if they would be computed.
-        """
+        """Return range and first elements as text; of large tensors only these, if stored."""
         is_plain = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
         is_small = tensor.nbytes <= min(_READ, self._unread)
         if not is_plain or not tensor.size or not (is_small or storage.span_of(tensor) is not None):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from onnxfold import isolated
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
-from onnxfold.dump.dot import dot_of
+from onnxfold.dump import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import processors
 from onnxfold.runtime.backends import kernel_cache

@@ -17,9 +17,8 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
-from onnxfold.comparison.feeds import integer_range, random_floats
-from onnxfold.comparison.kinds import KINDS, NAN, USUAL, Numbers
-from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
+from onnxfold.comparison.feeds import KINDS, NAN, USUAL, Numbers, integer_range, random_floats
+from onnxfold.comparison.result import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped

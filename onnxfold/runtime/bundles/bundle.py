@@ -20,7 +20,7 @@ from onnxfold.runtime.bundles.manifest import (
     MANIFEST,
     Manifest,
 )
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -27,7 +27,7 @@ from onnxfold.onnxruntime_sessions import (
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import Folded
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 if TYPE_CHECKING:
     import onnx

@@ -31,7 +31,7 @@ from onnxfold.runtime.sessions.fold_runs import (
 )
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
 from onnxfold.signatures import checked
-from onnxfold.table_repr import Shown
+from onnxfold.tables import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

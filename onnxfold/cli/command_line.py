@@ -1,4 +1,4 @@
-"""Running a command line: logging, signals, exit codes, and errors as one line."""
+"""Running a command line: its command, logging, signals, exit codes, and errors as one line."""
 
 from __future__ import annotations
 
@@ -11,15 +11,96 @@ from collections.abc import Iterator
 from types import FrameType
 
 import click
+from click.shell_completion import CompletionItem
 
-from onnxfold.cli.group import cli
-from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK, complain
-from onnxfold.errors import CheckFailedError, OnnxFoldError
+from onnxfold.cli.inspecting import (
+    adapters,
+    bench,
+    compare,
+    explain,
+    inspect,
+    list_passes,
+    list_rules,
+    reduce,
+)
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from onnxfold.cli.writing_models import batch, optimize, split, tune
+from onnxfold.errors import CheckFailedError, OnnxFoldError, spelled
 from onnxfold.lazy_imports import defer_symbolic_arithmetic
 
 _logger = logging.getLogger("onnxfold")
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]
 _USUAL = (signal.SIG_DFL, signal.default_int_handler)
+_GROUPS = {
+    "Optimize": (optimize, batch, tune),
+    "Understand": (compare, inspect, explain, bench, reduce),
+    "Runtime constants": (split, adapters),
+    "Lists": (list_rules, list_passes),
+}
+_EXAMPLES = """\b
+Examples:
+  onnxfold model.onnx smaller.onnx
+  onnxfold optimize model.onnx -o model.onnx --check 3
+  onnxfold compare model.onnx smaller.onnx --bisect"""
+
+
+class OptimizeByDefault(click.Group):
+    """`onnxfold IN OUT` is `onnxfold optimize IN OUT`, as users of other optimizers expect."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by subject, each with its whole summary."""
+        for title, commands in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl(
+                    [(c.name or "", (c.help or "").partition("\n")[0]) for c in commands]
+                )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Puts the command in front where the first word is a file or an option of it."""
+        word = args[0] if args else ""
+        is_option = word.startswith("-") and word not in ("--help", "-h", "--version")
+        is_file = not word.startswith("-") and ("." in word or os.sep in word)
+        if word not in self.commands and (is_option or is_file or os.path.exists(word)):
+            args = ["optimize", *args]
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; messages spell its arguments as its options, until it has ended."""
+        found = super().resolve_command(ctx, args)
+        commands = [*self.commands.values(), *filter(None, [found[1]])]
+        params = (param for command in commands for param in command.params)
+        ctx.with_resource(spelled({p.name: max(p.opts, key=len) for p in params if p.name}))
+        return found
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands; where there is none, what else may be the first word: a file, an option."""
+        found = super().shell_complete(ctx, incomplete)
+        if found or not incomplete:
+            return found
+        if incomplete.startswith("-"):
+            return optimize.shell_complete(click.Context(optimize, parent=ctx), incomplete)
+        return [CompletionItem(incomplete, type="file")]
+
+
+@click.group(
+    cls=OptimizeByDefault,
+    commands=sum(_GROUPS.values(), ()),
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=_EXAMPLES,
+)
+@click.version_option(package_name="onnxfold", message="%(package)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context) -> None:
+    """Precompute everything in an ONNX model that does not depend on its inputs.
+
+    The result is equal bit for bit. `onnxfold IN OUT` is short for `onnxfold optimize IN OUT`.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(EXIT_ERROR)
 
 
 class EndedBySignal(BaseException):
@@ -80,14 +161,14 @@ def main(args: list[str] | None = None) -> int:
             )
         return code if isinstance(code, int) else EXIT_OK
     except (click.Abort, KeyboardInterrupt):
-        complain("interrupted")
+        _complain("interrupted")
         return EXIT_INTERRUPTED
     except EndedBySignal as ended:
         with contextlib.suppress(OSError):  # the terminal may be what went away
-            complain(str(ended))
+            _complain(str(ended))
         return 128 + ended.number
     except Exception as error:
-        complain(_reason(error))
+        _complain(_reason(error))
         _logger.debug("traceback:", exc_info=True)
         return EXIT_DIFFERENT if isinstance(error, CheckFailedError) else EXIT_ERROR
 
@@ -107,3 +188,8 @@ def _reason(error: Exception) -> str:
         return "out of memory"
     bug = "this is a bug; run with --verbose for the traceback"
     return f"{type(error).__name__}: {error} ({bug})"
+
+
+def _complain(message: str) -> None:
+    """One line on standard error."""
+    click.echo(f"onnxfold: error: {' '.join(message.split())}", err=True)

@@ -1,14 +1,17 @@
-"""The renderer of all commands: lines, tables, figures and progress."""
+"""Results as lines and tables, for terminals and notebooks; figures in them; and progress."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
+import math
+import pkgutil
 import shutil
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onnxfold.errors import printable
 
@@ -22,17 +25,52 @@ _PATIENCE = 1.0  # seconds before a bar appears
 
 
 class Table(NamedTuple):
-    """A table to render. A narrow terminal shows long texts on several lines, or rows as columns.
-
-    Attributes:
-        titles: The titles of the columns; one with ">" before it is aligned right.
-        rows: The texts of each row.
-        totals: Rows below a line.
+    """A table to render: titles of columns, one with ">" before it is aligned right; the texts of
+    each row; and rows below a line. A narrow terminal shows long texts on several lines, or rows as
+    columns.
     """
 
     titles: Sequence[str]
     rows: Iterable[Sequence[str]]
     totals: Iterable[Sequence[str]] = ()
+
+
+class Shown:
+    """A dataclass whose ``repr`` is its table, in notebooks as well."""
+
+    _text = ""
+
+    def __init_subclass__(cls, text: str = "", **keywords: Any) -> None:
+        """Set the function that yields lines and tables, as ``"package.module:function"``."""
+        super().__init_subclass__(**keywords)
+        cls._text = text or cls._text
+
+    def to_text(self, **how: Any) -> str:
+        """Return the table as text; arguments are those of the function that yields it."""
+        return render(*pkgutil.resolve_name(self._text)(self, **how))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
+        return dict(_document(self))
+
+    def __repr__(self) -> str:
+        return self.to_text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the lines and tables as HTML, for notebooks."""
+        return html_of(*pkgutil.resolve_name(self._text)(self))
+
+
+def _document(part: Any) -> Any:
+    """Return part of a result as JSON has it, with its `_derived` properties; infinity is text."""
+    if dataclasses.is_dataclass(part):
+        names = [field.name for field in dataclasses.fields(part)]
+        return {n: _document(getattr(part, n)) for n in (*names, *getattr(part, "_derived", ()))}
+    if isinstance(part, Mapping):
+        return {key: _document(each) for key, each in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_document(each) for each in part]
+    return str(part) if isinstance(part, float) and not math.isfinite(part) else part
 
 
 def ops_table(
@@ -55,10 +93,7 @@ def ops_table(
 
 
 def render(*parts: str | Table) -> str:
-    """Return lines and tables as text for standard output: styled for a terminal, else plain.
-
-    Control characters in names are escaped.
-    """
+    """Return lines and tables, escaped, for standard output: styled for a terminal, else plain."""
     from rich.console import Console
 
     terminal = sys.stdout.isatty()
@@ -86,23 +121,22 @@ def html_of(*parts: str | Table) -> str:
 
     made = []
     for part in parts:
-        if not isinstance(part, Table):
-            made.append(f"<pre>{escape(printable(part))}</pre>" if part else "")
-            continue
-        sides = ["right" if title.startswith(">") else "left" for title in part.titles]
-        rows = [("th", [title.removeprefix(">") for title in part.titles])]
-        rows += [("td", [*texts]) for texts in part.rows]
-        rows += [("th", [*texts]) for texts in part.totals]
-        head, *body = (
-            "".join(
-                f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
-                for text, side in zip(texts, sides, strict=True)
+        if isinstance(part, Table):
+            sides = ["right" if title.startswith(">") else "left" for title in part.titles]
+            titles = [title.removeprefix(">") for title in part.titles]
+            rows = [("th", titles), *(("td", row) for row in part.rows)]
+            head, *body = (
+                "".join(
+                    f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
+                    for text, side in zip(texts, sides, strict=True)
+                )
+                for tag, texts in (*rows, *(("th", row) for row in part.totals))
             )
-            for tag, texts in rows
-        )
-        lines = "".join(f"<tr>{row}</tr>" for row in body)
-        made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
-    return "\n".join(filter(None, made))
+            lines = "".join(f"<tr>{row}</tr>" for row in body)
+            made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+        elif part:
+            made.append(f"<pre>{escape(printable(part))}</pre>")
+    return "\n".join(made)
 
 
 def _rich(table: Table, columns: int) -> RichTable:
@@ -121,7 +155,10 @@ def _rich(table: Table, columns: int) -> RichTable:
     def least(made: Table) -> int:  # columns that are needed, with long texts folded
         return max(columns, sum(min(width, _SHORT) + 2 for width in _widths(made)) - 2)
 
-    table = min(table, _turned(table), key=least)
+    first, *others = [title.removeprefix(">") for title in titles]
+    columns_of_rows = zip(others, *(row[1:] for row in (*rows, *totals)), strict=True)
+    turned = Table((first, *(f">{row[0]}" for row in (*rows, *totals))), list(columns_of_rows))
+    table = min(table, turned, key=least)
     widths = _widths(table)
     made = RichTable(box=box, show_edge=False, pad_edge=False)
     made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
@@ -140,15 +177,6 @@ def _widths(table: Table) -> list[int]:
     """Return the characters of the longest text of each column."""
     titles = [title.removeprefix(">") for title in table.titles]
     return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
-
-
-def _turned(table: Table) -> Table:
-    """Return a table whose columns are the rows of another one."""
-    first, *titles = table.titles
-    rows = [*table.rows, *table.totals]
-    names = (first, *(f">{row[0]}" for row in rows))
-    columns = ([title.removeprefix(">") for title in titles], *(row[1:] for row in rows))
-    return Table(names, list(zip(*columns, strict=True)))
 
 
 def bytes_text(size: int | None) -> str:

@@ -1,0 +1,305 @@
+"""The commands that show models, their differences, and the rules and passes there are."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import (
+    JSON,
+    LEVEL,
+    PATH,
+    PROVIDERS,
+    REPORT,
+    SectionedCommand,
+    comparison_options,
+    flag,
+    number,
+    optimization_options,
+    output_options,
+    runtime_options,
+    section,
+    several,
+    sizes,
+    what_is_folded,
+)
+from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show, watched, write, write_json
+from onnxfold.errors import UsageError
+
+
+@click.command()
+@click.argument("a", type=PATH)
+@click.argument("b", type=PATH)
+@number(
+    *("--seeds", click.IntRange(1), 1),
+    "Random inputs to compare on; each has other sizes of dynamic dimensions.",
+)
+@sizes(
+    "--dim",
+    "dims",
+    help="Size of a dynamic dimension, by default found by trying; x[2] names an unnamed "
+    "dimension: axis 2 of input x",
+)
+@comparison_options
+@flag("--exact", help="Allow half precision no difference either.")
+@PROVIDERS
+@REPORT
+@flag("--bisect", help="Where outputs differ, find the first internal value that differs.")
+@output_options
+def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -> int:
+    """Run two models on the same inputs and compare their outputs.
+
+    Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
+    """
+    from onnxfold.comparison import compare as compare_models
+
+    if report is not None:
+        from onnxfold.report.page.documents import check_destination, write_compare_page
+
+        check_destination(report, a, b)
+    given = {name: value for name, value in options.items() if value is not None}
+    result = compare_models(a, b, **given)
+    if report is not None:
+        write_compare_page(result, report)
+    show(result, as_json)
+    return EXIT_OK if result.passed else EXIT_DIFFERENT
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@click.argument("other", type=PATH, required=False)
+@flag("--tree", help="Show its modules: nodes, weights, MACs, FLOPs, work.")
+@click.option(
+    "--depth",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="How deep to go with --tree.  [default: as deep as 40 rows allow]",
+)
+@sizes("--dim", "dims", help="Size of a dynamic dimension with --tree, by default 64")
+@output_options
+def inspect(
+    model: str,
+    other: str | None,
+    tree: bool,
+    depth: int | None,
+    dims: dict[str, int],
+    as_json: bool,
+) -> None:
+    """Show ops, inputs, outputs, opsets, parameters, bytes and largest tensors.
+
+    With OTHER, show the differences: ops, interface, opsets, and tensors by name and content. With
+    --tree, show parameters, multiply-accumulates (MACs) and floating point operations (FLOPs) of
+    the model and of each of its modules.
+    """
+    if tree and other is not None:
+        raise click.UsageError("--tree is about one model")
+    for option, is_given in (("--depth", depth is not None), ("--dim", bool(dims))):
+        if is_given and not tree:
+            raise click.UsageError(f"{option} goes with --tree")
+    if tree:
+        from onnxfold.report.module_tree import take_modules
+
+        show(take_modules(model, dims), as_json, depth=depth)
+    elif other is not None:
+        from onnxfold.report.inventory import take_difference
+
+        show(take_difference(model, other), as_json)
+    else:
+        from onnxfold.report.inventory import take_inventory
+
+        show(take_inventory(model), as_json)
+
+
+@click.command()
+@click.argument("model", type=PATH)
+@several("--value", "values", metavar="GLOB", help="Only values or nodes whose name matches")
+@click.option(
+    "--why",
+    "node",
+    metavar="NODE",
+    help="Explain one node, given by its name or by a value that it makes.",
+)
+@LEVEL
+@what_is_folded
+@output_options
+def explain(
+    model: str, values: tuple[str, ...], node: str | None, as_json: bool, **options: Any
+) -> None:
+    """Show why nodes with constant inputs would be folded or stay.
+
+    "if folded" is the size of the result in the file, "if kept" that of operands which only this
+    node reads. --why explains any node: the path to the inputs on which it depends.
+    """
+    if node is not None and values:
+        raise click.UsageError("--why explains one node; leave out --value")
+    import onnxfold
+    from onnxfold.report.explanations import Decisions
+
+    answer: Any
+    if node is not None:
+        answer = onnxfold.why(model, node, **options)
+    else:
+        answer = Decisions(
+            d
+            for d in onnxfold.explain(model, **options)
+            if not values
+            or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
+        )
+        if values and not answer:
+            names = " ".join(map(repr, values))
+            raise UsageError(
+                f"no constant node matches {names}; --why explains any node", file=model
+            )
+    if as_json:
+        write_json({"model": model, **answer.to_dict()})
+    else:
+        write(answer.to_text())
+
+
+@click.command()
+@click.argument("sources", metavar="MODEL [MODEL|BUNDLE]...", type=PATH, nargs=-1, required=True)
+@comparison_options
+@sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
+@number("--rounds", click.IntRange(1), 20, "Timed runs of each model.")
+@several(
+    "--threads",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Number of threads of onnxruntime, 0 for all, by default 1 and 0",
+)
+@PROVIDERS
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
+@runtime_options
+@flag(
+    "--specialize",
+    help="Have onnxruntime arrange folded tensors for its kernels: slower to fold, faster to run.",
+)
+@output_options
+def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **options: Any) -> int:
+    """Time models and bundles side by side, in turns on the same inputs.
+
+    The table shows the nodes and fused ops after onnxruntime's own optimizations, what creating a
+    session takes, and the median time of a run: CPU time with one thread, else wall time. The speed
+    is shown only if it differs from the first model's by more than the spread. For a bundle, the
+    cost of folding is shown, too. One MODEL with --runtime-const or --overridable is measured as it
+    is, and split.
+
+    The exit code is 1 if a tolerance is given and the outputs of a model are further from those of
+    the first.
+    """
+    from onnxfold.bench.side_by_side import ALL_THREADS, bench_models
+
+    splits = {name: options.pop(name) for name in ("runtime_constants", "overridable")}
+    cuts = {name: options.pop(name) for name in ("max_cache", "backend_options")}
+    if any(splits.values()):
+        options["splitting"] = {name: v for name, v in (splits | cuts).items() if v}
+    elif any(cuts.values()):
+        raise click.UsageError("--max-cache and --backend-option need --runtime-const")
+    result = bench_models(sources, threads=threads or (1, ALL_THREADS), **options)
+    show(result, as_json)
+    return EXIT_DIFFERENT if any(each.within is False for each in result.models) else EXIT_OK
+
+
+@click.command(
+    cls=SectionedCommand,
+    epilog="Example: onnxfold reduce model.onnx -o small.onnx -- python fails.py {}",
+)
+@click.argument("source", metavar="MODEL", type=PATH)
+@click.argument("command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
+@section(
+    "Failure",
+    click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write."),
+    number(
+        *("--timeout", click.FloatRange(0, min_open=True), 60.0),
+        "Seconds after which a run counts as one that does not end.",
+    ),
+)
+@optimization_options
+def reduce(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write a smaller model that shows the same failure as MODEL, for a report of it.
+
+    Without COMMAND, MODEL runs in a default session of onnxruntime, is optimized with the options
+    given, and the result is compared with it. What fails is an error, a difference beyond the
+    tolerance, a crash or a timeout. COMMAND fails by its exit code or timeout; {} is replaced by
+    the path of a model. Nodes, inputs and weights are removed as long as the failure stays the
+    same. The exit code is 2 if MODEL shows none.
+    """
+    import onnxfold
+
+    show(watched(onnxfold.reduce, source, output, quiet=quiet, **options), as_json, quiet)
+
+
+@click.command()
+@click.argument("bundle", type=PATH)
+@click.argument("files", metavar="ADAPTER...", type=PATH, nargs=-1, required=True)
+@output_options
+def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
+    """Show which runtime constants of a bundle the tensors of adapters are.
+
+    An ADAPTER is peft's folder, or a .safetensors, .npz or .onnx_adapter file.
+
+    Exit code 0: all tensors fit; 1: some do not; 2: bad input.
+    """
+    from onnxfold.adapter_files import read_adapter
+    from onnxfold.runtime.adapter_matching import fits
+    from onnxfold.runtime.bundles.bundle import open_bundle
+
+    manifest = open_bundle(bundle).manifest
+    found = {file: fits(read_adapter(file), manifest) for file in files}
+    if as_json:
+        write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
+    else:
+        from onnxfold.report.runtime_tables import adapters_text
+        from onnxfold.tables import render
+
+        write(render(*adapters_text(manifest, found)))
+    fit_all = all(fit.problem is None for each in found.values() for fit in each)
+    return EXIT_OK if fit_all else EXIT_DIFFERENT
+
+
+@click.group(name="rules", invoke_without_command=True)
+@JSON
+@click.pass_context
+def list_rules(context: click.Context, as_json: bool) -> None:
+    """List the rewrite rules, by rule set; `rules check` certifies your own."""
+    if context.invoked_subcommand is not None:
+        return
+    from onnxfold.rewrite.rule import available_rule_sets
+
+    sets = available_rule_sets()
+    if as_json:
+        write_json({s.name: {rule.name: rule.doc for rule in s} for s in sets})
+        return
+    write("\n\n".join(str(s) + ("\n(opt-in)" if s.optional else "") for s in sets) + "\n")
+
+
+@list_rules.command(name="check")
+@click.argument("file", type=PATH)
+def check_rules(file: str) -> int:
+    """Certify the rules of FILE (.py) by the table of models beside it (.txt).
+
+    Exit code 0: all are right; 1: one is not; 2: bad input.
+    """
+    from onnxfold.testing import certificates
+
+    code = EXIT_OK
+    for certificate in certificates(file):
+        write(f"{certificate}\n")
+        code = EXIT_DIFFERENT if certificate.faults else code
+    return code
+
+
+@click.command(name="passes")
+@JSON
+def list_passes(as_json: bool) -> None:
+    """List the passes that --passes takes."""
+    from onnxfold.passes import all_passes
+
+    known = all_passes()
+    if as_json:
+        write_json({name: info.doc for name, info in known.items()})
+        return
+    width = max(map(len, known))
+    write("".join(f"{name:{width}}  {info.doc}\n" for name, info in known.items()))

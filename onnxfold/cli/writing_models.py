@@ -1,0 +1,301 @@
+"""The commands that write models: `onnxfold optimize`, `batch`, `tune` and `split`."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import os
+from typing import Any
+
+import click
+
+from onnxfold.cli.arguments import (
+    FOLDER,
+    LEVEL,
+    PATH,
+    QUIET,
+    REPORT,
+    SectionedCommand,
+    flag,
+    number,
+    optimization_options,
+    option,
+    output_options,
+    runtime_options,
+    section,
+    size_in_bytes,
+    sizes,
+)
+from onnxfold.cli.output import (
+    EXIT_DIFFERENT,
+    EXIT_ERROR,
+    EXIT_OK,
+    is_verbose,
+    show,
+    watched,
+    write,
+)
+from onnxfold.errors import about
+
+
+@click.command(
+    cls=SectionedCommand,
+    epilog="Example: onnxfold optimize model.onnx -o model.onnx --check 3",
+)
+@click.argument("source", metavar="IN", type=PATH)
+@click.argument("destination", metavar="[OUT]", type=PATH, required=False)
+@section(
+    "Output",
+    click.option(
+        "-o", "--output", type=PATH, metavar="OUT", help="File to write; IN itself is allowed."
+    ),
+    flag("--force", help="Overwrite the argument OUT if it exists; -o always does."),
+    click.option(
+        "--external-data/--no-external-data",
+        default=None,
+        help="Write weights to a data file, or not.  [default: as IN; yes above 2 GB]",
+    ),
+    click.option(
+        "--external-data-name", metavar="NAME", help="Name of the data file.  [default: OUT.data]"
+    ),
+    flag("--share-weights", help="Refer to IN's weights instead of copying them."),
+    flag("--no-fsync", help="Do not wait for the disk."),
+)
+@optimization_options
+@section(
+    "Report",
+    flag(
+        *("--plan", "only_plan"),
+        help="Only predict memory and bytes; read no large weight, write nothing.",
+    ),
+    flag("--explain", help="Also show why nodes were folded or stay."),
+    REPORT,
+    option(
+        "--dump-ir",
+        metavar="DIR",
+        help="Write the graph after each pass into a new or empty folder: text, .dot, difference.",
+    ),
+    flag("--advise", help="Also try what other options would remove."),
+)
+@click.pass_obj
+def optimize(
+    process_ends: bool | None,
+    /,
+    source: str,
+    destination: str | None,
+    output: str | None,
+    force: bool,
+    external_data: bool | None,
+    external_data_name: str | None,
+    no_fsync: bool,
+    quiet: bool,
+    only_plan: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Optimize IN and write the result to OUT.
+
+    Sizes are bytes, or have a unit: 512MB is decimal, 512MiB binary.
+    """
+    import onnxfold
+
+    done: Any
+    if process_ends:  # a garbage collection would visit every object before the end frees all
+        gc.disable()
+        atexit.register(gc.freeze)
+    if only_plan:
+        del options["advise"]
+        for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):
+            if options.pop(argument) is not None:
+                raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
+        done, quiet = onnxfold.plan(source, **options), False
+        show(done, as_json)
+    else:
+        target = _one_target(source, destination, output, force)
+        if external_data_name is not None and external_data is False:
+            raise click.UsageError("--external-data-name contradicts --no-external-data")
+        done = watched(
+            *(onnxfold.optimize_file, source, target),
+            quiet=quiet,
+            external_data=external_data_name or external_data,
+            fsync=not no_fsync,
+            count_withheld=as_json or is_verbose(),
+            **options,
+        )
+        show(done, as_json, quiet, verbose=is_verbose())
+        if (as_json or quiet) and done.check is not None and not done.check.passed:
+            click.echo(f"onnxfold: warning: {done.warnings[-1]}", err=True)
+    if options["explain"] and not as_json and not quiet:
+        from onnxfold.report.explanations import Decisions
+
+        write("\n" + Decisions(done.decisions).to_text())
+
+
+def _one_target(source: str, destination: str | None, output: str | None, force: bool) -> str:
+    """Return OUT, which is given once, as an argument or with -o.
+
+    An argument that exists may be a second input, from a pattern that the shell has expanded.
+    """
+    if destination is not None and output is not None:
+        raise click.UsageError("OUT is given twice, as an argument and with -o")
+    target = output if output is not None else destination
+    if not target:
+        raise click.UsageError("no output: give -o OUT (IN itself is allowed)")
+    if "-" in (source, target):
+        raise click.UsageError("standard input and output are not supported: give paths")
+    is_other = os.path.realpath(target) != os.path.realpath(source)
+    if output is None and not force and is_other and os.path.exists(target):
+        raise click.UsageError(f"{target} exists: give it with -o, or add --force, to overwrite it")
+    return target
+
+
+@click.command(cls=SectionedCommand)
+@click.argument("sources", metavar="MODEL...", type=PATH, nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    type=FOLDER,
+    metavar="DIR",
+    required=True,
+    help="Folder or URL for the results; they keep their paths below MODEL.",
+)
+@number(
+    *("--workers", click.IntRange(1), None),
+    "Models at a time on this machine.  [default: number of processors]",
+)
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Run on a dask cluster instead: tcp://host:8786."
+)
+@click.option(
+    "--memory",
+    type=size_in_bytes,
+    metavar="BYTES",
+    help="Memory for all models in progress; others wait.  [default: free memory]",
+)
+@number("--timeout", click.FloatRange(0), None, "Time limit for each model.")
+@flag("--plan", "only_plan", help="Only predict memory; write nothing into DIR.")
+@click.option(
+    "--journal",
+    type=PATH,
+    metavar="FILE",
+    help="File of results, one JSON document per line.  [default: DIR/onnxfold-batch.jsonl]",
+)
+@optimization_options
+def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **options: Any) -> int:
+    """Optimize many models in parallel.
+
+    MODEL is a file, a folder, a pattern such as 'exports/**/*.onnx', or a URL. Files in DIR are
+    results and never sources.
+
+    A failed model is reported and does not stop the batch. Models finished by an earlier batch
+    with the same options are skipped, so an interrupted batch resumes. The exit code is 0 if all
+    models have a result, 1 if results are missing only because --check found a difference, 2
+    otherwise.
+    """
+    import onnxfold
+
+    done = watched(onnxfold.batch, sources, output, quiet=quiet, **options)
+    show(done, as_json, quiet, verbose=is_verbose())
+    if not done.failed:
+        return EXIT_OK
+    return EXIT_DIFFERENT if all(o.differs for o in done.failed) else EXIT_ERROR
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write.")
+@sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
+@number("--threads", click.IntRange(0), 0, "Threads; 0: all.")
+@number(
+    *("--seconds", click.FloatRange(0), 30.0),
+    "Budget; at least 9 runs of each candidate are measured.",
+)
+@number(
+    *("--check", click.IntRange(1), 1),
+    "Random inputs on which each candidate is compared with IN.",
+)
+@QUIET
+@output_options
+def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -> None:
+    """Write the fastest result of IN on this machine, by measurement, to OUT.
+
+    Candidates are IN itself, -O1, -O2, -O2 --target onnxruntime, and -O1 and -O2 with --value-info.
+    Each is compared with IN. Beyond -O1, which keeps every bit, a candidate must be faster by more
+    than the spread of the runs than those before it. The result never measured slower than IN.
+    """
+    import onnxfold
+
+    show(watched(onnxfold.tune, source, output, quiet=quiet, **options), as_json, quiet)
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.option("-o", "--output", type=FOLDER, metavar="DIR", help="Folder to write.")
+@runtime_options
+@option("--fold-at", default="compile")
+@option("--nominal")
+@flag("--strict-backend", help="Write nothing unless the backend compiles all of runtime_fold.")
+@option("--compile-seconds", default=120.0, metavar="S")
+@option("--dump-ir", metavar="DIR")
+@LEVEL
+@REPORT
+@flag("--no-fsync", help="Do not wait for the disk.")
+@QUIET
+@output_options
+def split(
+    source: str,
+    output: str | None,
+    report: str | None,
+    no_fsync: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Split a model into a part that runs once and a part for each run.
+
+    The first part depends only on runtime constants: inputs that stay the same over many runs.
+
+    Writes entry.onnx, runtime_fold.onnx, manifest.json and compiled kernels into DIR. Without
+    --runtime-const and --overridable, lists the inputs that are worth holding constant, each alone
+    and the best pair: the nodes that would run once, their share of the work, and the bytes
+    cached, at nominal sizes. Nothing is written then, and the exit code is 2.
+    """
+    from onnxfold import storage
+    from onnxfold.analysis.constness import recorded
+    from onnxfold.runtime.split_model import split as split_file
+
+    if report is not None:
+        from onnxfold.report.page.documents import check_destination, write_split_page
+
+        check_destination(report, source)
+    constants = options["runtime_constants"] or options["overridable"]
+    if not constants and options["fold_at"] != "runtime":
+        with about(source):
+            if not recorded(storage.load(source)):
+                return _list_candidates(source, output, options, as_json)
+    if output is None:
+        raise click.UsageError("no output: give -o DIR")
+    with about(source):
+        bundle = watched(*(split_file, source, output), quiet=quiet, fsync=not no_fsync, **options)
+    if report is not None:
+        write_split_page(bundle, source, report)
+    show(bundle, as_json, quiet, verbose=True)
+    return EXIT_OK
+
+
+def _list_candidates(
+    source: str, output: str | None, options: dict[str, Any], as_json: bool
+) -> int:
+    from onnxfold.runtime.backends.base import check_name
+    from onnxfold.runtime.split_model import candidates
+
+    own = {**options}
+    backend, strict = own.pop("backend"), own.pop("strict_backend")
+    check_name(backend, own["backend_options"], strict)
+    found = candidates(source, **own)
+    show(found, as_json)
+    if not as_json and (found.found or found.pair):
+        rest = f"--runtime-const NAME -o {output or 'DIR'}"
+        write("nothing was written; name what stays the same over many runs:\n")
+        write(f"onnxfold split {source} {rest}\n")
+    return EXIT_ERROR

@@ -1,1 +1,0 @@
-"""Graphs as ONNX text, as drawings, and as diffs of the passes."""

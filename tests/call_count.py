@@ -6,7 +6,6 @@ from types import FrameType
 
 
 def calls_of(work: Callable[[], object]) -> int:
-    """How many functions are called."""
     count = 0
 
     def profile(frame: FrameType, event: str, argument: object) -> None:

@@ -9,9 +9,11 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import tempfile
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -186,6 +188,18 @@ class Failure:
     kind: str
     place: str
     message: str
+
+
+def place_of(error: BaseException) -> str:
+    """The innermost function of onnxfold that an error came through, and where it was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if re.search(r"[\\/](onnxfold|rules)[\\/]", f.filename)]
+    places = ["/".join(Path(f.filename).parts[-2:]) + f":{f.name}" for f in ours[-1:] + frames[-1:]]
+    return " < ".join(dict.fromkeys(places))
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:400]
 
 
 @dataclass

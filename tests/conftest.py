@@ -1,5 +1,3 @@
-"""What all tests share."""
-
 from hypothesis import settings
 
 # The same examples in every run: a change is judged by what it changes.

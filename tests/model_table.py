@@ -15,7 +15,7 @@ numbers, functions and bodies included (``?``: any nodes). A clause is a word or
 import ast
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
+ROOT = Path(__file__).parents[1]
+MODELS = ROOT / "models"
+SWIN = MODELS / "swin.onnx"
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1, "custom" : 1]>'
 _RANDOM = re.compile(r"(\w+)\[([\d,]+)\] (\w+) = \*(, )?")
 
@@ -89,6 +92,15 @@ def with_weights(model: onnx.ModelProto, **weights: Any) -> onnx.ModelProto:
         weight.name = name
         model.graph.initializer.append(weight)
     return model
+
+
+def external(name: str, dims: Sequence[int], **entries: str) -> onnx.TensorProto:
+    """A float tensor whose data are said to be in a file."""
+    tensor = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=dims)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
 
 
 def saved(text: str, path: Path, opset: int = 21, **weights: Any) -> Path:

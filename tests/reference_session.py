@@ -1,6 +1,5 @@
 """onnxruntime as the reference: node by node, one thread, sums in the order of the original."""
 
-import ctypes
 import functools
 import os
 from typing import Any
@@ -8,9 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
-import onnx_ir as ir
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
+
+from onnxfold.onnxruntime_sessions import array_of, is_foreign, ort_value
 
 OLD_ONNXRUNTIME = ort.__version__.startswith("1.23.")
 """Whether this is the oldest onnxruntime that the package takes, the last one for Python 3.10."""
@@ -53,36 +53,10 @@ class Reference:
         if self._is_plain:
             return self.session.run(None, feeds, self._quiet)
         names = [output.name for output in self.outputs]
-        values = {name: to_ort(feed) for name, feed in feeds.items()}
+        arrays = {n: f if isinstance(f, list) else np.asarray(f) for n, f in feeds.items()}
+        values = {name: ort_value(feed) for name, feed in arrays.items()}
         found = self.session.run_with_ort_values(names, values, self._quiet)
-        return [from_ort(value) for value in found]
-
-
-def is_foreign(kind: str) -> bool:
-    """Whether NumPy itself does not have the elements."""
-    return any(name in kind for name in ("bfloat16", "float8", "float4", "int4", "int2"))
-
-
-def to_ort(feed: Any) -> ort.OrtValue:
-    """An array of any element type, or a number of NumPy, as onnxruntime has it."""
-    if not isinstance(feed, np.ndarray | np.generic):
-        raise TypeError("sequences travel only beside NumPy's own types")
-    if feed.dtype.isbuiltin == 1:
-        return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(feed).reshape(feed.shape))
-    dtype = ir.DataType.from_numpy(feed.dtype)
-    content = ir.Tensor(feed, dtype=dtype).tobytes()
-    value = ort.OrtValue.ortvalue_from_shape_and_type(feed.shape, dtype.value)
-    ctypes.memmove(value.data_ptr(), content, len(content))
-    return value
-
-
-def from_ort(value: ort.OrtValue) -> Any:
-    """A tensor of any element type as an array; what is no tensor as onnxruntime gives it."""
-    if not value.is_tensor() or not is_foreign(value.data_type()):
-        return value.numpy()
-    content = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    tensor = onnx.TensorProto(data_type=value.element_type(), dims=value.shape(), raw_data=content)
-    return ir.serde.deserialize_tensor(tensor).numpy()
+        return [array_of(value) for value in found]
 
 
 @functools.cache

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from model_table import parse, saved, with_weights
+from model_table import ROOT, parse, saved, with_weights
 
-ROOT = Path(__file__).parents[2]
 _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
 
 

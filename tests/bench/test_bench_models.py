@@ -2,12 +2,11 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from model_table import parse, with_weights
+from model_table import SWIN, parse, with_weights
 
 import onnxfold
 from onnxfold.bench.measuring import Benched, interleaved, opening, optimized_ops
@@ -15,7 +14,6 @@ from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
 
-SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 CPU = ["CPUExecutionProvider"]
 GELU = """g (float[batch, n, 4] x) => (float[batch, n, 4] y) {
     s = Div(x, root)

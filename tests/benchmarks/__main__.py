@@ -21,7 +21,6 @@ from tests.benchmarks.sessions import sessions
 
 
 def main() -> None:
-    """Run the benchmark named on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -40,7 +39,6 @@ def main() -> None:
     others.add_argument(
         "--production", action="store_true", help="models of packages; --model: globs of names"
     )
-    others.add_argument("--tool", action="append", default=[], help="of production models")
     others.add_argument("--seconds", type=float, default=300, help="that a tool may take")
     others.add_argument("--memory", type=float, help="GB that a tool may take")
     given = parser.parse_args()
@@ -55,7 +53,7 @@ def main() -> None:
         elif given.name == "census":
             census(given.model, given.output, given.jobs)
         elif given.production:
-            production(*common, given.tool, given.environment, given.output, limits)
+            production(*common, given.environment, given.output, limits)
         else:
             peers(*common, given.environment, given.output, given.nodes, given.gigabytes, limits)
     print(f"{time.perf_counter() - begin:.0f} s in all")

@@ -7,6 +7,8 @@ import onnx
 import onnx.parser
 from onnx import TensorProto, helper
 
+from tests.model_table import external
+
 
 def scalar_chain(path: Path, links: int) -> None:
     """``links`` times Constant, Sqrt, and Mul with what comes from the input."""
@@ -52,15 +54,10 @@ def transformer(
     with open(path.with_name(path.name + ".data"), "wb") as data:
 
         def weight(*shape: int) -> str:
-            tensor = TensorProto(name=f"w{len(weights)}", data_type=element, dims=shape)
-            tensor.data_location = TensorProto.EXTERNAL
             left = int(np.prod(shape))
-            for key, value in (
-                ("location", path.name + ".data"),
-                ("offset", str(data.tell())),
-                ("length", str(row.itemsize * left)),
-            ):
-                tensor.external_data.add(key=key, value=value)
+            place = {"offset": str(data.tell()), "length": str(row.itemsize * left)}
+            tensor = external(f"w{len(weights)}", shape, location=path.name + ".data", **place)
+            tensor.data_type = element
             while left:
                 start = int(rng.integers(0, len(row) // 2))
                 left -= data.write(row[start : start + left].tobytes()) // row.itemsize

@@ -24,7 +24,6 @@ import onnx
 from onnxfold import OnnxFoldError, optimize_file
 from onnxfold.kernels import engines
 from onnxfold.kernels.block_execution import Streams
-from onnxfold.kernels.operation import Operation
 from onnxfold.kernels.registry import NumpyKernel
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import builtin_rule_sets
@@ -48,13 +47,7 @@ Found = dict[str, dict[str, str]]
 
 
 def census(models: Sequence[str], output: Path | None, jobs: int) -> None:
-    """Print what the models use, and write it into a file.
-
-    Args:
-        models: Files and folders of models; a folder's are named by their paths in it.
-        output: The file.
-        jobs: How many models are looked at at the same time.
-    """
+    """Print what the models of files and folders use, and write it into a file."""
     used: dict[str, Found] = {}
     failed: dict[str, str] = {}
     context = multiprocessing.get_context("spawn")
@@ -87,14 +80,7 @@ def _distinct(models: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def look_at(path: Path) -> Found:
-    """Optimize a model at all levels and return what was used.
-
-    Args:
-        path: The model's file.
-
-    Raises:
-        OnnxFoldError: It cannot be optimized.
-    """
+    """Optimize a model at all levels and return what was used."""
     found: Found = defaultdict(dict)
     for level, options in LEVELS.items():
         with tempfile.TemporaryDirectory() as folder, _Watch() as watch:
@@ -135,7 +121,9 @@ class _Watch:
             self._wrap(NumpyKernel, "__call__", lambda kernel, *_: [("kernels", kernel.op_type)]),
             self._wrap(engines, "onnxruntime", lambda model, *_: _ops("onnxruntime", model)),
             self._wrap(engines, "evaluate_isolated", lambda model, *_: _ops("onnxruntime", model)),
-            self._wrap(Streams, "make", lambda _, operation: [("large", _large(operation))]),
+            self._wrap(
+                Streams, "make", lambda _, of: [("large", f"{of.kind.value}: {of.node.op_type}")]
+            ),
         ]
 
     def __enter__(self) -> _Watch:
@@ -169,11 +157,6 @@ class _Watch:
 def _ops(engine: str, model: bytes) -> list[tuple[str, str]]:
     nodes = onnx.load_model_from_string(model).graph.node
     return [(engine, f"{n.domain}::{n.op_type}" if n.domain else n.op_type) for n in nodes]
-
-
-def _large(operation: Operation) -> str:
-    """What is done block by block."""
-    return f"{operation.kind.value}: {operation.node.op_type}"
 
 
 def _by_name(used: dict[str, Found]) -> dict[str, dict[str, dict[str, Any]]]:

@@ -8,7 +8,8 @@ which `auto` estimates what a kernel saves (``onnxfold/analysis/costs.py``).
 
 import math
 import time
-from collections.abc import Callable, Mapping
+import timeit
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,6 @@ class Fold:
     is_fused: bool = True
 
     def model(self) -> onnx.ModelProto:
-        """Return the model with its weights."""
         return with_weights(parse(self.text, 24 if "int2" in self.text else 21), **self.weights)
 
 
@@ -73,13 +73,15 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> list[st
     sessions = {w: Session(path, backend=w, cache=FoldCache(max_bytes=0), **given) for w in ways}
     sessions["auto"].wait_for_kernels()
     times: dict[str, float] = dict.fromkeys(ways, math.inf)
-    made = _bytes_of(sessions["onnxruntime"], fold)
+    tensors = sessions["onnxruntime"].fold(fold.constants).tensors()
+    read = (array.nbytes for array in (*fold.constants.values(), *fold.weights.values()))
+    made = sum((*read, *map(size_in_bytes, tensors.values())))  # read and written by the fold
     end = time.perf_counter() + rounds
     while time.perf_counter() < end:
         for way, session in sessions.items():
             for _ in range(3):
                 times[way] = min(times[way], seconds_of(session, fold.constants))
-    copy = min(_timed(np.ones(made // 2, np.uint8).copy) for _ in range(10 * rounds))
+    copy = min(timeit.repeat(np.ones(made // 2, np.uint8).copy, number=1, repeat=10 * rounds))
     makers = {p.backend for p in sessions["auto"].placements()}
     for way in compilers:
         if {p.backend for p in sessions[way].placements()} != {way}:
@@ -96,23 +98,11 @@ def _ratio(seconds: float, ort: float) -> str:
     return "-" if math.isinf(seconds) else f"{seconds * 1e3:.2f} ({ort / seconds:.1f}x)"
 
 
-def _bytes_of(session: Session, fold: Fold) -> int:
-    """Return the bytes that a fold reads and writes."""
-    read = sum(array.nbytes for array in (*fold.constants.values(), *fold.weights.values()))
-    return read + sum(map(size_in_bytes, session.fold(fold.constants).tensors().values()))
-
-
 def seconds_of(session: Session, constants: Mapping[str, Any]) -> float:
     """Return the seconds of folding, without reading and comparing the constants."""
     before = session.fold_statistics().seconds
     session.fold(constants)
     return session.fold_statistics().seconds - before
-
-
-def _timed(run: Callable[[], object]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, float]]:
@@ -140,7 +130,6 @@ def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, floa
 
 
 def folds(*, full: bool) -> list[Fold]:
-    """Return the folds of the table."""
     low_rank = {"a": _random(2048, _RANK), "b": _random(_RANK, 2048)}
     merged = "s = Constant<value = float {0.5}> () d = MatMul(a, b) e = Mul(d, s) m = Add(w, e)"
     adapter = f"float[2048, {_RANK}] a, float[{_RANK}, 2048] b"

@@ -30,7 +30,6 @@ Feeds = dict[str, np.ndarray]
 
 
 def sessions(rounds: int) -> None:
-    """Print the tables."""
     console = Console(width=120)
     console.print(_decoder(rounds))
     console.print(_adapters(rounds))

@@ -6,7 +6,6 @@ from model_table import saved
 
 from onnxfold.cli import main
 
-SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 TINY = """
 g (float[batch, 2] x) => (float[batch, 2] y) <float[2] w = {1, 2}> {
     two = Constant<value_float = 2.0> ()
@@ -38,6 +37,18 @@ def run(capsys):
 
 
 @pytest.fixture
+def done(run):
+    """Runs a command line that must succeed."""
+
+    def done_(*args: object) -> Result:
+        result = run(*args)
+        assert result.code == 0, result.err
+        return result
+
+    return done_
+
+
+@pytest.fixture
 def tiny(tmp_path) -> Path:
     """A model of three nodes, two of them constant."""
     return saved(TINY, tmp_path / "tiny.onnx")
@@ -45,5 +56,4 @@ def tiny(tmp_path) -> Path:
 
 @pytest.fixture(scope="session")
 def swin() -> Path:
-    """A real exported model."""
-    return SWIN
+    return Path(__file__).parents[2] / "models" / "swin.onnx"

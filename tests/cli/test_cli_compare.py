@@ -1,5 +1,3 @@
-"""`onnxfold compare` and `bench`."""
-
 import json
 
 import numpy as np
@@ -9,7 +7,6 @@ import pytest
 
 @pytest.fixture
 def changed(tiny):
-    """The tiny model with another weight."""
     model = onnx.load(tiny)
     model.graph.initializer[0].float_data[:] = [1, 2.5]
     path = tiny.with_name("changed.onnx")
@@ -17,9 +14,8 @@ def changed(tiny):
     return path
 
 
-def test_equal(run, tiny):
-    result = run("compare", tiny, tiny, "--seeds", 2)
-    assert result.code == 0
+def test_equal(done, tiny):
+    result = done("compare", tiny, tiny, "--seeds", 2)
     assert "equal bit for bit on 2 runs (onnxruntime)" in result.out
 
 
@@ -42,11 +38,10 @@ def test_feeds(run, tiny, tmp_path):
     assert run("compare", tiny, tiny, "--feeds", tmp_path / "feeds.npz").code == 0
 
 
-def test_bench_of_models_side_by_side(run, swin, tiny, tmp_path):
+def test_bench_of_models_side_by_side(run, done, swin, tiny, tmp_path):
     run("optimize", swin, "-o", tmp_path / "folded.onnx", "-q")
     few = ("bench", swin, tmp_path / "folded.onnx", "--rounds", 1, "--threads", 1)
-    result = run(*few)
-    assert result.code == 0, result.err
+    result = done(*few)
     lines = result.out.splitlines()
     assert [line.split()[0] for line in lines[2:4]] == ["swin", "folded"]
     assert "1 thread" in lines[0] and "all threads" not in lines[0]

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -30,10 +31,7 @@ def test_version(run):
 
 
 def raising(error):
-    def raise_(*args, **kwargs):
-        raise error
-
-    return raise_
+    return mock.Mock(side_effect=error)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""`onnxfold inspect`: one model, its modules, and two models."""
-
 import json
 
 import numpy as np
@@ -20,9 +18,8 @@ def test_json(run, swin):
     assert document["largest"][0]["bytes"] == 192 * 48 * 4
 
 
-def test_table(run, swin):
-    result = run("inspect", swin)
-    assert result.code == 0
+def test_table(done, swin):
+    result = done("inspect", swin)
     assert "pixel_values" in result.out
     assert "float32[192,48]" in result.out
 
@@ -213,9 +210,8 @@ def test_all_that_can_differ(run, two):
     assert renamed["after"]["name"] == "new_name"
 
 
-def test_the_text(run, two):
-    result = run("inspect", *two)
-    assert result.code == 0
+def test_the_text(done, two):
+    result = done("inspect", *two)
     assert "old_name -> new_name" in result.out
     assert "2 tensors are the same (16 bytes), 2 changed" in result.out
 

@@ -1,9 +1,8 @@
 import json
-from pathlib import Path
 
 import onnx
 import pytest
-from model_table import floats, saved
+from model_table import MODELS, floats, saved
 
 from tests.runtime.double import use_double
 
@@ -19,7 +18,6 @@ g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch,
 
 @pytest.fixture
 def model(tmp_path):
-    """A model with two inputs that could stay the same."""
     return saved(DECODER, tmp_path / "model.onnx", w=floats(64, 64))
 
 
@@ -28,9 +26,8 @@ def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_split_tells_what_is_cached(run, model, tmp_path):
-    result = run("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
-    assert result.code == 0, result.err
+def test_split_tells_what_is_cached(done, model, tmp_path):
+    result = done("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     assert "keys" in result.out and "states" in result.out
     assert "3 run every time (entry), 1 once per setting (runtime_fold)" in result.out
     names = {p.name for p in (tmp_path / "out").iterdir()}
@@ -45,28 +42,21 @@ def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
     assert none["cached"] == []
 
 
-@pytest.fixture
-def onnx_mlir(tmp_path, monkeypatch):
-    """A double of the compiler."""
+def test_split_compiles_and_writes_the_stages(done, model, tmp_path, monkeypatch):
     use_double(tmp_path, monkeypatch)
-
-
-def test_split_compiles_and_writes_the_stages(run, model, tmp_path, onnx_mlir):
     constants = ("--runtime-const", "states", "--runtime-const", "gain")
     compiled = ("--backend", "onnx-mlir", "--dump-ir", tmp_path / "ir")
-    result = run("split", model, "-o", tmp_path / "out", *constants, *compiled)
-    assert result.code == 0, result.err
+    result = done("split", model, "-o", tmp_path / "out", *constants, *compiled)
     assert "compiled kernels: 2 of 2 (onnx-mlir)" in result.out
     assert len(list((tmp_path / "out" / "kernels").glob("*.so"))) == 2
     drawn = {p.name for p in (tmp_path / "ir").iterdir() if p.suffix != ".svg"}
     assert drawn == {"component_0", "component_1", "runtime_fold.dot", "entry.dot"}
     assert (tmp_path / "ir" / "component_1" / "3-llvm.mlir").exists()
-    result = run("bench", model, tmp_path / "out", "--rounds", 2, "--dim", "batch=8", "--json")
-    assert result.code == 0, result.err
+    result = done("bench", model, tmp_path / "out", "--rounds", 2, "--dim", "batch=8", "--json")
     assert 0 <= json.loads(result.out)["models"][1]["max_difference"] < 1e-4
 
 
-def test_a_compiler_that_is_not_there_is_told(run, model, tmp_path, monkeypatch):
+def test_a_compiler_that_is_not_there_is_told(run, done, model, tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_ONNX_MLIR", "/nowhere/onnx-mlir")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
     result = run(*arguments, "--backend", "onnx-mlir", "--strict-backend")
@@ -76,12 +66,14 @@ def test_a_compiler_that_is_not_there_is_told(run, model, tmp_path, monkeypatch)
         "keys: ONNXFOLD_ONNX_MLIR is no program: /nowhere/onnx-mlir\n"
     )
     assert not (tmp_path / "out").exists()
-    result = run(*arguments, "--backend", "onnx-mlir")
-    assert result.code == 0, result.err
+    result = done(*arguments, "--backend", "onnx-mlir")
     assert "1 with onnxruntime: ONNXFOLD_ONNX_MLIR is no program" in result.out
 
 
-def test_what_must_be_compiled_is_compiled_or_the_old_bundle_stays(run, model, tmp_path, onnx_mlir):
+def test_what_must_be_compiled_is_compiled_or_the_old_bundle_stays(
+    run, model, tmp_path, monkeypatch
+):
+    use_double(tmp_path, monkeypatch)
     strict = ("--backend", "onnx-mlir", "--strict-backend")
     arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const")
     assert run(*arguments, "states", *strict).code == 0
@@ -109,9 +101,6 @@ def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
     assert bundle["max_difference"] == 0
     out = run("bench", model, "--runtime-const", "states", *few)
     assert out.code == 0 and "folding takes" in out.out
-
-
-MODELS = Path(__file__).parents[2] / "models"
 
 
 def rows_of(text):

@@ -1,5 +1,3 @@
-"""What shells offer behind `onnxfold`, by the scripts that click makes for them."""
-
 import os
 import shutil
 import subprocess
@@ -25,15 +23,8 @@ def complete(tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     def run(*command: str, **environment: str) -> str:
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, "PATH": path, **environment},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return done.stdout
+        env = {**os.environ, "PATH": path, **environment}
+        return subprocess.check_output(command, cwd=tmp_path, env=env, text=True)
 
     def complete_(shell: str, *words: str) -> set[str]:
         if shutil.which(shell) is None:

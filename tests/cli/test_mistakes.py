@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from model_table import MODELS, external, parse
 
-MODELS = Path(__file__).parents[2] / "models"
 FILES = {
     "lfs.onnx": b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 12345\n",
     "page.onnx": b"<!DOCTYPE html><html></html>",
@@ -60,12 +59,10 @@ TEXT = Path(__file__).with_name("mistakes.txt").read_text()
 MISTAKES = re.findall(r"^(?!#|    )(.*)\n    (.+)$", TEXT, re.MULTILINE)
 
 
-def _model(op: str, inputs: list[str], weights: list[TensorProto], domain: str = "") -> object:
-    value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64]) for name in "xy"]
-    node = helper.make_node(op, inputs, ["y"], name=op.lower(), domain=domain)
-    graph = helper.make_graph([node], "g", value[:1], value[1:], weights)
-    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+def _model(node: str) -> onnx.ModelProto:
+    made = parse(f"g (float[64] x) => (float[64] y) {{ {node} }}", 17)
+    made.opset_import.add(domain="my.ops", version=1)
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +76,12 @@ def files(tmp_path_factory) -> Path:
     for name, content in FILES.items():
         (folder / name).write_bytes(content)
     for name, entries in EXTERNAL.items():
-        weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[64])
-        weight.data_location = TensorProto.EXTERNAL
-        for key, value in entries.items():
-            weight.external_data.add(key=key, value=value)
-        onnx.save(_model("Add", ["x", "w"], [weight]), folder / name)
-    onnx.save(_model("Add", ["x", "z"], []), folder / "undefined.onnx")
-    onnx.save(_model("Addd", ["x", "x"], []), folder / "unknown.onnx")
-    onnx.save(_model("Foo", ["x"], [], "my.ops"), folder / "custom.onnx")
+        model = _model("[add] y = Add(x, w)")
+        model.graph.initializer.append(external("w", [64], **entries))
+        onnx.save(model, folder / name)
+    onnx.save(_model("[add] y = Add(x, z)"), folder / "undefined.onnx")
+    onnx.save(_model("[addd] y = Addd(x, x)"), folder / "unknown.onnx")
+    onnx.save(_model("[foo] y = my.ops.Foo(x)"), folder / "custom.onnx")
     feeds = {name: np.zeros(shape, np.int64) for name, shape in FEEDS.items()}
     feeds["encoder_hidden_states"] = np.zeros(FEEDS["encoder_hidden_states"], np.float32)
     np.savez(folder / "names.npz", ids=np.zeros(3))

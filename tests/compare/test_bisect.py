@@ -1,17 +1,14 @@
 """The first value on which two models differ is the one where the difference was planted."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from model_table import parse
+from model_table import SWIN, parse
 from onnx import numpy_helper
 
 from onnxfold.comparison import compare
-
-SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 
 
 def weight_by_an_ulp(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:

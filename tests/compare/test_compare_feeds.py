@@ -127,7 +127,6 @@ def test_indices_used_in_a_function_are_found_by_trying():
 
 
 def sizes_of(model, **options):
-    """The sizes that a model was compared with itself at."""
     result = compare(model, model, **options)
     assert result.equal
     return result.sizes

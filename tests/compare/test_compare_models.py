@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -7,14 +6,12 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
-from model_table import parse
+from model_table import SWIN, parse
 from onnx import numpy_helper
 
 import onnxfold
 from onnxfold.comparison import Comparison, compare
 from onnxfold.errors import ModelError, UsageError
-
-SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 
 
 def test_a_real_model_equals_itself():

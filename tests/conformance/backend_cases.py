@@ -33,17 +33,19 @@ class Result:
 
 @functools.lru_cache(maxsize=1)
 def cases() -> dict[str, TestCase]:
-    """All cases by name."""
     return {case.name: case for case in collect_testcases(None)}
+
+
+def values_of(data: dict[str, object] | list[object]) -> list[object]:
+    """The inputs or outputs of a data set."""
+    return list(data.values()) if isinstance(data, dict) else list(data)
 
 
 def with_constant_inputs(case: TestCase) -> onnx.ModelProto | None:
     """The case's model with its inputs as initializers; None if an input is not a tensor."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
-    inputs = case.data_sets[0][0]
-    values = list(inputs.values()) if isinstance(inputs, dict) else list(inputs)
-    left = []
+    values = values_of(case.data_sets[0][0])
     for info, value in zip(model.graph.input, values, strict=False):
         if not info.type.HasField("tensor_type"):
             return None
@@ -63,11 +65,7 @@ def _to_tensor(value: object, info: onnx.ValueInfoProto) -> onnx.TensorProto:
     dtype = ir.DataType(info.type.tensor_type.elem_type)
     array = np.asarray(value)
     if dtype == ir.DataType.STRING:
-        tensor = onnx.TensorProto(name=info.name, data_type=dtype.value, dims=array.shape)
-        tensor.string_data.extend(
-            s if isinstance(s, bytes) else str(s).encode() for s in array.reshape(-1)
-        )
-        return tensor
+        return onnx.numpy_helper.from_array(array.astype(object), info.name)
     if array.dtype != dtype.numpy():
         array = array.view(dtype.numpy()) if array.itemsize == 1 else array.astype(dtype.numpy())
     return ir.serde.serialize_tensor(ir.Tensor(array, dtype=dtype, name=info.name))
@@ -88,7 +86,10 @@ def run_case(case: TestCase) -> Result:
     if remaining:
         return Result(case.name, "left", _reason(model, remaining))
     stored = _outputs(folded)
-    wanted, exact = _wanted(case, model)
+    try:
+        wanted, exact = run_onnxruntime(model), True
+    except Exception:  # any class; then what the test case expects is wanted
+        wanted, exact = list(expected_outputs(case).values()), False
     for name, got, want in zip([o.name for o in model.graph.output], stored, wanted, strict=True):
         difference = _difference(got, want, exact)
         if difference and exact and is_half(got):
@@ -118,14 +119,6 @@ def _outputs(model: onnx.ModelProto) -> list[np.ndarray]:
     return arrays
 
 
-def _wanted(case: TestCase, model: onnx.ModelProto) -> tuple[list[np.ndarray], bool]:
-    """What onnxruntime computes, bit for bit; where it cannot, what the test case expects."""
-    try:
-        return run_onnxruntime(model), True
-    except Exception:  # any class
-        return list(expected_outputs(case).values()), False
-
-
 def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
     """The outputs of a model without inputs on the CPU provider, nothing optimized."""
     return [np.asarray(v) for v in reference_session(model).run(None, {})]
@@ -133,8 +126,7 @@ def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
 
 def expected_outputs(case: TestCase) -> dict[str, np.ndarray]:
     """What the test case expects, by output name."""
-    outputs = case.data_sets[0][1]
-    values = list(outputs.values()) if isinstance(outputs, dict) else list(outputs)
+    values = values_of(case.data_sets[0][1])
     names = [output.name for output in case.model.graph.output]
     return {
         name: np.asarray(onnx.numpy_helper.to_array(v) if isinstance(v, onnx.TensorProto) else v)
@@ -143,7 +135,6 @@ def expected_outputs(case: TestCase) -> dict[str, np.ndarray]:
 
 
 def is_half(array: np.ndarray) -> bool:
-    """True for float16 and bfloat16."""
     return array.dtype in _HALF
 
 
@@ -192,7 +183,6 @@ def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def results() -> list[Result]:
-    """What became of every case."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [run_case(case) for case in cases().values()]

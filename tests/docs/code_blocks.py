@@ -27,27 +27,19 @@ NUMBER = re.compile(r"\d[\d.,]*(?:e-\d+)?x?|\b(?:us|ms|s)\b|not told apart")
 
 @dataclass
 class Block:
-    """A fenced block.
-
-    Attributes:
-        place: Page and line.
-        language: The word behind the fence.
-        title: The file that the block shows, if it has a title.
-        text: What is in it.
-        mark: "not run", "any figures", or nothing.
-        follows: Whether nothing but blank lines is between it and the block before.
-    """
+    """A fenced block; a title is the file that it shows."""
 
     place: str
     language: str
     title: str | None
     text: str
     mark: str | None
+    """"not run", "any figures", or nothing."""
     follows: bool
+    """Whether nothing but blank lines is between it and the block before."""
 
 
 def blocks_of(path: Path) -> list[Block]:
-    """All fenced blocks of a page."""
     found: list[Block] = []
     fence: re.Match[str] | None = None
     before, start, inside, follows = "", 0, [], False
@@ -61,12 +53,8 @@ def blocks_of(path: Path) -> list[Block]:
             indent = len(fence[1])
             text = "".join(f"{each[indent:]}\n" for each in inside)
             place = f"{path.name}:{start}"
-            found.append(
-                Block(
-                    *(place, fence[2], title[1] if title else None, text),
-                    *(mark[1] if mark else None, follows),
-                )
-            )
+            title, mark = title and title[1], mark and mark[1]
+            found.append(Block(place, fence[2], title, text, mark, follows))
             fence, before, follows = None, "", True
         elif fence is not None:
             inside.append(line)
@@ -127,8 +115,7 @@ def commands_of(block: Block) -> list[tuple[str, str]]:
     """The commands of a console block, each with what it prints."""
     first, *parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)
     assert not first, f"{block.place}: it does not begin with a command"
-    split = [part.partition("\n") for part in parts]
-    return [(command, expected) for command, _, expected in split]
+    return [part.partition("\n")[::2] for part in parts]
 
 
 def check(block: Block, command: str, printed: str, expected: str) -> None:
@@ -146,11 +133,7 @@ def check(block: Block, command: str, printed: str, expected: str) -> None:
 
 def masked(text: str, any_figures: bool) -> str:
     """The text without what is different at every run, and without the widths of columns."""
-    lines = []
-    for line in text.strip("\n").splitlines():
-        line = FIGURES.sub("#", line)
-        if any_figures:
-            line = NUMBER.sub("#", line)
-        line = re.sub(r"[ ─]+", lambda m: m[0][0], line).strip()
-        lines.append(line)
-    return "".join(f"{line}\n" for line in lines)
+    text = FIGURES.sub("#", text.strip("\n"))
+    text = NUMBER.sub("#", text) if any_figures else text
+    text = re.sub(r"[ ─]+", lambda m: m[0][0], text)
+    return "".join(f"{line.strip()}\n" for line in text.splitlines())

@@ -1,5 +1,3 @@
-"""`optimize --dump-ir`: the graph after each pass on paper."""
-
 import re
 import shutil
 import subprocess
@@ -9,14 +7,13 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from model_table import floats, parse, saved, with_weights
+from model_table import ROOT, floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.cli import main
 from onnxfold.dump import dot_of
 
-ROOT = Path(__file__).parents[2]
 ODD = 'a"b<script>alert(1)</script>&lt;\\N\n\t\x01é漢\u202e'
 MIXED = """
 g (float[n, 4] x, bool cond) => (float[n, 4] y) <

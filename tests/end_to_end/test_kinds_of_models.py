@@ -9,13 +9,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from model_table import floats, parse, saved, with_weights
+from model_table import SWIN, floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArguments
 
-SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 SMALL = """g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
     t = Transpose(w) e = Exp(r) a = MatMul(x, t) y = MatMul(a, e) }"""
 UNDEFINED = parse("g (float[2] x) => (float[2] y) { y = Add(x, sparse) }")

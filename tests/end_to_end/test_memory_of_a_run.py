@@ -1,5 +1,3 @@
-"""What a whole optimization takes in memory does not grow with the weights."""
-
 import subprocess
 import sys
 from pathlib import Path

@@ -15,11 +15,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from model_table import floats, saved
+from model_table import ROOT, floats, saved
 
 import onnxfold
 
-ROOT = Path(__file__).parents[2]
 MODELS = {
     "control_flow": ROOT / "tests" / "data" / "control_flow.onnx",
     "lora_dynamo": ROOT / "models" / "lora" / "dynamo.onnx",
@@ -212,7 +211,6 @@ def fitting(options: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def snapshot(given: Any) -> bytes:
-    """Return the bytes of a model of the caller, by the serializer of its own library."""
     if isinstance(given, Path):
         return given.read_bytes()
     given = given.model if isinstance(given, Program) else given

@@ -1,1 +1,0 @@
-"""What happens around the program while it runs. By hand: ``python -m tests.faults``."""

@@ -1,5 +1,6 @@
 """A compilation ended at a random moment, and what of it is there after the next run."""
 
+import contextlib
 import importlib.util
 import os
 import random
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
+import psutil
 
 from tests.model_table import parse
 from tests.runtime.double import written_double
@@ -48,13 +50,7 @@ def model() -> onnx.ModelProto:
 
 
 class Stage:
-    """A backend prepared: how long it takes to compile.
-
-    Args:
-        backend: Its name.
-        variables: What chooses its compiler.
-        root: A folder for it.
-    """
+    """A backend prepared in a folder, with variables that choose its compiler."""
 
     def __init__(self, backend: str, variables: dict[str, str], root: Path) -> None:
         self.backend = backend
@@ -121,43 +117,24 @@ class Stage:
         for path in bundle.iterdir() if bundle.exists() else ():
             if "onnxfold-" in path.name:
                 yield f"bundle's {path.name}"
-        for process, command in _processes(f"{_MARK}={self.mark}"):
-            yield f"process {process} ({command})"
-
-
-def _processes(variable: str) -> Iterator[tuple[int, str]]:
-    """Those that have a variable in their environment, other than this one."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (folder / "environ").read_bytes().split(b"\0")
-            if variable.encode() in variables:
-                words = (folder / "cmdline").read_bytes().split(b"\0")
-                yield int(folder.name), b" ".join(words[:6]).decode(errors="replace")
-        except OSError:  # it has just ended
-            continue
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if process.environ().get(_MARK) == self.mark:
+                    yield f"process {process.pid} ({' '.join(process.cmdline()[:6])})"
 
 
 def endings(count: int, seed: int, root: Path) -> Outcome:
-    """End compilations by all backends and by all endings in turn, at random moments.
+    """End compilations by all backends and by all endings in turn, at random moments."""
+    # imported before the forks, so that all of a compilation's time is its own
+    import onnxfold.runtime.backends.compilation
+    import onnxfold.runtime.split_model  # noqa: F401
 
-    Args:
-        count: How many.
-        seed: Makes the moments.
-        root: A folder to work in.
-    """
     outcome = Outcome()
     moments = random.Random(seed)
     root.mkdir(exist_ok=True)
-    _import_all()
     found = compilers(root, outcome)
     stages = [Stage(name, found[name], root / f"by {name}") for name in list(found)[:count]]
     for k in range(count if stages else 0):
         ending = ENDINGS[(k + k // len(stages)) % len(ENDINGS)]
         stages[k % len(stages)].strike(ending, moments.random(), outcome)
     return outcome
-
-
-def _import_all() -> None:
-    """Import what a compilation does before the forks, so that all of its time is its own."""
-    import onnxfold.runtime.backends.compilation
-    import onnxfold.runtime.split_model  # noqa: F401

@@ -15,6 +15,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
+import psutil
 
 from onnxfold import FoldCache, Session, split
 from onnxfold.onnxruntime_sessions import array_of, ort_value
@@ -58,14 +59,7 @@ def _is_right(cache: FoldCache, key: int, right: dict[str, bytes]) -> bool:
 
 
 def killed(count: int, seed: int, folder: Path, processes: int = 6) -> Outcome:
-    """Kill processes that write to a folder and read from it, at random moments.
-
-    Args:
-        count: How many.
-        seed: Makes the moments.
-        folder: The folder.
-        processes: How many are there at a time.
-    """
+    """Kill processes that write to a folder and read from it, at random moments."""
     outcome = Outcome()
     moments = random.Random(seed)
     FoldCache(folder, max_bytes=BOUND)
@@ -123,25 +117,16 @@ class Growth:
 
 
 def states(rows: int, seed: int = 0) -> np.ndarray:
-    """A setting."""
     return floats(rows, WIDTH, seed=seed)
 
 
 def private_bytes() -> int:
     """Memory of this process that it shares with no other."""
-    with open("/proc/self/smaps_rollup", encoding="ascii") as lines:
-        found = [line.split() for line in lines if line.startswith("Private_")]
-    return sum(int(words[1]) for words in found) << 10
+    return psutil.Process().memory_full_info().uss
 
 
 def worked(count: int, rows: int, folder: Path) -> Growth:
-    """Have several processes fold the same setting at the same time.
-
-    Args:
-        count: How many processes.
-        rows: Of the states.
-        folder: To work in.
-    """
+    """Have several processes fold the same setting, so many rows, at the same time."""
     square = f"float[{WIDTH},{WIDTH}]"
     model = parse(
         f"""g (float[1,{WIDTH}] q, float[n,{WIDTH}] states) => (float[1,{WIDTH}] y)
@@ -166,7 +151,6 @@ def worked(count: int, rows: int, folder: Path) -> Growth:
 
 
 def _work(folder: Path, rows: int, barrier: Barrier, results: Queue[tuple[int, int, int, str]]):
-    """What each of the processes does."""
     cache = FoldCache(folder / "folds", max_bytes=4 << 30)
     session = Session(folder / "bundle", cache=cache)
     feeds = {"q": states(1)}

@@ -38,7 +38,6 @@ class Scenario:
 
     @property
     def command(self) -> list[str]:
-        """The words of the command line."""
         return ["optimize", "-q", "m.onnx", "-o", self.output, *self.options]
 
 
@@ -136,12 +135,7 @@ class Outcome:
 
 
 class Stage:
-    """A scenario prepared: what there is before, after one run and after two.
-
-    Args:
-        scenario: What is run.
-        root: A folder for it.
-    """
+    """A scenario prepared in a folder: what there is before, after one run and after two."""
 
     def __init__(self, scenario: Scenario, root: Path) -> None:
         self.scenario = scenario
@@ -178,11 +172,10 @@ class Stage:
         time.sleep(delay)
         os.kill(child, number)
         code = finish(child)
-        what = f"{self.scenario.name}, {signal.Signals(number).name} after {delay:.4f} s"
-        fault = outcome.faults.append
         name = signal.Signals(number).name
-        expected = {0, -number, 128 + number} if number != signal.SIGKILL else {0, -number}
-        if code not in expected:
+        what = f"{self.scenario.name}, {name} after {delay:.4f} s"
+        fault = outcome.faults.append
+        if code not in {0, -number} | ({128 + number} if number != signal.SIGKILL else set()):
             fault(f"{what}: exit code {code}")
         outcome.counts[f"{name}: {'finished' if code == 0 else 'ended'}"] += 1
         for error in self._compare((self.old, self.new), allow_missing=self.old is None):
@@ -227,13 +220,7 @@ class Stage:
 
 
 def strikes(count: int, seed: int, root: Path) -> Outcome:
-    """Strike all scenarios in turn, with all signals, at random moments.
-
-    Args:
-        count: How often.
-        seed: Makes the moments.
-        root: A folder to work in.
-    """
+    """Strike all scenarios in turn, with all signals, at random moments, in a folder."""
     root.mkdir(exist_ok=True)
     onnx.save(model(0), root / "m.onnx")
     onnxfold.optimize_file(root / "m.onnx", root / "o.onnx")  # all is imported before the forks

@@ -13,6 +13,7 @@ import onnxfold
 from onnxfold.errors import OnnxFoldError
 
 from .kills import content, finish, model, run
+from .test_changing_sources import files
 
 OPTIONS = [(), ("--external-data",), ("--external-data-name", "w.data"), ("--check", "1")]
 
@@ -45,10 +46,6 @@ def read_only(tmp_path) -> Iterator[Path]:
     onnx.save(model(0), source / "m.onnx")
     (source / "o.onnx").write_bytes(b"old")
     yield from mounted(tmp_path / "read_only", "--bind", "-o", "ro", str(source))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto
 
 from onnxfold import storage
 from onnxfold.cli import main
 from onnxfold.errors import OnnxFoldError
-from tests.model_table import parse, with_weights
+from tests.model_table import external, parse
 
 NAMES = [
     b"line\nbreak.onnx",
@@ -27,17 +26,13 @@ NAMES = [
 KINDS = ["fifo", "socket", "folder", "device", "loop"]
 
 
-def model(**external: str) -> onnx.ModelProto:
+def model(**entries: str) -> onnx.ModelProto:
     made = parse(
         """g (float[1,64] x) => (float[1,64] y) <float[64,64] w = *>
         { t = Transpose<perm = [1, 0]>(w) y = MatMul(x, t) }"""
     )
-    [weight] = made.graph.initializer
-    if external:
-        weight.ClearField("raw_data")
-        weight.data_location = TensorProto.EXTERNAL
-        for key, value in external.items():
-            weight.external_data.add(key=key, value=value)
+    if entries:
+        made.graph.initializer[0].CopyFrom(external("w", [64, 64], **entries))
     return made
 
 
@@ -109,7 +104,7 @@ def test_kinds(folder, capsys, kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("external", "reason"),
+    ("entries", "reason"),
     [
         ({"location": "w\0d"}, "is not a file name"),
         ({"location": "a" * 5000}, "File name too long"),
@@ -119,9 +114,9 @@ def test_kinds(folder, capsys, kind) -> None:
         ({"location": "d", "offset": str(1 << 63)}, "has 0 bytes"),
     ],
 )
-def test_locations(folder, capsys, external, reason) -> None:
+def test_locations(folder, capsys, entries, reason) -> None:
     open("d", "w", encoding="utf-8").close()
-    onnx.save(model(**external), "e.onnx")
+    onnx.save(model(**entries), "e.onnx")
     optimize(capsys, "e.onnx", "-o", "o.onnx", fails="e.onnx: ")
     with pytest.raises(OnnxFoldError, match=reason) as caught:
         storage.load("e.onnx")
@@ -137,11 +132,9 @@ def test_many_data_files(folder, many, options) -> None:
 
     weights = {f"w{i}": np.full(300, i, np.float32) for i in range(many)}
     proto = parse(f"g () => (float[300] y) {{ y = Sum({', '.join(weights)}) }}")
-    for weight in with_weights(proto, **weights).graph.initializer:
-        Path(weight.name).write_bytes(weight.raw_data)
-        weight.ClearField("raw_data")
-        weight.data_location = TensorProto.EXTERNAL
-        weight.external_data.add(key="location", value=weight.name)
+    for name, weight in weights.items():
+        weight.tofile(name)
+        proto.graph.initializer.append(external(name, [300], location=name))
     onnx.save(proto, "many.onnx")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))

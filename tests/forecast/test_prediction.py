@@ -3,17 +3,14 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from model_table import parse, with_weights
+from model_table import ROOT, floats, parse, with_weights
 
 import onnxfold
 from onnxfold import storage
-
-ROOT = Path(__file__).parents[2]
 
 
 def run(source, *options) -> dict:
@@ -24,7 +21,6 @@ def run(source, *options) -> dict:
 
 
 def model(path, text, **weights):
-    """A model of a graph's text, its weights in a file of their own."""
     proto = with_weights(parse(text, 17), **weights)
     onnx.save(proto, path, save_as_external_data=True, location=path.name + ".data")
 
@@ -38,8 +34,7 @@ def transposed(path, size=4608):
     text = f"""g (float[1,{size}] x) => (float[1,{size}] y) {{
         t0 = Transpose<perm=[1,0]>(w0) h = MatMul(x, t0)
         t1 = Transpose<perm=[1,0]>(w1) y = MatMul(h, t1) }}"""
-    w0, w1 = random(2, size, size)
-    model(path, text, w0=w0, w1=w1)
+    model(path, text, w0=random(size, size), w1=random(size, size) + 1)
 
 
 def unary(path, ops, count=40):
@@ -173,8 +168,7 @@ def test_a_sequence_of_constants_that_is_read_twice(tmp_path):
         }""",
         18,
     )
-    table = np.random.default_rng(0).standard_normal((9, 8)).astype(np.float32)
-    proto = with_weights(proto, table=table, four=4, zero=0, one=1)
+    proto = with_weights(proto, table=floats(9, 8), four=4, zero=0, one=1)
     onnx.save(proto, tmp_path / "in.onnx")
     report = onnxfold.optimize_file(tmp_path / "in.onnx", tmp_path / "out.onnx", check=1)
     assert report.check.equal

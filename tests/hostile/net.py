@@ -39,12 +39,8 @@ def run(
 ) -> Found:
     """Take files through the steps; negative numbers are those of the corpus.
 
-    Args:
-        seed: Another seed makes other files.
-        numbers: Of the files.
-        all_ops: Whether onnx's own test models are mutated, too.
-        keep: A folder for files that fail in a new way.
-        show: Gets failures of new classes as they are found.
+    With ``all_ops``, onnx's own test models are mutated, too. Files that fail in a new way are kept
+    in a folder, and shown.
     """
 
     def call(number: int) -> tuple[Any, ...]:

@@ -7,79 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import helper, numpy_helper, parser
 
 from tests.conformance.backend_cases import cases, with_constant_inputs
+from tests.model_table import ROOT, external
 
-ROOT = Path(__file__).parents[2]
 DATA_FILE = "w.bin"
 """The data file beside every model, of `DATA_SIZE` bytes."""
 DATA_SIZE = 16384
-
-_TEXTS = (
-    # constants through many kinds of ops
-    """<ir_version: 10, opset_import: ["" : 21]>
-    g (float[n, 4] x) => (float[n, 4] y, float[4, n] z)
-    <float[2, 2] w = {1, -0.0, 3, 4}, int64[2] s = {4, 1}, int64[2] e = {-1, 4}> {
-        t = Transpose<perm = [1, 0]>(w)
-        r = Reshape(t, s)
-        c = Cast<to = 11>(r)
-        d = Cast<to = 1>(c)
-        v = Squeeze(d)
-        a = Add(x, v)
-        m = Expand(v, e)
-        y = Where(cond, a, x)
-        cond = Less(x, v)
-        z = Transpose(y)
-    }""",
-    # subgraphs with captures, a sequence, an optional, a string
-    """<ir_version: 10, opset_import: ["" : 21]>
-    g (float[2] x, bool b) => (float[k] y, float[2] l, string[2] s) <float[2] w = {1, 2}> {
-        y = If(b) <
-            then_branch = then () => (float[2] p) { p = Add(x, w) },
-            else_branch = other () => (float[4] q) { q = Concat<axis = 0>(x, w) }
-        >
-        trips = Constant<value_int = 3>()
-        yes = Constant<value = bool {1}>()
-        l = Loop(trips, yes, w) <body = body (int64 i, bool go, float[2] u) => (bool on, float[2] v)
-            { on = Identity(go)
-              v = Mul(u, w) }
-        >
-        s = Constant<value_strings = ["a", "b"]>()
-    }""",
-    # functions that call functions, with attributes
-    """<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
-    g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
-        a = local.Twice<k = 2.0>(w)
-        y = Add(x, a)
-    }
-    <domain: "local", opset_import: ["" : 21, "local" : 1]>
-    Twice<k>(u) => (v) { c = Constant<value_float: float = @k>()
-                         h = local.Half(u)
-                         v = Mul(h, c) }
-    <domain: "local", opset_import: ["" : 21]>
-    Half(u) => (v) { two = Constant<value = float {2}>()
-                     v = Div(u, two) }""",
-    # shape arithmetic, an old opset
-    """<ir_version: 7, opset_import: ["" : 12]>
-    g (float[n, c, 8, 8] x) => (float[n, d] y) <int64[1] zero = {0}, int64[1] one = {1}> {
-        shape = Shape(x)
-        n = Slice(shape, zero, one)
-        rest = Constant<value = int64[1] {-1}>()
-        target = Concat<axis = 0>(n, rest)
-        y = Reshape(x, target)
-    }""",
-)
 
 
 def _external() -> onnx.ModelProto:
     """A model whose weight of 4,096 bytes is in the data file."""
     text = "g (float[n, 32] x) => (float[n, 32] y) { v = Neg(w) y = MatMul(x, v) }"
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
-    weight = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=[32, 32])
-    weight.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", DATA_FILE), ("offset", "0"), ("length", "4096")):
-        weight.external_data.add(key=key, value=value)
+    weight = external("w", [32, 32], location=DATA_FILE, offset="0", length="4096")
+    model.graph.initializer.append(weight)
     return model
 
 
@@ -96,7 +39,9 @@ def _sparse() -> onnx.ModelProto:
 @functools.cache
 def own() -> tuple[bytes, ...]:
     """The models written here, and the smallest of the repository."""
-    models = [*map(parser.parse_model, _TEXTS), _external(), _sparse()]
+    blocks = Path(__file__).with_name("seeds.txt").read_text().split("\n## ")[1:]
+    texts = [block.partition("\n")[2] for block in blocks]
+    models = [*map(parser.parse_model, texts), _external(), _sparse()]
     small = (ROOT / "tests" / "data" / "control_flow.onnx").read_bytes()
     return (*(model.SerializeToString() for model in models), small)
 
@@ -114,12 +59,7 @@ def of_onnx() -> tuple[onnx.ModelProto, ...]:
 
 
 def any_seed(rng: random.Random, *, all_ops: bool = True) -> bytes:
-    """One of all seeds.
-
-    Args:
-        rng: Decides.
-        all_ops: Whether onnx's own test models are used, too: they take seconds to be made.
-    """
+    """One of all seeds; with ``all_ops`` also of onnx's models, which take seconds to be made."""
     if rng.random() < 0.5 or not all_ops:
         return rng.choice(own())
     return rng.choice(of_onnx()).SerializeToString()

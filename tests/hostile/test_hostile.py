@@ -1,5 +1,3 @@
-"""A few seconds of the net: what was found once, and some files that are new at every change."""
-
 from tests.hostile.net import CORPUS, run
 
 

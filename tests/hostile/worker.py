@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from tests.case_driver import Failure, Phase, Result
+from tests.case_driver import Failure, Phase, Result, one_line, place_of
 
 LONGEST_MESSAGE = 1300
 MEMORY_LIMIT = 512 << 20
@@ -113,26 +113,14 @@ def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
     except OnnxFoldError as error:
         text = " ".join(str(error).split())
         if str(path) not in text:
-            return "refused", Failure(step, "the file is not named", _place(error), text)
+            return "refused", Failure(step, "the file is not named", place_of(error), text)
         if len(text) > LONGEST_MESSAGE + len(str(path)):
-            return "refused", Failure(step, "a long message", _place(error), text)
+            return "refused", Failure(step, "a long message", place_of(error), text)
         return "refused", None
     except BaseException as error:
         trace = "".join(traceback.format_exception(error))[-6000:]
-        return "failed", Failure(step, type(error).__name__, _place(error), trace)
+        return "failed", Failure(step, type(error).__name__, place_of(error), trace)
     return "done", None
-
-
-def _place(error: BaseException) -> str:
-    """The innermost function of onnxfold that an error came through, and where it was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = [
-        f for f in frames if f"{os.sep}onnxfold{os.sep}" in f.filename or "/rules/" in f.filename
-    ]
-    places = [
-        f"{'/'.join(Path(f.filename).parts[-2:])}:{f.name}" for f in (*ours[-1:], *frames[-1:])
-    ]
-    return " < ".join(dict.fromkeys(places))
 
 
 def _listing(room: str) -> dict[Path, tuple[int, int]]:
@@ -166,8 +154,7 @@ def _judge(path: str, out: str, phase: Phase) -> tuple[str, Failure | None]:
     try:
         given = reference_session(out).run(None, feeds)
     except Exception as error:
-        text = " ".join(str(error).split())[:300]
-        return "failed", Failure("judge", "the result cannot be run", "", text)
+        return "failed", Failure("judge", "the result cannot be run", "", one_line(error))
     if not all(map(same_bits, expected, again)):
         return "not comparable", None
     if len(expected) == len(given) and all(map(same_bits, expected, given)):

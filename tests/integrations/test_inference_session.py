@@ -12,13 +12,12 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from model_table import floats, parse, saved, with_weights
+from model_table import ROOT, floats, parse, saved, with_weights
 from reference_session import reference_options
 
 import onnxfold
 from tests.faults.test_file_systems import mounted
 
-ROOT = Path(__file__).parents[2]
 SWIN, DECODER = ROOT / "models" / "swin.onnx", ROOT / "models" / "t5-decoder.onnx"
 CPU = ["CPUExecutionProvider"]
 
@@ -31,7 +30,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def entries(cache: Path) -> list[Path]:
-    """The folders of kept models."""
     return sorted(path for path in cache.iterdir() if path.is_dir())
 
 
@@ -82,7 +80,6 @@ def feeds_of(session: ort.InferenceSession) -> dict[str, np.ndarray]:
 
 
 def described(session: ort.InferenceSession) -> list[object]:
-    """What a session says about its model."""
     values = [*session.get_inputs(), *session.get_outputs()]
     values += session.get_overridable_initializers()
     about = session.get_modelmeta()

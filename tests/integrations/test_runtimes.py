@@ -17,9 +17,8 @@ SWIN = Path("models/swin.onnx")
 
 def test_the_ort_format_of_mobile_and_web(tmp_path: Path):
     """onnxruntime's own converter, on the model and on the optimized one: smaller, and the same."""
-    sizes = {}
+    sizes, results = {}, {}
     image = np.random.default_rng(0).random((1, 3, 64, 64), dtype=np.float32)
-    results = {}
     onnxfold.optimize_file(SWIN, tmp_path / "optimized.onnx")
     (tmp_path / "original.onnx").write_bytes(SWIN.read_bytes())
     for name in ("original", "optimized"):

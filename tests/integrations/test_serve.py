@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
+import psutil
 import pytest
 
 import onnxfold
@@ -231,7 +232,7 @@ def test_tenants_are_served_while_one_gets_another_adapter(service, tmp_path):
     assert process.wait(30) == 0
     with pytest.raises(ConnectionRefusedError):
         Client(port).run(SWAPPED, ids)
-    assert not [worker for worker in figures["cache_bytes"] if is_alive(int(worker))]
+    assert not [worker for worker in figures["cache_bytes"] if psutil.pid_exists(int(worker))]
 
 
 def test_what_cannot_be_used_is_refused_and_changes_nothing(service, tmp_path):
@@ -287,11 +288,3 @@ def tar_of(folder: Path) -> bytes:
     with tarfile.open(fileobj=content, mode="w") as archive:
         archive.add(folder, ".")
     return content.getvalue()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

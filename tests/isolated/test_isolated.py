@@ -1,5 +1,3 @@
-"""Functions and commands in other processes: what they return, and how they end."""
-
 import contextlib
 import os
 import signal
@@ -45,7 +43,6 @@ def endless(request, arrays):
 
 
 def careful(request, arrays):
-    """Remove a file however it ends."""
     Path(request).touch()
     try:
         time.sleep(600)
@@ -66,7 +63,6 @@ SLEEP = "sleep 600 & echo $! > {}; wait"
 
 
 def noted(path: Path) -> int:
-    """The id in a file, as soon as it is there."""
     wait_until(lambda: path.exists() and path.read_text(encoding="utf-8").endswith("\n"))
     return int(path.read_text(encoding="utf-8"))
 

@@ -1,5 +1,3 @@
-"""The wheel, the sdist and an editable install, each in a fresh virtual environment."""
-
 import importlib.metadata
 import os
 import shutil

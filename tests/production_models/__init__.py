@@ -1,1 +1,0 @@
-"""Models that packages of PyPI ship."""

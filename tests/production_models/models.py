@@ -30,32 +30,22 @@ class NotFetched(Exception):
 
 @dataclass(frozen=True)
 class ProductionModel:
-    """A model file of a package.
-
-    Attributes:
-        name: The package and the file's stem: ``magika/model``.
-        requirement: The package and its version, as pip takes it.
-        member: The file's path in the wheel.
-        inputs: The shape of each input, or the value of an integer; empty if the inputs are made
-            up from the model.
-    """
+    """A model file of a package."""
 
     name: str
+    """The package and the file's stem: ``magika/model``."""
     requirement: str
     member: str
+    """The file's path in the wheel."""
     inputs: Inputs
+    """The shape of each input, or the value of an integer; empty where the model tells them."""
 
     @property
     def path(self) -> Path:
-        """Where the file is in the cache, whether it has been fetched or not."""
         return CACHE / self.requirement / Path(self.member).name
 
     def fetch(self) -> Path:
-        """Return the path of the file; download the package if the file is not in the cache.
-
-        Raises:
-            NotFetched: pip cannot download the package.
-        """
+        """Return the path of the file; download the package if the file is not in the cache."""
         if not self.path.exists():
             _fetch(self.requirement)
         return self.path
@@ -116,18 +106,13 @@ def _fetch(requirement: str) -> None:
 
 
 def main() -> None:
-    """Fetch all packages."""
-    for requirement, files in PACKAGES.items():
-        missing = [
-            m for m in MODELS.values() if m.requirement == requirement and not m.path.exists()
-        ]
-        for model in missing[:1]:
+    for model in MODELS.values():
+        if not model.path.exists():
             try:
                 model.fetch()
+                print(f"{model.requirement}: {len(PACKAGES[model.requirement])} models")
             except NotFetched as reason:
                 print(reason)
-            else:
-                print(f"{requirement}: {len(files)} models")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,3 @@
-"""``python -m tests.random_graphs``: many graphs, what failed and what was reached."""
-
 import argparse
 import sys
 import time

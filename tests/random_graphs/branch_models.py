@@ -131,7 +131,6 @@ class Maker:
 
 
 def generate(seed: int) -> Case:
-    """The model of a seed, and inputs with which either branch runs."""
     maker = Maker(random.Random(seed))
     x = random_matrix(seed, 2, maker.size)
     return Case(seed, maker.model(), [{"x": x, "c": np.array(c)} for c in (False, True)])

@@ -17,6 +17,7 @@ from onnx import TensorProto as T
 from onnx import defs, helper
 
 from onnxfold.reduction.shrinking import free_names
+from tests.case_driver import one_line
 from tests.reference_session import Reference
 
 from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
@@ -50,7 +51,6 @@ class Value:
 
     @property
     def first(self) -> Any:
-        """The sample of the first feed."""
         return self.samples[0]
 
     @property
@@ -59,7 +59,6 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape at the first feed."""
         return tuple(self.first.shape)
 
     @property
@@ -200,6 +199,7 @@ class Builder:
         inside = self.scope.in_function
         if constant is None:
             constant = fixed and (inside or self.chance(self.constant_share))
+        constant = constant or elem in PACKED
         if not fixed and (constant or inside):
             raise Refused("a constant has one shape")
         if make is None:
@@ -208,9 +208,7 @@ class Builder:
             def make(shape: tuple[int, ...]) -> Array:
                 return random_array(self.rng, elem, shape, hostile)
 
-        if constant or elem in PACKED:
-            if not fixed:
-                raise Refused("a constant has one shape")
+        if constant:
             return self.constant(make(tuple(d[0] for d in dims)), elem)
         return self.input(elem, dims, make)
 
@@ -231,7 +229,6 @@ class Builder:
     def input(
         self, elem: int, dims: Sequence[Dim], make: Callable[[tuple[int, ...]], Array]
     ) -> Value:
-        """A new graph input."""
         name = self.name("x")
         samples = [make(tuple(d[k] for d in dims)) for k in range(FEEDS)]
         shape: list[Any] = []
@@ -263,11 +260,9 @@ class Builder:
         self.scope.values.append(value)
         return value
 
-    def override(self, value: Value, dims: Sequence[Dim]) -> None:
+    def override(self, value: Value) -> None:
         """Make an initializer of the main graph an input with a default, sometimes fed."""
-        self.inputs.append(
-            helper.make_tensor_value_info(value.name, value.elem, [d[0] for d in dims])
-        )
+        self.inputs.append(helper.make_tensor_value_info(value.name, value.elem, value.shape))
         value.constant = False
         value.tensor = None
         for k in range(FEEDS):
@@ -385,7 +380,8 @@ class Builder:
             )
         except (TypeError, ValueError) as error:
             raise Refused(str(error)) from error
-        read = [v for v in inputs if v is not None] + self._captured(node)
+        known = {v.name: v for v in self.scope.visible()}
+        read = [v for v in inputs if v is not None] + [known[name] for name in free_names(node)]
         results = self.attempt([node], read, [o for o in node.output if o])
         formals = [] if domain else list(defs.get_schema(op_type, self.opset).outputs)
         for k, (elem, kind, _) in zip(np.flatnonzero(present), results, strict=True):
@@ -398,16 +394,9 @@ class Builder:
             for k in self.live
         ):
             raise Refused("onnxruntime leaves a gap beside an empty operand unwritten")
-        names = []
-        values = []
-        found = iter(results)
-        for there in present:
-            names.append(self.name() if there else "")
-            if there:
-                elem, kind, samples = next(found)
-                values.append(Value(names[-1], elem, samples, kind))
-        del node.output[:]
-        node.output.extend(names)
+        node.output[:] = [self.name() if there else "" for there in present]
+        named = zip(filter(None, node.output), results, strict=True)
+        values = [Value(name, elem, samples, kind) for name, (elem, kind, samples) in named]
         node.name = self.node_name()
         for name, attribute in (references or {}).items():
             kept = [a for a in node.attribute if a.name != name]
@@ -437,13 +426,6 @@ class Builder:
             f.node for f in self.functions if (f.domain, f.name) == (node.domain, node.op_type)
         ]
         return any(self._draws(inner) for body in bodies for inner in body)
-
-    def _captured(self, node: onnx.NodeProto) -> list[Value]:
-        names = free_names(node)
-        if not names:
-            return []
-        known = {v.name: v for v in self.scope.visible()}
-        return [known[name] for name in names]
 
     def attempt(
         self, nodes: Sequence[onnx.NodeProto], read: Sequence[Value], wanted: Sequence[str]
@@ -483,7 +465,7 @@ class Builder:
                         graph.output[k].name = name
                 session = Reference(self.model(graph))
         except Exception as error:
-            raise Refused(_line(error)) from error
+            raise Refused(one_line(error)) from error
         results: dict[int, list[Any]] = {}
         failed = []
         for k in list(self.live):
@@ -492,7 +474,7 @@ class Builder:
                 results[k] = [np.asarray(f) if isinstance(f, np.generic) else f for f in found]
             except Exception as error:
                 if k == 0 or not self.chance(0.1):
-                    raise Refused(_line(error)) from error
+                    raise Refused(one_line(error)) from error
                 failed.append(k)
         for found in results.values():
             if any(
@@ -554,7 +536,3 @@ def _type_of(text: str) -> tuple[int, str]:
     if elem is None:
         raise Refused(f"type {text}")
     return elem, kind
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -64,7 +64,6 @@ class Call:
             raise Refused(f"no {self.op_type} at opset {self.b.opset}") from error
 
     def make(self) -> list[Value]:
-        """Add the node."""
         if self.schema.deprecated:
             raise Refused("deprecated")
         return FILLERS.get(self.op_type, by_schema)(self)
@@ -101,7 +100,6 @@ class Call:
         make: Callable[[tuple[int, ...]], Array] | None = None,
         constant: bool | None = None,
     ) -> Value:
-        """An operand of these dims."""
         b = self.b
         if index == 0 and self.first is not None:
             return self.first
@@ -126,7 +124,6 @@ class Call:
         return self.fixed(index, elem, [len(array)], lambda shape: np.resize(array, shape))
 
     def number(self, index: int, number: float, elem: int = T.INT64) -> Value:
-        """A scalar operand."""
         return self.fixed(index, elem, [], lambda s: np.full(s, number, dtype_of(elem)))
 
     # ------------------------------------------------------------ attributes

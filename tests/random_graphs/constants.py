@@ -1,14 +1,13 @@
-"""The many ways to write a constant."""
-
 import contextlib
 
 import numpy as np
 import onnx
 from onnx import TensorProto as T
 from onnx import helper
+from onnx.numpy_helper import from_array
 
 from .builder import Builder, Refused, Value
-from .values import FLOATS, INTS, PACKED, Array, dtype_of, tensor_of
+from .values import FLOATS, INTS, PACKED, Array, dtype_of
 
 
 def write(b: Builder, array: Array, elem: int) -> Value:
@@ -30,21 +29,21 @@ def write(b: Builder, array: Array, elem: int) -> Value:
 
 
 def _initializer(b: Builder, array: Array, elem: int) -> Value:
-    return b.initializer(tensor_of(array, elem, b.name("w")), array)
+    return b.initializer(from_array(array, b.name("w")), array)
 
 
 def _overridable(b: Builder, array: Array, elem: int) -> Value:
     if b.constant_share == 1.0 or b.chance(0.7) or array.ndim == 0 or elem in INTS:
         raise Refused("only where other values fit, too")
     value = _initializer(b, array, elem)
-    b.override(value, value.dims)
+    b.override(value)
     return value
 
 
 def typed(array: Array, elem: int, name: str) -> onnx.TensorProto:
     """The tensor with its elements in the field for their type."""
     if elem == T.STRING:
-        return tensor_of(array, elem, name)
+        return from_array(array, name)
     if elem in PACKED:
         raise Refused("packed")
     if elem in (T.FLOAT16, T.BFLOAT16):
@@ -61,7 +60,7 @@ def _typed(b: Builder, array: Array, elem: int) -> Value:
 
 
 def _node(b: Builder, array: Array, elem: int) -> Value:
-    tensor = tensor_of(array, elem, b.choose(["", "c0", "value"]))
+    tensor = from_array(array, b.choose(["", "c0", "value"]))
     if b.chance(0.3):
         with contextlib.suppress(Refused):
             tensor = typed(array, elem, tensor.name)
@@ -113,7 +112,7 @@ def _by_fill(b: Builder, array: Array, elem: int) -> Value:
     shape = _plain(b, np.array(array.shape, np.int64), T.INT64)
     if b.chance(0.5):
         return b.node("Expand", [_plain(b, flat[:1].reshape(()), elem), shape])[0]
-    return b.node("ConstantOfShape", [shape], value=tensor_of(flat[:1], elem, "value"))[0]
+    return b.node("ConstantOfShape", [shape], value=from_array(flat[:1], "value"))[0]
 
 
 def _by_concat(b: Builder, array: Array, elem: int) -> Value:

@@ -120,8 +120,7 @@ def generate(seed: int) -> Case:
     graph.node.extend(b.scope.nodes)
     graph.initializer.extend(b.scope.initializers)
     graph.input.extend(b.inputs)
-    for value in outputs:
-        graph.output.append(declared(b, value))
+    graph.output.extend(declared(b, value) for value in outputs)
     model = b.model(graph)
     model.ir_version = ir_version(opset)
     if b.chance(0.3):
@@ -146,13 +145,10 @@ def choose_outputs(b: Builder) -> list[Value]:
     b.rng.shuffle(chosen)  # type: ignore[arg-type]
     found: list[Value] = []
     for value in chosen:
-        if value.elem in PACKED:
-            wide = onnx.TensorProto.FLOAT if value.kind == "tensor" else 0
-            if not wide:
-                continue
-            value = b.node("Cast", [value], to=wide)[0]
-        if value.elem in EIGHTS and value.kind != "tensor":
+        if value.elem in (*PACKED, *EIGHTS) and value.kind != "tensor":
             continue
+        if value.elem in PACKED:
+            value = b.node("Cast", [value], to=onnx.TensorProto.FLOAT)[0]
         found.append(value)
     if not found:
         raise Discarded("no output")
@@ -164,9 +160,7 @@ def declared(b: Builder, value: Value) -> onnx.ValueInfoProto:
     info = type_of(value, value.name)
     if value.kind != "tensor":
         return info
-    tensor = info.type.tensor_type
-    varied = value.dims
-    for dim, sizes in zip(tensor.shape.dim, varied, strict=True):
+    for dim, sizes in zip(info.type.tensor_type.shape.dim, value.dims, strict=True):
         dim.ClearField("value")
         if sizes in b.symbols and b.chance(0.5):
             dim.dim_param = b.symbols[sizes]

@@ -2,10 +2,8 @@
 
 import copy
 import functools
-import os
 import re
 import tempfile
-import traceback
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from onnxfold.api import with_sizes
 from onnxfold.comparison.tolerances import HALF, types_in
 from onnxfold.options import Options
 from onnxfold.reduction.shrinking import bodies_of
-from tests.case_driver import Failure, Phase
+from tests.case_driver import Failure, Phase, one_line, place_of
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
 
@@ -37,8 +35,6 @@ _FLOATS = {"tensor(float)": onnx.TensorProto.FLOAT, "tensor(double)": onnx.Tenso
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to optimize."""
-
     options: dict[str, Any] = field(default_factory=dict, hash=False)
     file: str = ""
     """How it travels: "" in memory, "inline" or "external" through files."""
@@ -90,14 +86,14 @@ class Original:
             ort.set_seed(17)
             session = Reference(self.bytes)
         except Exception as error:
-            raise NotComparable(_line(error)) from error
+            raise NotComparable(one_line(error)) from error
         self.runs: list[tuple[Feeds, list[Any]]] = []
         for feed in feeds:
             try:
                 self.runs.append((feed, session.run(feed)))
             except Exception as error:
                 if not self.runs and feed is feeds[-1]:
-                    raise NotComparable(_line(error)) from error
+                    raise NotComparable(one_line(error)) from error
         if not self.runs:
             raise NotComparable("no feed runs")
         self.run_again()
@@ -168,7 +164,7 @@ def _check_facts(original: Original) -> Failure | None:
             check.check(feed)
     except Exception as error:
         kind = "wrong" if isinstance(error, AssertionError) else type(error).__name__
-        return Failure(FACTS, kind, _place(error), _line(error))
+        return Failure(FACTS, kind, place_of(error), one_line(error))
     return None
 
 
@@ -176,7 +172,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
     try:
         proto, path, grown = _optimize(folder, original, variant)
     except Exception as error:
-        return Failure(name, type(error).__name__, _place(error), _line(error))
+        return Failure(name, type(error).__name__, place_of(error), one_line(error))
     most = variant.options.get("max_growth", max(1 << 16, len(original.bytes) // 100))
     if variant.small and grown > most:
         return Failure(name, "grown", "", f"{grown} bytes more")
@@ -186,7 +182,7 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
     try:
         onnx.checker.check_model(path or proto)
     except Exception as error:
-        return Failure(name, "invalid", _gist(error), _line(error))
+        return Failure(name, "invalid", _gist(error), one_line(error))
     try:
         ort.set_seed(17)
         session = Reference(path or proto)
@@ -195,14 +191,14 @@ def _check_in(folder: Path, original: Original, name: str, variant: Variant) -> 
             return None  # what these rules make is the standard's, and may be too young to run
         if _is_refused(original, variant.fixed):
             return None
-        return Failure(name, "refused", _gist(error), _line(error))
+        return Failure(name, "refused", _gist(error), one_line(error))
     for feed, wanted in original.runs[:1] if variant.fixed else original.runs:
         try:
             found = session.run(feed)
         except Exception as error:
             if original.random:
                 continue
-            return Failure(name, "fails", _gist(error), _line(error))
+            return Failure(name, "fails", _gist(error), one_line(error))
         merged = _merged(original, wanted, found)
         if merged:
             return Failure(name, "merged", "", merged)
@@ -346,7 +342,6 @@ def _perturbing(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _interface(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
-    """What became of inputs and outputs."""
     for what in ("input", "output"):
         left, right = getattr(before.graph, what), getattr(after.graph, what)
         if [v.name for v in left] != [v.name for v in right]:
@@ -422,23 +417,6 @@ def _is_refused(original: Original, fixed: bool) -> bool:
     return False
 
 
-def _place(error: BaseException) -> str:
-    """The innermost function of ours that the exception went through."""
-    frames = [
-        f
-        for f in traceback.extract_tb(error.__traceback__)
-        if f"{os.sep}onnxfold{os.sep}" in f.filename or f"{os.sep}rules{os.sep}" in f.filename
-    ]
-    if not frames:
-        return ""
-    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].name}"
-
-
 def _gist(error: BaseException) -> str:
     """The message without names and numbers."""
-    text = re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", _line(error))
-    return text[-60:]
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:400]
+    return re.sub(r"\([^)]*\)|'[^']*'|\"[^\"]*\"|\d+|/\S+", "", one_line(error))[-60:]

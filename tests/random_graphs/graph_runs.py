@@ -24,15 +24,7 @@ def run(
     seconds_to_shrink: float = 40.0,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Make and check the graphs of all seeds.
-
-    Args:
-        seeds: The seeds.
-        variants: What is checked.
-        make: How graphs are made, see `tasks.generated`.
-        seconds_to_shrink: Time to make a model that fails small; 0 leaves it.
-        show: Gets failures of new classes as they are found.
-    """
+    """Check the graphs that `tasks.generated` makes of all seeds; make those that fail small."""
     helper = Worker(_TASKS)
     try:
         return drive(
@@ -87,12 +79,6 @@ def _classify(
         return f"{place} (not again)", ""
     small, fed = shrink(model, feed, fails, values)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
-    return f"{place} [{kinds}]", _text_of(small, fed)
-
-
-def _text_of(model: onnx.ModelProto, feed: dict[str, Any]) -> str:
-    """The model as text, and what it is fed."""
-    shown = onnx.printer.to_text(model)
-    lines = [line.rstrip() for line in shown.splitlines() if line.strip()]
-    fed = [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in feed.items()]
-    return "\n".join([*lines, *fed])
+    lines = [line.rstrip() for line in onnx.printer.to_text(small).splitlines() if line.strip()]
+    lines += [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in fed.items()]
+    return f"{place} [{kinds}]", "\n".join(lines)

@@ -1,5 +1,3 @@
-"""Ways to change a model so that it is still one."""
-
 import copy
 import graphlib
 from collections.abc import Callable
@@ -7,19 +5,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto as T
+from onnx import helper, numpy_helper
 
 from onnxfold.reduction.shrinking import free_names
 
 from .constants import typed
 
-FLOAT, DOUBLE, INT32, INT64, BOOL = (
-    TensorProto.FLOAT,
-    TensorProto.DOUBLE,
-    TensorProto.INT32,
-    TensorProto.INT64,
-    TensorProto.BOOL,
-)
 Feeds = list[dict[str, Any]]
 # Names that the optimizer gives to what it makes.
 OURS = ["c0", "c1", "c2", "r0_0", "r1_0", "val_0", "x/Identity", "y/constant", "value", "fold"]
@@ -74,7 +66,7 @@ class Mutant:
                 found[info.name] = (tensor.elem_type, rank)
         return found
 
-    def weights(self, least: int = 0, most: int = 1 << 17) -> list[TensorProto]:
+    def weights(self, least: int = 0, most: int = 1 << 17) -> list[onnx.TensorProto]:
         """Initializers of a number of elements that nobody can override."""
         given = {i.name for i in self.graph.input}
         return [
@@ -238,7 +230,7 @@ def weight_duplicated(m: Mutant) -> None:
 
 
 def special_values(m: Mutant) -> None:
-    tensor = m.choose(t for t in m.weights() if t.data_type in (FLOAT, TensorProto.FLOAT16))
+    tensor = m.choose(t for t in m.weights() if t.data_type in (T.FLOAT, T.FLOAT16))
     array = numpy_helper.to_array(tensor).copy()
     special = np.array(m.choose(SPECIAL)).astype(array.dtype)
     share = m.choose([0.01, 0.3, 1.0])
@@ -265,7 +257,7 @@ def constant_written_otherwise(m: Mutant) -> None:
 
 def weight_computed(m: Mutant) -> None:
     """A weight becomes the result of nodes on constants; its elements may become others."""
-    tensor = m.choose(t for t in m.weights(least=1) if t.data_type in (FLOAT, INT64, INT32))
+    tensor = m.choose(t for t in m.weights(least=1) if t.data_type in (T.FLOAT, T.INT64, T.INT32))
     array, name = numpy_helper.to_array(tensor), tensor.name
     nodes: list[onnx.NodeProto] = []
 
@@ -327,7 +319,7 @@ def pair_inserted(m: Mutant) -> None:
     dtype, rank = m.types().get(value, (0, None))
     there, back = m.fresh(), m.fresh()
     pairs = [[helper.make_node("Identity", [value], [back])]]
-    wider = {FLOAT: DOUBLE, INT32: INT64, BOOL: INT32, TensorProto.FLOAT16: FLOAT}.get(dtype)
+    wider = {T.FLOAT: T.DOUBLE, T.INT32: T.INT64, T.BOOL: T.INT32, T.FLOAT16: T.FLOAT}.get(dtype)
     if wider:
         casts = [helper.make_node("Cast", [value], [there], to=wider)]
         pairs.append([*casts, helper.make_node("Cast", [there], [back], to=dtype)])
@@ -343,7 +335,7 @@ def pair_inserted(m: Mutant) -> None:
         made = [helper.make_node("Constant", [], [axes], value_ints=[m.choose(range(rank + 1))])]
         made.append(helper.make_node("Unsqueeze", [value, axes], [there]))
         pairs.append([*made, helper.make_node("Squeeze", [there, axes], [back])])
-    if dtype in (FLOAT, DOUBLE, INT32, INT64):
+    if dtype in (T.FLOAT, T.DOUBLE, T.INT32, T.INT64):
         negative = [helper.make_node("Neg", [value], [there])]
         pairs.append([*negative, helper.make_node("Neg", [there], [back])])
     chosen = m.choose(pairs)
@@ -417,7 +409,7 @@ def wrapped_into_if(m: Mutant) -> None:
         branches.append(graph)
     condition = m.fresh("condition")
     if m.rng.random() < 0.5:
-        m.graph.input.append(helper.make_tensor_value_info(condition, BOOL, []))
+        m.graph.input.append(helper.make_tensor_value_info(condition, T.BOOL, []))
         for k, feed in enumerate(m.feeds):
             feed[condition] = np.array(not k % 2)
     else:
@@ -439,9 +431,9 @@ def wrapped_into_loop(m: Mutant) -> None:
     rename(body, inner)
     turn, going, on = m.fresh("turn"), m.fresh("going"), m.fresh("on")
     body.node.insert(0, helper.make_node("Identity", [going], [on]))
-    body.input.append(helper.make_tensor_value_info(turn, INT64, []))
-    body.input.append(helper.make_tensor_value_info(going, BOOL, []))
-    body.output.append(helper.make_tensor_value_info(on, BOOL, []))
+    body.input.append(helper.make_tensor_value_info(turn, T.INT64, []))
+    body.input.append(helper.make_tensor_value_info(going, T.BOOL, []))
+    body.output.append(helper.make_tensor_value_info(on, T.BOOL, []))
     scans, after = [], []
     first = m.fresh("first")
     m.graph.initializer.append(numpy_helper.from_array(np.array(0), first))
@@ -452,7 +444,7 @@ def wrapped_into_loop(m: Mutant) -> None:
         after.append(helper.make_node("Gather", [scans[-1], first], [name], axis=0))
     times = m.fresh("times")
     if m.rng.random() < 0.5:
-        m.graph.input.append(helper.make_tensor_value_info(times, INT64, []))
+        m.graph.input.append(helper.make_tensor_value_info(times, T.INT64, []))
         for k, feed in enumerate(m.feeds):
             feed[times] = np.array(1 + k % 2)
     else:

@@ -11,23 +11,17 @@ from typing import Any
 
 import numpy as np
 import onnx
+from onnx.numpy_helper import to_array
 
+from onnxfold.onnxruntime_sessions import array_of, is_foreign, ort_value
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
-from tests.case_driver import Failure
-from tests.reference_session import (
-    Reference,
-    from_ort,
-    is_foreign,
-    reference_options,
-    to_ort,
-)
+from tests.case_driver import Failure, one_line, place_of
+from tests.reference_session import Reference, reference_options
 
 from .builder import RANDOM_OPS
-from .graph_check import Feeds, NotComparable, Original, Variant, _gist, _line, problem_of
-from .graph_check import _place as place_of
-from .values import array_of
+from .graph_check import Feeds, NotComparable, Original, Variant, _gist, problem_of
 
 SPLITS: dict[str, Variant] = {
     "split": Variant({"level": 1}, small=False),
@@ -64,17 +58,17 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
             ),
         ]
     except Exception as error:
-        return Failure(name, type(error).__name__, place_of(error), _line(error))
+        return Failure(name, type(error).__name__, place_of(error), one_line(error))
     for path in (bundle.entry, bundle.runtime_fold):
         if path.exists():
             try:
                 onnx.checker.check_model(str(path))
             except Exception as error:
-                return Failure(name, "invalid", _gist(error), _line(error))
+                return Failure(name, "invalid", _gist(error), one_line(error))
     is_random = bool(original.random) or any(op in original.bytes for op in _RANDOM_OPS)
     known = {info.name for info in bundle.manifest.runtime_constants}
     # one that is left out would be that of the run before
-    defaults = {t.name: array_of(t) for t in original.model.graph.initializer if t.name in known}
+    defaults = {t.name: to_array(t) for t in original.model.graph.initializer if t.name in known}
     ways = {
         "plain models": lambda feed: _recombined(bundle, feed),
         "bundle": lambda feed: _run(sessions[0], {**defaults, **feed}),
@@ -89,9 +83,9 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
             try:
                 found = run(feed)
             except Exception as error:
-                if is_random or _UNFED in str(error):
+                if is_random:
                     continue
-                return Failure(name, "fails", f"{way} {_gist(error)}", _line(error))
+                return Failure(name, "fails", f"{way} {_gist(error)}", one_line(error))
             for output, want, got in zip(original.names, wanted, found, strict=True):
                 if is_random:  # a second run of a session draws other numbers
                     continue
@@ -103,8 +97,6 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
 
 
 TENSOR = "tensor_type"
-# What neither NumPy nor onnxruntime's values can carry into one run: strings beside bfloat16.
-_UNFED = "only supported from non-string numpy arrays"
 # In training mode BatchNormalization writes over what it is fed.
 _RANDOM_OPS = [b"training_mode", *(op.encode() for op in RANDOM_OPS)]
 
@@ -121,7 +113,7 @@ def _with_more_inputs(original: Original) -> Original:
     moved: Feeds = {}
     for tensor in list(graph.initializer):
         if tensor.name not in inputs and _chosen(tensor.name, 0.5):
-            moved[tensor.name] = array_of(tensor)
+            moved[tensor.name] = to_array(tensor)
             graph.input.append(
                 onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
             )
@@ -152,11 +144,8 @@ def _run(session: Session, feed: Feeds, **arguments: Any) -> list[Any]:
     ends = [*session.get_inputs(), *session.get_outputs()]
     if not any(is_foreign(end.type) for end in ends):
         return list(session.run(None, feed, **arguments))
-    if any(array.dtype.kind == "O" for array in feed.values()):
-        raise ValueError(_UNFED)
-    values = {name: to_ort(array) for name, array in feed.items()}
-    found = session.run_with_ort_values(None, values, **arguments)
-    return [from_ort(value) for value in found]
+    values = {name: ort_value(array) for name, array in feed.items()}
+    return [array_of(v) for v in session.run_with_ort_values(None, values, **arguments)]
 
 
 def _by_handle(session: Session, feed: Feeds, known: set[str]) -> list[Any]:

@@ -25,7 +25,6 @@ def generated(make: tuple[str, ...], seed: int) -> Case:
 
 
 def check_seed(phase: Phase, make: tuple[str, ...], seed: int, variants: tuple[str, ...]) -> Result:
-    """Make the model of a seed and check it."""
     phase("generation")
     try:
         case = generated(make, seed)
@@ -60,7 +59,6 @@ def check_model(
 
 
 def values_of(phase: Phase, model: bytes, feeds: dict[str, Any]) -> dict[str, Any]:
-    """The outputs of a model by name."""
     phase("original")
     try:
         reference = Reference(model)

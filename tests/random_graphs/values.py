@@ -1,9 +1,6 @@
-"""Element types and random arrays of them."""
-
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import TensorProto as T
 from onnx import helper
 
@@ -87,26 +84,3 @@ def random_array(rng: np.random.Generator, elem: int, shape: Any, hostile: float
             mixed = np.nan_to_num(mixed, nan=0.0, posinf=8.0, neginf=-8.0).clip(-16, 16)
             return mixed.astype(np.float32).astype(dtype)
         return np.asarray(mixed).astype(dtype)
-
-
-def tensor_of(array: Array, elem: int, name: str) -> onnx.TensorProto:
-    """A tensor with raw data, or strings."""
-    array = np.asarray(array)
-    if elem == T.STRING:
-        flat = [s.encode() if isinstance(s, str) else s for s in array.reshape(-1)]
-        return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, string_data=flat)
-    made = onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-    assert made.data_type == elem, (made.data_type, elem)
-    return made
-
-
-def array_of(tensor: onnx.TensorProto) -> Array:
-    """The elements of a tensor."""
-    array = onnx.numpy_helper.to_array(tensor)
-    if tensor.data_type == T.STRING:
-        return np.array([_text(s) for s in tensor.string_data], object).reshape(array.shape)
-    return array
-
-
-def _text(word: bytes | str) -> str:
-    return word.decode() if isinstance(word, bytes) else word

@@ -36,7 +36,6 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def found() -> str | None:
-    """The path of a browser, if there is one."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -83,8 +82,7 @@ class Page:
         """Wait until a JavaScript expression is true, and return what it is."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            value = self.run(condition)
-            if value:
+            if value := self.run(condition):
                 return value
             time.sleep(0.05)
         raise TimeoutError(f"never true: {condition}; the page says {self.complaints}")
@@ -102,17 +100,14 @@ class Page:
         return float(found["TaskDuration"])
 
     def click(self, x: float, y: float) -> None:
-        """Click at a place of the window."""
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             button = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
 
     def write(self, text: str) -> None:
-        """Type into what has the focus."""
         self.call("Input.insertText", text=text)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """A command of the protocol, and its result."""
         number = next(self._numbers)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if self._session is not None:
@@ -123,8 +118,7 @@ class Page:
             if answer.get("id") == number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")
-                result: dict[str, Any] = answer["result"]
-                return result
+                return answer["result"]
             self._note(answer)
 
     def _receive(self) -> dict[str, Any]:
@@ -136,8 +130,7 @@ class Page:
                 raise EOFError("the browser has ended")
             self._left += more
         message, _, self._left = self._left.partition(b"\0")
-        answer: dict[str, Any] = json.loads(message)
-        return answer
+        return json.loads(message)
 
     def _note(self, event: dict[str, Any]) -> None:
         found = event.get("params", {})
@@ -150,8 +143,7 @@ class Page:
                 self.complaints.append(found["entry"]["text"])
             case "Network.requestWillBeSent":
                 address = found["request"]["url"]
-                inside = address.startswith("data:")
-                if address.partition("#")[0] != self._address and not inside:
+                if address.partition("#")[0] != self._address and not address.startswith("data:"):
                     self.requests.append(address)
 
 

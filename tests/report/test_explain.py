@@ -1,15 +1,12 @@
 """What makes a node run each time, against the constness that is found by another walk."""
 
-from pathlib import Path
-
 import pytest
-from model_table import saved
+from model_table import ROOT, saved
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 
-ROOT = Path(__file__).parents[2]
 MIXED = """
 g (float[n, 4] x, float[4, 4] c, bool cond, float[4, 4] late) => (float[n, 4] y) <
     float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, int64 turns = {3},

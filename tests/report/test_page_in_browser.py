@@ -7,13 +7,12 @@ from xml.etree import ElementTree
 import chromium
 import page_models as models
 import pytest
-from model_table import saved
+from model_table import SWIN, saved
 
 from onnxfold.cli import main
 from tests.benchmarks.benchmark_models import scalar_chain
 
 BROWSER = chromium.found()
-SWIN = Path(__file__).parents[2] / "models" / "swin.onnx"
 LINEAR = "g (float[3] x) => (float[3] y) <float[3] w = {WEIGHT}> { y = Mul(x, w) }"
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium to open the page in")
 

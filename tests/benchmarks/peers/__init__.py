@@ -19,8 +19,7 @@ from pathlib import Path
 from tests.benchmarks.benchmark_models import scalar_chain, transformer_of
 from tests.benchmarks.peers.judge import Compared, Limits, Made, count, judged, stored_bytes
 from tests.benchmarks.peers.peer_tables import text
-from tests.benchmarks.peers.tools import COPY, commands, environment
-from tests.benchmarks.processes import measure
+from tests.benchmarks.peers.tools import COPY, commands, environment, measure
 
 ROOT = Path(__file__).parents[3]
 _LONG = 20
@@ -56,7 +55,10 @@ def peers(
         out = [m for c in smaller for m in c.made if m.verdict == "failed"]
         made = _make(name, path, python, rounds, folder / "made", limits, out)
         compared.append(Compared(series, name, size, count(path), stored_bytes(path), made))
-        _keep(compared, output)
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            document = json.dumps([asdict(c) for c in compared], indent=1)
+            (output / "peers.json").write_text(document + "\n")
     table = text(compared, python)
     print(table)
     if output is not None:
@@ -68,7 +70,8 @@ def _all(
     generated: Path, models: Sequence[str], nodes: Sequence[int], gigabytes: Sequence[float]
 ) -> Iterator[tuple[str, str, float, Path]]:
     """Yield series, name, size and path of each model; a generated file lasts one iteration."""
-    found = sorted(p for m in models or [ROOT / "models"] for p in _models(Path(m)))
+    given = [Path(model) for model in models or [ROOT / "models"]]
+    found = sorted(p for m in given for p in (m.rglob("*.onnx") if m.is_dir() else [m]))
     alike = len({path.stem for path in found}) < len(found)
     for path in found:  # its folder's name, where all files are called the same
         yield "given", path.parent.name if alike else path.stem, 0, path
@@ -83,10 +86,6 @@ def _all(
                 transformer_of(generated / "in.onnx", int(number * 1e9))
             yield series, name, number, generated / "in.onnx"
             shutil.rmtree(generated)
-
-
-def _models(path: Path) -> Iterator[Path]:
-    yield from sorted(path.rglob("*.onnx")) if path.is_dir() else [path]
 
 
 def _make(
@@ -123,10 +122,3 @@ def _make(
             found.peak_mb.append(run.peak_mb)
             shutil.rmtree(where)
     return list(made.values())
-
-
-def _keep(compared: Sequence[Compared], output: Path | None) -> None:
-    if output is not None:
-        output.mkdir(parents=True, exist_ok=True)
-        document = json.dumps([asdict(c) for c in compared], indent=1)
-        (output / "peers.json").write_text(document + "\n")

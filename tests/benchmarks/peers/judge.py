@@ -6,6 +6,9 @@ from functools import partial
 from pathlib import Path
 
 import onnx
+from onnx.external_data_helper import ExternalDataInfo
+
+from onnxfold.reduction.shrinking import bodies_of
 
 
 @dataclass(frozen=True)
@@ -59,16 +62,10 @@ def judged(
     seconds: float,
     feeds: Path | None = None,
 ) -> Made:
-    """Compare a result with its model on onnxruntime.
+    """Compare the result of a tool, which may be missing, with its model on onnxruntime.
 
-    Args:
-        tool: Who made it.
-        error: What it printed, if it failed.
-        source: The model.
-        target: The result, which need not be there.
-        python: Of the environment that has onnxfold.
-        seconds: How long each comparison may take.
-        feeds: The inputs, as ``onnxfold compare`` takes them; random ones if there are none.
+    Each comparison, by the environment's onnxfold, may take so many seconds. Inputs are random if
+    there are no feeds, which are as ``onnxfold compare`` takes them.
     """
     if error or not target.exists():
         lines = error.strip().splitlines() or ["it wrote nothing"]
@@ -97,24 +94,12 @@ def judged(
 
 def count(path: Path) -> int:
     """Nodes of all graphs and functions of a model, without Constant."""
-    model = onnx.load(path, load_external_data=False)
-    graphs = [model.graph.node, *(f.node for f in model.functions)]
-    count = 0
-    while graphs:
-        for node in graphs.pop():
-            count += node.op_type != "Constant"
-            graphs += [a.g.node for a in node.attribute if a.HasField("g")]
-            graphs += [g.node for a in node.attribute for g in a.graphs]
-    return count
+    bodies = bodies_of(onnx.load(path, load_external_data=False))
+    return sum(node.op_type != "Constant" for body in bodies for node in body)
 
 
 def stored_bytes(path: Path) -> int:
     """Bytes of a model with its external data."""
-    model = onnx.load(path, load_external_data=False)
-    names = {
-        entry.value
-        for tensor in model.graph.initializer
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    weights = onnx.load(path, load_external_data=False).graph.initializer
+    names = {ExternalDataInfo(tensor).location for tensor in weights} - {""}
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in names)

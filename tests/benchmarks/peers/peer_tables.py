@@ -1,5 +1,3 @@
-"""What the tools made, as text."""
-
 import io
 import os
 import platform
@@ -117,11 +115,8 @@ def _each(compared: Sequence[Compared]) -> Table:
         table.add_row(c.model, "", "", f"{c.nodes:,}", f"{c.nbytes / 1e6:.1f} MB", "", "", "")
         for m in c.made:
             sizes = ("", "") if m.nodes is None else (f"{m.nodes:,}", f"{m.nbytes / 1e6:.1f} MB")
-            took = (
-                _spread(m.wall),
-                _spread(m.cpu),
-                f"{max(m.peak_mb):.0f} MB" if m.peak_mb else "",
-            )
+            peak = f"{max(m.peak_mb):.0f} MB" if m.peak_mb else ""
+            took = (_spread(m.wall), _spread(m.cpu), peak)
             table.add_row("", m.tool, m.verdict if m.was_tried else "not tried", *sizes, *took)
             if m.reason:
                 table.add_row("", "", m.reason, *[""] * 5)

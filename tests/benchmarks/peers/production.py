@@ -4,7 +4,7 @@ Each tool makes each model in a process of its own, and what comes out is compar
 onnxruntime, node by node. Then all that run are timed: runs by ``onnxfold bench``, on onnxruntime's
 default session, one thread, in turns, on the same inputs; creating sessions in one process, in
 turns. ``--output DIR`` gets ``production.json`` and ``production.txt``; what is in the former is
-kept, and only the models and tools that are asked for are measured again.
+kept, and only the models that are asked for are measured again.
 """
 
 import fnmatch
@@ -24,8 +24,7 @@ from rich.table import Table
 
 from tests.benchmarks.peers.judge import Limits, count, judged, stored_bytes
 from tests.benchmarks.peers.peer_tables import new_table, rendered
-from tests.benchmarks.peers.tools import commands, environment
-from tests.benchmarks.processes import measure
+from tests.benchmarks.peers.tools import commands, environment, measure
 from tests.production_models.models import MODELS, NotFetched
 
 ROOT = Path(__file__).parents[3]
@@ -54,7 +53,6 @@ def production(
     folder: Path,
     rounds: int,
     patterns: Sequence[str],
-    tools: Sequence[str],
     environment_folder: Path | None,
     output: Path | None,
     limits: Limits,
@@ -66,7 +64,6 @@ def production(
         rounds: How many times each result is run; 0 for results and their nodes alone.
         patterns: Globs of names of models (see `tests.production_models`), or paths of other
             models; all production models if there is none.
-        tools: Names of tools; all if there is none.
         environment_folder: That of the tools; a new one, which is removed, if it is None.
         output: Where the table and the data go.
         limits: What a tool may take.
@@ -80,8 +77,7 @@ def production(
         where = Path(tempfile.mkdtemp(dir=folder))
         known = found.setdefault(name, {"tools": {}})
         known["original"] = {"nodes": count(path), "bytes": stored_bytes(path)}
-        tried = _commands(python, path, where, tools or (*OURS, *_OTHERS))
-        made = _measured(name, path, feeds, where, tried, python, rounds, limits)
+        made = _measured(name, path, feeds, where, python, rounds, limits)
         known["original"].update(made.pop("original", {}))
         known["tools"].update(made)
         shutil.rmtree(where)
@@ -115,7 +111,6 @@ def _measured(
     path: Path,
     feeds: Mapping[str, np.ndarray] | None,
     where: Path,
-    commands: Mapping[str, Sequence[str]],
     python: Path,
     rounds: int,
     limits: Limits,
@@ -127,7 +122,7 @@ def _measured(
     if feeds is not None:
         given = where / "feeds.npz"
         np.savez(given, **feeds)
-    for tool, command in commands.items():
+    for tool, command in _commands(python, path, where).items():
         target = where / tool / "out.onnx"
         target.parent.mkdir()
         run = measure(command, limits.seconds, limits.memory)
@@ -149,18 +144,12 @@ def _measured(
     return found
 
 
-def _commands(
-    python: Path, path: Path, where: Path, tools: Sequence[str]
-) -> dict[str, Sequence[str]]:
+def _commands(python: Path, path: Path, where: Path) -> dict[str, Sequence[str]]:
     """The command of each tool by its name, those of onnxfold by their level."""
     options = {"-O1": ["-O1"], "-O2": ["-O2"], "target": ["-O2", "--target", "onnxruntime"]}
     fold = [str(python.with_name("onnxfold")), "optimize", str(path), "-q", "-o"]
-    return {
-        tool: [*fold, str(where / tool / "out.onnx"), *options[tool]]
-        if tool in options
-        else commands(python, path, where / tool / "out.onnx")[tool]
-        for tool in tools
-    }
+    made = {tool: [*fold, str(where / tool / "out.onnx"), *options[tool]] for tool in OURS}
+    return made | {t: commands(python, path, where / t / "out.onnx")[t] for t in _OTHERS}
 
 
 def _timed(
@@ -199,7 +188,6 @@ def _timed(
 
 
 def _sessions(python: Path, models: Iterable[Path], rounds: int) -> list[float]:
-    """CPU seconds of creating a session of each model, medians."""
     command = [str(python), "-c", _SESSIONS, str(rounds), *map(str, models)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [statistics.median(seconds) for seconds in json.loads(done.stdout)]
@@ -212,7 +200,6 @@ def _without_the_broken(models: Mapping[str, Path], error: str) -> dict[str, Pat
 
 
 def text(found: Mapping[str, Any]) -> str:
-    """The tables of all models."""
     return rendered(180, _results(found), _nodes(found), _speed(found))
 
 

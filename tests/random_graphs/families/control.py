@@ -230,13 +230,10 @@ def call_function(b: Builder) -> None:
     f.input.extend(v.name for v in inner)
     f.output.extend(v.name for v in outputs)
     f.node.extend(body.scope.nodes)
-    for name in references:
-        f.attribute.append(name)
+    f.attribute.extend(references)
     f.opset_import.extend(helper.make_opsetid(*each) for each in b.domains.items())
     b.functions.append(f)
-    given = {}
-    for name, attribute in references.items():
-        given[name] = helper.get_attribute_value(attribute)
+    given = {name: helper.get_attribute_value(a) for name, a in references.items()}
     if any(isinstance(v, (list, tuple)) and not v for v in given.values()):
         b.functions.pop()
         raise Refused("an empty list has no type")

@@ -2,6 +2,7 @@
 
 import numpy as np
 from onnx import TensorProto as T
+from onnx import helper
 
 from ..builder import FEEDS, Builder, Refused, Value
 from ..call import Call
@@ -192,8 +193,6 @@ def duplicate(b: Builder) -> None:
     for a in node.attribute:
         if a.ref_attr_name:
             raise Refused("refers to an attribute")
-        from onnx import helper
-
         found = helper.get_attribute_value(a)
         if isinstance(found, float) and found == 0 and b.chance(0.5):
             found = -found

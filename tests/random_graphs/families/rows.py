@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import helper
+from onnx.numpy_helper import to_array
 
 from onnxfold.errors import UsageError
 from onnxfold.rewrite.rule import builtin_rule_sets
@@ -22,7 +23,7 @@ from onnxfold.testing.model_text import Example
 from onnxfold.testing.rule_tables import read_table
 
 from ..builder import FEEDS, Builder, Dim, Refused, Value
-from ..values import Array, array_of, dtype_of, random_array
+from ..values import Array, dtype_of, random_array
 
 _TESTS = Path(__file__).parent.parent.parent
 
@@ -75,7 +76,7 @@ def _insert(b: Builder, rows: list[Any]) -> None:
     except UsageError as error:
         raise Refused(str(error)) from error
     graph = example.model.graph
-    arrays = {t.name: (array_of(t), t.data_type) for t in graph.initializer}
+    arrays = {t.name: (to_array(t), t.data_type) for t in graph.initializer}
     for info in graph.input:
         if info.name in example.feeds:
             elem = info.type.tensor_type.elem_type

@@ -2,16 +2,13 @@
 
 import numpy as np
 from onnx import TensorProto as T
+from onnx.numpy_helper import from_array
 
 from ..builder import Refused, Value
 from ..call import Call, fills, some_axes
-from ..values import ALL, COMMON, FLOATS, INTS, Array, random_array, tensor_of
+from ..values import ALL, COMMON, FLOATS, INTS, Array, random_array
 
 ANYTHING = (*COMMON, *COMMON, T.STRING, *ALL)
-
-
-def _product(numbers: tuple[int, ...]) -> int:
-    return int(np.prod(numbers, dtype=np.int64))
 
 
 @fills("Reshape")
@@ -19,7 +16,7 @@ def reshape(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, ANYTHING)
     shape: list[int] = []
-    left = _product(x.shape)
+    left = int(np.prod(x.shape, dtype=np.int64))
     for axis in range(b.number(0, 4)):
         if axis < x.rank and b.chance(0.35):
             shape.append(0)
@@ -195,7 +192,7 @@ def constant_of_shape(c: Call) -> list[Value]:
     b = c.b
     elem = b.choose([T.FLOAT, T.INT64, T.BOOL, T.DOUBLE, T.FLOAT16, *INTS])
     if "value" not in c.attributes and b.chance(0.7):
-        c.attributes["value"] = tensor_of(random_array(b.rng, elem, (1,), b.hostile), elem, "value")
+        c.attributes["value"] = from_array(random_array(b.rng, elem, (1,), b.hostile), "value")
     return c.add([c.ints(0, [b.number(0, 3) for _ in range(b.number(0, 3))])])
 
 

@@ -1,0 +1,165 @@
+"""A command as a process: how it ends, what it leaves behind, and what it imports."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from model_table import saved
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory):
+    """A model that takes some time to be written: 256 MB of transposed weights."""
+    weight = np.arange(2048 * 2048, dtype=np.float32).reshape(2048, 2048)
+    outputs = ", ".join(f"float[2048, 2048] y{i}" for i in range(16))
+    nodes = " ".join(f"y{i} = Transpose(w{i})" for i in range(16))
+    text, path = f"g () => ({outputs}) {{ {nodes} }}", tmp_path_factory.mktemp("slow") / "m.onnx"
+    yield saved(text, path, 18, **{f"w{i}": weight + i for i in range(16)})
+    path.unlink()
+
+
+def start(*args: object, **options) -> subprocess.Popen:
+    command = [sys.executable, "-m", "onnxfold", "optimize", *map(str, args)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options)
+
+
+def writing(folder) -> bool:
+    return any(name.endswith((".tmp", ".data")) for name in os.listdir(folder))
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("more", [[], ["--external-data"]])
+def test_signals(slow, tmp_path, number, more) -> None:
+    process = start(slow, "-o", tmp_path / "o.onnx", *more)
+    while not writing(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)  # those that follow do not disturb
+    error = process.communicate()[1]
+    first = number if process.returncode == 128 + number else signal.SIGTERM  # they may swap
+    told = "interrupted" if first == signal.SIGINT else f"ended by {first.name}"
+    assert (process.returncode, error) == (128 + first, f"onnxfold: error: {told}\n")
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_is_ignored_stays_ignored(slow, tmp_path) -> None:
+    """As under nohup."""
+    process = start(
+        slow,
+        *("-o", tmp_path / "o.onnx", "-q"),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    while not writing(tmp_path):
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate()[1] == ""
+    assert process.returncode == 0
+    assert os.listdir(tmp_path) == ["o.onnx"]
+
+
+def test_handlers_of_the_caller_are_not_touched(run, tiny, tmp_path) -> None:
+    seen = []
+    before = [signal.getsignal(number) for number in SIGNALS]
+    signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+    try:
+        assert run("inspect", tiny).code == 0
+        signal.raise_signal(signal.SIGTERM)
+        assert seen == [1]
+    finally:
+        signal.signal(signal.SIGTERM, before[1])
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+# Run in a process of its own: how often Python looks for garbage once there is a model.
+COUNT = """
+import atexit, gc, sys
+
+def collections():
+    return sum(generation["collections"] for generation in gc.get_stats())
+
+def tell():
+    print(collections() - began, gc.get_freeze_count() > 10_000)
+
+atexit.register(tell)  # the first is the last
+import onnxfold.storage
+from onnxfold.cli import main
+
+opened = onnxfold.storage.opened
+
+def noted(given, **how):
+    global began
+    model = opened(given, **how)
+    began = collections()
+    return model
+
+onnxfold.storage.opened = noted
+main()
+"""
+
+
+def test_nobody_looks_for_garbage_in_a_model_that_the_end_frees(swin, tmp_path):
+    for options in (["-o", tmp_path / "out.onnx", "-q"], ["--plan", "--json"]):
+        command = [sys.executable, "-c", COUNT, "optimize", swin, *options]
+        done = subprocess.run(map(str, command), capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "0 True", done.stdout
+
+
+def test_another_program_that_runs_a_command_still_collects(run, tiny, tmp_path):
+    frozen = gc.get_freeze_count()
+    assert run("optimize", tiny, "-o", tmp_path / "out.onnx").code == 0
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen
+
+
+HEAVY = ["numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes", "sympy", "rich", "google.protobuf"]
+
+
+def loaded_after(code: str, *args: object) -> set[str]:
+    """The modules that a fresh process has loaded after the code."""
+    report = "import sys; print(*sys.modules, file=sys.stderr)"
+    command = [sys.executable, "-c", f"{code}\n{report}", *map(str, args)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import onnxfold",
+        "import onnxfold.cli",
+        "from onnxfold.cli import main; main(['--help'])",
+        "from onnxfold.cli import main; main(['optimize', '--help'])",
+        "from onnxfold.cli import main; main(['--version'])",
+    ],
+)
+def test_help_imports_nothing_heavy(code):
+    assert not loaded_after(code).intersection(HEAVY)
+
+
+def test_simple_folding_needs_no_onnxruntime(tiny, tmp_path):
+    code = "import sys; from onnxfold.cli import main; main(['optimize', *sys.argv[1:], '--json'])"
+    loaded = loaded_after(code, tiny, "-o", tmp_path / "out.onnx")
+    assert (tmp_path / "out.onnx").exists()
+    unneeded = ["onnxruntime", "rich", "onnx.reference", "onnxfold.comparison", "sympy.core"]
+    assert not loaded.intersection(unneeded)
+
+
+def test_symbolic_arithmetic_works_when_it_is_needed():
+    code = """
+from onnxfold.lazy_imports import defer_symbolic_arithmetic
+defer_symbolic_arithmetic()
+import sys, onnx_ir
+assert "sympy.core" not in sys.modules
+assert onnx_ir.SymbolicDim("past + seq").evaluate({"past": 2, "seq": 3}) == 5
+assert str(onnx_ir.SymbolicDim("n") + 1) == "n + 1"
+"""
+    assert "sympy.core" in loaded_after(code)

@@ -177,9 +177,6 @@ def _serve(pipe: Connection, tasks: str, log: str, scratch: str) -> None:
             pipe.send(result)
 
 
-# ---------------------------------------------------------------- many seeds
-
-
 @dataclass
 class Failure:
     """What went wrong, and where it belongs."""

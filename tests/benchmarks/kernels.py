@@ -126,9 +126,6 @@ def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, floa
     return found
 
 
-# ---------------------------------------------------------------- the folds
-
-
 def folds(*, full: bool) -> list[Fold]:
     low_rank = {"a": _random(2048, _RANK), "b": _random(_RANK, 2048)}
     merged = "s = Constant<value = float {0.5}> () d = MatMul(a, b) e = Mul(d, s) m = Add(w, e)"

@@ -46,8 +46,6 @@ def test_data_files_may_be_missing(run, swin, tmp_path):
     assert run("inspect", path, "--tree").code == 0
 
 
-# -------------------------------------------------------------------- --tree
-
 MODULES = """
 g (float[n, 64] x, float[64, 64] u, bool flag) => (float[n, 64] y) <float[2] pair = {1, 2}> {
     t = Transpose (w)
@@ -144,8 +142,6 @@ def test_scopes_that_make_no_sense_are_no_scopes(run, tmp_path):
     result = run("inspect", "--tree", tmp_path / "model.onnx")
     assert "say nothing of modules" in result.out
 
-
-# -------------------------------------------------------------------- two models
 
 FIRST = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -17,13 +17,9 @@ g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch,
 
 
 @pytest.fixture
-def model(tmp_path):
-    return saved(DECODER, tmp_path / "model.onnx", w=floats(64, 64))
-
-
-@pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def model(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return saved(DECODER, tmp_path / "model.onnx", w=floats(64, 64))
 
 
 def test_split_tells_what_is_cached(done, model, tmp_path):

@@ -95,8 +95,7 @@ def test_expressions_in_shapes():
 
 
 def test_index_limits_come_from_tables():
-    model = ir.from_onnx_text("""
-        <ir_version: 10, opset_import: ["" : 21]>
+    text = """
         g (int64[n] ids, int32[n] other, int64[n] free) => (float[n, 2] y, float[n] z, int64[n] w)
         <float[5, 2] table, float[2, 3] small> {
             y = Gather(table, ids)
@@ -104,8 +103,8 @@ def test_index_limits_come_from_tables():
             u = Gather<axis=-1>(small, wide)
             z = ReduceSum<keepdims=0>(u)
             w = Neg(free)
-        }
-        """)
+        }"""
+    model = ir.from_proto(parse(text))
     ids, other, free = model.graph.inputs
     types = SymbolicAnalysis(model)
     limits = [integer_use(types, value).limit({}) for value in (ids, free, other)]
@@ -113,10 +112,7 @@ def test_index_limits_come_from_tables():
 
 
 def test_indices_used_in_a_function_are_found_by_trying():
-    import onnx.parser
-
-    model = onnx.parser.parse_model("""
-        <ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+    model = parse("""
         g (int64[n] ids) => (float[n, 1] y) <float[2, 1] table = {1, 2}> {
             y = local.look_up(ids, table)
         }

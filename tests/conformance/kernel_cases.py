@@ -82,9 +82,6 @@ def _places(model: onnx.ModelProto) -> Iterator[str]:
                 yield name
 
 
-# ---------------------------------------------------------------- adversarial values
-
-
 def _floats(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Any]:
     normal = rng.standard_normal(shape)
     yield "numbers around 0", normal
@@ -158,9 +155,6 @@ def feeds_of(given: dict[str, np.ndarray], symbolic: bool, seed: int) -> Iterato
             shape[axis] += int(rng.choice([-1, 1, 5])) if shape[axis] else 1
             made = {n: _drawn(rng, a.shape, a.dtype, 0) for n, a in given.items()}
             yield {**made, name: _drawn(rng, tuple(shape), array.dtype, 0)}
-
-
-# ---------------------------------------------------------------- one case
 
 
 def run_case(name: str, backend: str) -> dict[str, Any]:
@@ -244,9 +238,6 @@ def _run_flushed(content: bytes, feeds: dict) -> Any:
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return session.run(None, feeds)
-
-
-# ---------------------------------------------------------------- all cases
 
 
 def run_cases(names: list[str], backend: str) -> Iterator[dict[str, Any]]:

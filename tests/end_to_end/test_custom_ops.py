@@ -31,8 +31,7 @@ pytestmark = pytest.mark.skipif(not LIBRARIES, reason="onnxruntime-extensions is
 
 @pytest.fixture
 def path(tmp_path) -> Path:
-    model = onnx.parser.parse_model(HEADER + TEXT)
-    onnx.save(model, tmp_path / "model.onnx")
+    onnx.save(onnx.parser.parse_model(HEADER + TEXT), tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
 
 

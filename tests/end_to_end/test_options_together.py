@@ -93,9 +93,6 @@ def pairwise(factors: Mapping[str, Sequence[Any]], seed: int) -> Iterator[dict[s
         yield {name: factors[name][k] for name, k in best.items()}
 
 
-# ------------------------------------------------------------------ what functions give
-
-
 def content(model: Any, folder: Path) -> bytes:
     """Return the bytes of a model, whatever kind it is."""
     if isinstance(model, Program):
@@ -191,9 +188,6 @@ FUNCTIONS = (
     *(optimize, optimize_file, simplify, slim, plan, explain, why, compare, split, session),
 )
 IN_PLACE = {optimize: (ir.Model, Program)}
-
-
-# ------------------------------------------------------------------ the cases
 
 
 def fitting(options: dict[str, Any], path: Path) -> dict[str, Any]:

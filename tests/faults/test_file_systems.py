@@ -11,6 +11,7 @@ import pytest
 
 import onnxfold
 from onnxfold.errors import OnnxFoldError
+from tests.model_table import saved
 
 from .kills import content, finish, model, run
 from .test_changing_sources import files
@@ -74,14 +75,13 @@ def test_a_disk_full_of_leftovers(small, tmp_path) -> None:
 def test_scratch_that_has_no_room(small) -> None:
     """Results above the memory limit go to a file beside the output."""
     text = """
-    <ir_version: 9, opset_import: ["": 18]>
     g (float[1, 1536] x) => (float[1, 1536] y) <int64[2] shape = {1536, 1536}, int64 axis = {0}> {
         ones = ConstantOfShape<value = float[1] {1.5}>(shape)
         sums = CumSum(ones, axis)
         w = MatMul(sums, sums)
         y = MatMul(x, w)
     }"""
-    onnx.save(onnx.parser.parse_model(text), small / "m.onnx")
+    saved(text, small / "m.onnx", 18)
     with pytest.raises(OnnxFoldError, match=r"No space left") as caught:
         onnxfold.optimize_file(
             small / "m.onnx", small / "o.onnx", fold_all=True, memory_limit=1 << 20

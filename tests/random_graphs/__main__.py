@@ -6,9 +6,8 @@ import onnx
 
 from .generate import op_types
 from .graph_check import BRANCHES, DEFAULT, FACTS, VARIANTS
-from .graph_runs import run
+from .graph_runs import generated, run
 from .split_check import SPLITS
-from .tasks import generated
 
 MAKERS = {
     "ops": ("generate", DEFAULT),

@@ -120,8 +120,6 @@ class Builder:
             self.symbols.setdefault((first, other, last), name)
         self.ways: Callable[[Builder, Array, int], Value] | None = None
 
-    # ------------------------------------------------------------ chance
-
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
 
@@ -133,8 +131,6 @@ class Builder:
     def number(self, low: int, high: int) -> int:
         """From ``low`` to ``high``, both possible."""
         return int(self.rng.integers(low, high + 1))
-
-    # ------------------------------------------------------------ names
 
     def name(self, stem: str = "v") -> str:
         """A name that no value in sight has; often one that an optimizer may want itself."""
@@ -169,8 +165,6 @@ class Builder:
             return ""
         self.node_names.add(name)
         return name
-
-    # ------------------------------------------------------------ leaves
 
     def dim(self, size: int | None = None) -> Dim:
         """A size for all feeds; a symbolic one now and then if none is given."""
@@ -271,8 +265,6 @@ class Builder:
                 value.samples = [*value.samples[:k], sample, *value.samples[k + 1 :]]
                 self.feeds[k][value.name] = sample
 
-    # ------------------------------------------------------------ what is there
-
     def known(
         self, elem: int | None = None, where: Callable[[Value], bool] | None = None
     ) -> list[Value]:
@@ -349,8 +341,6 @@ class Builder:
         if not all(len(set(d)) == 1 for d in wanted) and self.chance(0.6):
             wanted = [d if len(set(d)) == 1 else self.dim(1) for d in wanted]
         return self.leaf(elem, wanted)
-
-    # ------------------------------------------------------------ nodes
 
     def node(
         self,

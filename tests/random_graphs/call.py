@@ -68,8 +68,6 @@ class Call:
             raise Refused("deprecated")
         return FILLERS.get(self.op_type, by_schema)(self)
 
-    # ------------------------------------------------------------ operands
-
     def allows(self, index: int) -> list[int]:
         """The element types that the schema allows for an input."""
         inputs = self.schema.inputs
@@ -126,8 +124,6 @@ class Call:
     def number(self, index: int, number: float, elem: int = T.INT64) -> Value:
         return self.fixed(index, elem, [], lambda s: np.full(s, number, dtype_of(elem)))
 
-    # ------------------------------------------------------------ attributes
-
     def attribute(self, name: str, values: Sequence[Any], share: float = 0.6) -> Any:
         """An attribute that is given, or one of the values, or None for its default."""
         if name in self.attributes:
@@ -163,8 +159,6 @@ class Call:
         self.attributes = attributes
         return made
 
-
-# -------------------------------------------------------------------- by schema
 
 AXIS_NAMES = ("axis", "batch_axis", "time_axis", "split_axis")
 

@@ -1,6 +1,8 @@
-"""Many seeds, failures made small and put into classes."""
+"""Many seeds, each checked in a child process; failures made small and put into classes."""
 
+import importlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -8,11 +10,13 @@ import numpy as np
 import onnx
 
 from onnxfold.reduction.shrinking import shrink
-from tests.case_driver import Died, Failure, Found, Worker, drive
+from tests.case_driver import Died, Failure, Found, Phase, Result, Worker, drive
+from tests.reference_session import Reference
 
-from .graph_check import ops_of
+from .generate import Case, Discarded
+from .graph_check import NotComparable, Original, check, check_variant, ops_of
 
-_TASKS = f"{__package__}.tasks"
+_TASKS = __name__
 _SECONDS = 120  # of each phase: mutants can be whole models
 
 
@@ -24,7 +28,7 @@ def run(
     seconds_to_shrink: float = 40.0,
     show: Callable[[str], None] = lambda _: None,
 ) -> Found:
-    """Check the graphs that `tasks.generated` makes of all seeds; make those that fail small."""
+    """Check the graphs that `generated` makes of all seeds; make those that fail small."""
     helper = Worker(_TASKS)
     try:
         return drive(
@@ -82,3 +86,58 @@ def _classify(
     lines = [line.rstrip() for line in onnx.printer.to_text(small).splitlines() if line.strip()]
     lines += [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in fed.items()]
     return f"{place} [{kinds}]", "\n".join(lines)
+
+
+def generated(make: tuple[str, ...], seed: int) -> Case:
+    """The case of a seed.
+
+    Args:
+        make: A module of this package, and what its function ``generate`` takes after the seed.
+        seed: The seed.
+    """
+    module, *arguments = make
+    return importlib.import_module(f".{module}", __package__).generate(seed, *arguments)
+
+
+def check_seed(phase: Phase, make: tuple[str, ...], seed: int, variants: tuple[str, ...]) -> Result:
+    phase("generation")
+    try:
+        case = generated(make, seed)
+        failures = check(case, case.variants or variants, phase)
+    except Discarded as error:
+        return Result(str(error))
+    except NotComparable as error:
+        return Result(f"original: {error}")
+    reached = {"ops": ops_of(case.model), "done": Counter(case.done)}
+    return Result(failures=failures, reached=reached, what=", ".join(case.done))
+
+
+def make_model(
+    phase: Phase, make: tuple[str, ...], seed: int
+) -> tuple[bytes, list[dict[str, Any]], list[str]]:
+    """The model of a seed, its feeds, and the outputs that are random."""
+    phase("generation")
+    case = generated(make, seed)
+    return case.model.SerializeToString(), case.feeds, case.random
+
+
+def check_model(
+    phase: Phase, model: bytes, feeds: list[dict[str, Any]], random: list[str], variant: str
+) -> Failure | None:
+    """What is wrong with one variant of a model; None also if the original does not run."""
+    phase("original")
+    try:
+        original = Original(onnx.ModelProto.FromString(model), feeds, random)
+    except NotComparable:
+        return None
+    return check_variant(original, variant, phase)
+
+
+def values_of(phase: Phase, model: bytes, feeds: dict[str, Any]) -> dict[str, Any]:
+    phase("original")
+    try:
+        reference = Reference(model)
+        names = [output.name for output in reference.outputs]
+        return dict(zip(names, reference.run(feeds), strict=True))
+    except Exception:
+        return {}

@@ -111,9 +111,6 @@ def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
                 rename(inner, names)
 
 
-# ---------------------------------------------------------------- the model as a whole
-
-
 def convert_opset(m: Mutant) -> None:
     if m.model.functions:
         raise Impossible  # the converter drops them
@@ -175,9 +172,6 @@ def change_dims(m: Mutant) -> None:
     for output in m.graph.output:
         for dim in output.type.tensor_type.shape.dim:
             dim.Clear()
-
-
-# ---------------------------------------------------------------- inputs and weights
 
 
 def input_made_constant(m: Mutant) -> None:
@@ -307,9 +301,6 @@ def weight_computed(m: Mutant) -> None:
     nodes.append(helper.make_node("Reshape", [made, stored(array.shape, np.int64)], [name]))
     m.graph.initializer.remove(tensor)
     m.set_nodes([*nodes, *m.graph.node])
-
-
-# ---------------------------------------------------------------- nodes
 
 
 def pair_inserted(m: Mutant) -> None:

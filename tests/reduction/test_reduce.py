@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from model_table import parse
 from onnx import helper, numpy_helper, parser
 
 import onnxfold
@@ -50,9 +51,9 @@ def long_model(path: Path, text: str, count: int) -> Path:
             nodes.append(helper.make_node(op, [last], [f"v{k}"]))
         last = f"v{k}"
     nodes.append(helper.make_node("Add", [last, f"v{count // 3 * 2}"], ["out"]))
-    ends = (helper.make_tensor_value_info(n, 1, ["n", 8]) for n in ("in", "out"))
-    graph = helper.make_graph(nodes, "g", *([end] for end in ends), weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = parse("g (float[n,8] in) => (float[n,8] out) { }", 17)
+    model.graph.node.extend(nodes)
+    model.graph.initializer.extend(weights)
     onnx.save(model, path)
     return path
 

@@ -198,9 +198,6 @@ def loop(c: Call) -> list[Value]:
     )
 
 
-# -------------------------------------------------------------------- functions
-
-
 def call_function(b: Builder) -> None:
     """Define a function and call it, or call one that is there with other operands."""
     known = [f for f in b.functions if not f.attribute and not f.attribute_proto]

@@ -8,8 +8,6 @@ from ..builder import FEEDS, Builder, Refused, Value
 from ..call import Call
 from ..values import INTS, Array, dtype_of
 
-# -------------------------------------------------------------------- shapes
-
 
 def shape_arithmetic(b: Builder) -> None:
     """Shape, Gather, arithmetic, Concat, and an op that takes the shape."""

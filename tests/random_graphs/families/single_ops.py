@@ -206,9 +206,6 @@ def range_(c: Call) -> list[Value]:
     return c.add([c.number(k, n, elem) for k, n in enumerate(numbers)])
 
 
-# -------------------------------------------------------------------- ops that compute
-
-
 @fills("Cast")
 def cast(c: Call) -> list[Value]:
     x = c.operand(0, (*COMMON, *COMMON, *ALL))

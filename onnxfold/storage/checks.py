@@ -50,9 +50,6 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         tensor: The tensor.
         length: Bytes of its data, if they are stored elsewhere.
         owner: The initializer itself, or the node or function with the attribute.
-
-    Raises:
-        ModelError: The data do not match.
     """
     if tensor.data_type == _T.UNDEFINED:
         if owner is not tensor and not tensor.dims:
@@ -122,11 +119,7 @@ def messages_in(message: Message) -> Iterator[Any]:
 
 
 def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
-    """Check that strings are UTF-8, as protobuf returns bytes for other strings.
-
-    Raises:
-        ModelError: A string is not UTF-8.
-    """
+    """Check that strings are UTF-8, as protobuf returns bytes for other strings."""
     with contextlib.suppress(DecodeError):
         _strict_model().FromString(serialized)
         return
@@ -139,11 +132,7 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
 
 
 def parse(skeleton: bytes) -> onnx.ModelProto:
-    """Parse a serialized model without its large tensors.
-
-    Raises:
-        ModelError: It is not a ``ModelProto`` with a graph, or has texts that are not UTF-8.
-    """
+    """Parse a serialized model without its large tensors, which must have a graph and be UTF-8."""
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
@@ -159,11 +148,7 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """Return the version of every imported domain, where "" is ONNX's own.
-
-    Raises:
-        ModelError: A version is invalid, or is newer than onnx knows.
-    """
+    """Return the version of every imported domain, where "" is ONNX's own, if onnx knows it."""
     # onnxruntime takes the last of several
     found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
     for domain, version in found.items():
@@ -178,11 +163,7 @@ def opsets_of(
 
 
 def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return the versions of the domains that a model imports.
-
-    Raises:
-        ModelError: See `opsets_of`; or ops of ONNX are used, but its domain is not imported.
-    """
+    """Return the versions of the domains that a model imports: ONNX's, if it uses its ops."""
     opsets = opsets_of(proto.opset_import)
     if (
         "" not in opsets
@@ -194,11 +175,7 @@ def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
 
 
 def check_calls(proto: onnx.ModelProto) -> None:
-    """Check that functions are unique and not recursive.
-
-    Raises:
-        ModelError: A function is defined twice, calls itself, or calls amount to too many nodes.
-    """
+    """Check that functions are unique and not recursive, and do not amount to too many nodes."""
     functions: dict[Key, onnx.FunctionProto] = {}
     for function in proto.functions:
         key = (function.domain, function.name, function.overload)
@@ -237,10 +214,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def label(owner: Any) -> str:
-    """Return the name of a node in messages: its name, or its operator and first output.
-
-    For tensors and functions, it is their name.
-    """
+    """Return the name of a node, tensor or function; of a nameless node its operator and output."""
     if owner.name or not isinstance(owner, onnx.NodeProto):
         return str(owner.name)
     return f"{owner.op_type} -> {owner.output[0]}" if owner.output else owner.op_type

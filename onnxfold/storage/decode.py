@@ -28,9 +28,7 @@ from onnxfold.storage.checks import (
     opsets_of_model,
     parse,
 )
-from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import ViewTensor
-from onnxfold.storage.value_protos import (
+from onnxfold.storage.encode import (
     QUANTIZATION_KEY,
     describe,
     entries_of,
@@ -38,6 +36,7 @@ from onnxfold.storage.value_protos import (
     shape_of,
     static_shape,
 )
+from onnxfold.storage.tensors import Span, ViewTensor
 from onnxfold.storage.wire import Placeholders
 
 logger = logging.getLogger("onnxfold")
@@ -76,15 +75,11 @@ def decode(
     are left out, with a warning.
 
     Args:
-        skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts of
-            ``stand_ins``.
+        skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts.
         stand_ins: What those texts stand for: spans, or arrays of bytes.
         external: Gives the tensor for one whose data are in another file.
         lift_constants: Make initializers of Constant nodes, equal ones of a graph the same, before
             they cost anything; ``LIFTED_KEY`` tells how many.
-
-    Raises:
-        ModelError: The model is not valid.
     """
     proto = parse(skeleton)
     proto.DiscardUnknownFields()
@@ -152,9 +147,7 @@ class _Scope:
 
 
 def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
-    """Return the value that a name means in nested graphs, the innermost first; None if there is
-    none.
-    """
+    """Return the value that a name means in nested graphs, the innermost first."""
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
 
 
@@ -169,8 +162,6 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 class _Reader:
-    """Makes the IR of a model; the arguments are those of `decode`."""
-
     def __init__(
         self,
         stand_ins: Placeholders,
@@ -299,9 +290,7 @@ class _Reader:
         scopes: tuple[_Scope, ...],
         stay: frozenset[str] | None = None,
     ) -> list[ir.Node]:
-        """Return the nodes of a graph, without the Constant nodes that become initializers, equal
-        ones the same: of results not in ``stay``, if that is given.
-        """
+        """Return the nodes of a graph; Constants of results not in ``stay`` become initializers."""
         scope = scopes[0]
         values = scope.values
         nodes = []
@@ -419,11 +408,7 @@ class _Reader:
         )
 
     def dense(self, proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
-        """Return a sparse tensor as a dense one.
-
-        Raises:
-            ModelError: It is not valid, or the dense ones take too many bytes more.
-        """
+        """Return a sparse tensor as a dense one, unless these take too many bytes more."""
         shape, values = tuple(proto.dims), proto.values
         for part in (values, proto.indices):
             check_tensor(part, None, owner)
@@ -467,9 +452,7 @@ def _initialized(value: ir.Value, content: ir.Attr) -> ir.Value:
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
-    """Return the texts of an attribute, or their bytes where one is not UTF-8: custom
-    ops keep any.
-    """
+    """Return the texts of an attribute; bytes if one is not UTF-8, which custom ops may have."""
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:
@@ -489,11 +472,7 @@ def _hand_out(value: ir.Value, scopes: tuple[_Scope, ...]) -> ir.Node:
 
 
 def _sort(graph: ir.Graph) -> None:
-    """Put the nodes in an order in which they can run.
-
-    Raises:
-        ModelError: A node needs its own result, through others or its subgraphs.
-    """
+    """Put the nodes in an order in which they can run."""
     try:
         graph.sort()
     except ValueError:

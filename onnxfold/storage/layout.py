@@ -18,8 +18,7 @@ from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
-from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import data_bytes, sizes_of, span_of, tensors_of
+from onnxfold.storage.tensors import Span, data_bytes, sizes_of, span_of, tensors_of
 from onnxfold.storage.wire import Hole, Placeholders
 from onnxfold.storage.writer import is_streamed
 
@@ -82,10 +81,9 @@ def aligned(offset: int, length: int) -> int:
 
 
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
-    """Return whether the elements of a tensor may be written as raw bytes.
+    """Return whether the elements of a tensor may be written as raw bytes, and do not grow by that.
 
-    Strings may not. Tensors in a typed field (``int64_data``...), where small numbers take one byte
-    each, might grow as raw bytes.
+    In a typed field (``int64_data``...), small numbers take one byte each.
     """
     if is_a(tensor, ir.TensorProtoTensor):
         return bool(tensor.raw.HasField("raw_data"))
@@ -96,15 +94,12 @@ def plan_model(
     model: ir.Model,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan a model in one file, or with a data file.
+    """Plan a model in one file, or with ``share`` in one that has a data file.
 
-    Args:
-        model: The model.
-        share: For a model with a data file: returns the location at which the new model may refer
-            to a span of an existing file, or None.
+    ``share`` returns the location at which the new model may refer to a span of an existing file,
+    or None.
 
     Raises:
-        UsageError: The single file would be larger than 2 GiB.
         UsageError: What has to be in one file is larger than 2 GiB.
     """
     left_out = Placeholders()
@@ -163,10 +158,7 @@ def plan_model(
 
 
 def model_bytes(model: ir.Model) -> int:
-    """Return the number of bytes of the files that ``model`` was loaded from.
-
-    For a model in memory, it is the serialized size.
-    """
+    """Return the bytes of the files that a model was loaded from; in memory, of it serialized."""
     known = model.meta.get(BYTES_KEY)
     return planned(model).size if known is None else int(known)
 
@@ -176,12 +168,9 @@ def planned(
     external_data: bool | str | None = None,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan to write ``model``, by default in the layout of its source.
+    """Plan to write ``model``, by default in the layout of its source, see `save`.
 
-    Args:
-        model: The model.
-        external_data: See `save`.
-        share: See `plan_model`; implies external data.
+    ``share`` implies external data, see `plan_model`.
 
     Raises:
         ModelError: The model cannot be serialized.

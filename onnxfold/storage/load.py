@@ -26,8 +26,14 @@ from onnxfold.signatures import checked
 from onnxfold.storage import wire
 from onnxfold.storage.checks import messages_in, parse
 from onnxfold.storage.decode import decode
-from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, located, tensors_of
+from onnxfold.storage.tensors import (
+    MappedFile,
+    SharedExternalTensor,
+    Span,
+    data_bytes,
+    located,
+    tensors_of,
+)
 from onnxfold.storage.wire import Placeholders
 
 # Keys in the ``meta`` of a loaded model.
@@ -109,16 +115,9 @@ def load(
 
 @paused_garbage_collection()
 def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Model:
-    """Convert a model in memory; it shares nothing with ``proto`` afterwards.
+    """Convert a model in memory, see `load`; it shares nothing with ``proto`` afterwards.
 
     External data is not looked for: external tensors are plain ``ir.ExternalTensor``.
-
-    Args:
-        proto: The model.
-        lift_constants: Constant nodes become initializers, see `decode`.
-
-    Raises:
-        ModelError: The model is inconsistent, see `load`.
     """
     stand_ins = Placeholders()
     try:
@@ -174,14 +173,12 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     for graph in all_graphs(model) if isinstance(model, ir.Model) else ():
         for node in graph:
             for value in node.inputs:
-                if value is not None and _is_missing(value):
+                if value is None or value.producer() is not None:
+                    continue
+                if not value.is_graph_input() and not value.is_initializer():
                     reason = f"input {value.name!r} is not defined anywhere"
                     raise ModelError(reason, node=node.name or op_name(node))
     return model
-
-
-def _is_missing(value: ir.Value) -> bool:
-    return value.producer() is None and not (value.is_graph_input() or value.is_initializer())
 
 
 def path_of(given: ModelLike) -> str | None:
@@ -193,15 +190,7 @@ def path_of(given: ModelLike) -> str | None:
 
 
 def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
-    """Return the model that is given, to be changed: what was given is left alone.
-
-    Args:
-        given: The model.
-        lift_constants: Constant nodes of a file or message become initializers, see `decode`.
-
-    Raises:
-        ModelError: It is not valid.
-    """
+    """Return the model that is given, to be changed: what was given is left alone. See `load`."""
     model = model_in(given)
     if isinstance(model, ir.Model):
         return _cloned(model)
@@ -247,9 +236,6 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
 
     Where something unforeseen goes wrong, onnx is asked what is wrong with the model. It is not
     asked before, as it refuses models that onnxruntime runs.
-
-    Raises:
-        ModelError: The model is not valid.
     """
     with about(path_of(source)):
         try:
@@ -270,11 +256,7 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
 
 
 def external_locations(path: str) -> set[str]:
-    """Return the external data locations that the model at ``path`` names, unchecked.
-
-    Raises:
-        ModelError: It cannot be read.
-    """
+    """Return the external data locations that the model at ``path`` names, unchecked."""
     with about(path):
         data = _read_skeleton(path, Placeholders())
         tensors = _tensor_protos(parse(data)) if b"location" in data else ()
@@ -375,11 +357,7 @@ class _ExternalData:
         self.files: dict[str, MappedFile] = {}
 
     def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
-        """Return the tensor with its data located.
-
-        Raises:
-            ExternalDataError: See `load`.
-        """
+        """Return the tensor with its data located."""
         length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length not in (None, length):
             reason = (
@@ -401,19 +379,11 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def check_location(location: str | bytes, model: str) -> str:
-    """Return the path of external data.
+    """Return the path of external data of the model at a path.
 
     They lie in the folder of the model or, where the model is a symbolic link, in the folder of the
     file it leads to: in a content-addressed store both the model and its data are links into the
-    same folder.
-
-    Args:
-        location: As written in the model; protobuf gives bytes where it is not UTF-8.
-        model: The path of the model.
-
-    Raises:
-        ExternalDataError: ``location`` is empty, absolute, climbs out by ``..``, or leads out by a
-            symbolic link.
+    same folder. protobuf gives bytes for a location that is not UTF-8.
     """
 
     def refuse(why: str) -> ExternalDataError:

@@ -12,17 +12,12 @@ import onnx_ir as ir
 from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage.load import FILES_KEY, external_locations
-from onnxfold.storage.mapped import MappedFile
-from onnxfold.storage.tensors import ViewTensor, span_of
+from onnxfold.storage.tensors import MappedFile, ViewTensor, span_of
 
 
 @contextlib.contextmanager
 def reading_from(model: ir.Model) -> Iterator[None]:
-    """Read from a loaded model, and report errors caused by changes to its files.
-
-    Raises:
-        ModelError: Another program has changed or replaced a file.
-    """
+    """Read from a loaded model, and report errors caused by changes to its files."""
     try:
         yield
     except Exception:
@@ -65,11 +60,7 @@ class Sources:
         return set()
 
     def check_unchanged(self) -> None:
-        """Check that the files have not changed since they were read.
-
-        Raises:
-            ModelError: Another program has changed or replaced a file meanwhile.
-        """
+        """Check that no other program has changed the files since they were read."""
         for file in self._all:
             file.check()
 
@@ -78,22 +69,13 @@ class Sources:
         return _holds(self._all, path)
 
     def check_target(self) -> None:
-        """Check that the model may be written to the target.
-
-        Raises:
-            UsageError: It would overwrite a data file of the source.
-        """
+        """Check that the target is no data file of the source."""
         if _holds(self._data, self._target):
             reason = f"holds weights of {self._name!r}; give another path for the model"
             raise UsageError(reason, file=self._target)
 
     def check_data(self, path: str) -> None:
-        """Check that a data file may be written to ``path``.
-
-        Raises:
-            UsageError: It would overwrite the source, or a data file of a model other than the
-                target.
-        """
+        """Check that ``path`` is neither the source nor a data file of another model."""
         if _holds(self._loaded[:1], path):
             raise UsageError("is the model itself; give another name for the data file", file=path)
         if user := self.user(path):

@@ -213,13 +213,7 @@ def rewrite(
 def join(
     buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return the message that consists of ``pieces`` of ``buf``, none of them a `Hole`.
-
-    Args:
-        buf: The input of `rewrite`.
-        pieces: The pieces that it returned.
-        passed: Called from time to time with a position below which nothing is read any more.
-    """
+    """Return the message of ``pieces`` from `rewrite`, none of them a `Hole`."""
     parts: list[bytes] = []
     for piece in pieces:
         if isinstance(piece, tuple):

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.parallel import for_each
-from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import span_of
+from onnxfold.storage.tensors import Span, span_of
 
 TILE = 1 << 20  # bytes; fits into the second-level cache of a core
 # Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
@@ -92,10 +91,7 @@ def is_streamed(tensor: object) -> bool:
 class Writer:
     """Writes bytes into files, one tensor at a time, with parallel tiles.
 
-    Args:
-        threads: The number of threads that compute and write.
-        total: The number of bytes to write.
-        progress: Called with the bytes written and ``total``.
+    ``progress`` is called with the bytes written and ``total``.
     """
 
     def __init__(
@@ -110,11 +106,7 @@ class Writer:
         self._progress = progress
 
     def write(self, out: int, offset: int, data: Any) -> None:
-        """Write an object with a buffer of bytes at ``offset``.
-
-        Raises:
-            OSError: The disk is full, among others.
-        """
+        """Write an object with a buffer of bytes at ``offset``."""
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]

@@ -27,8 +27,8 @@ from onnxfold.onnxruntime_sessions import CPU, open_session, with_data_below
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
-from onnxfold.storage.commit import write_plan
 from onnxfold.storage.layout import FilePlan, SavePlan, plan_model, sharer
+from onnxfold.storage.save import write_plan
 from onnxfold.storage.writer import Writer
 
 if TYPE_CHECKING:

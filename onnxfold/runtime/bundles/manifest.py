@@ -22,7 +22,7 @@ ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
-"""A folder with committed files of a bundle that still have to be moved, see `staging`."""
+"""A folder with committed files of a bundle that still have to be moved, see `bundle.py`."""
 _CLEARLY = 0.9  # of the time of onnxruntime: the difference is more than noise
 
 

@@ -48,8 +48,7 @@ class Fit:
 
 
 def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
-    """Return the fit of each tensor of an adapter to the runtime constants of a bundle, in file
-    order.
+    """Return the fit of each tensor of an adapter to the runtime constants, in file order.
 
     A tensor matches the constant of the same name, or the one of the same PyTorch parameter:
     without the additions of peft, the shorter name is the end of the longer one.
@@ -81,10 +80,6 @@ def runtime_constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
     """Return the runtime constants in an adapter, not copied unless they are converted.
-
-    Args:
-        source: Its tensors by name, or its file.
-        manifest: The manifest with the runtime constants.
 
     Raises:
         UsageError: A tensor does not fit, or the kind of file is unknown.
@@ -122,9 +117,7 @@ def _parts(name: str) -> _Parts:
 def _fit(
     name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
 ) -> Fit:
-    """Return the fit of a tensor to a constant, with the ratio of the adapter's scale to that of
-    the model.
-    """
+    """Return the fit of a tensor to a constant; its factor is the ratio of the two scales."""
     fit = Fit(name, _shape(feed))
     straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
     expected = info.name != name and weight is not None and weight.transposed

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -161,23 +161,10 @@ class Candidates(Shown, text="onnxfold.report.runtime_tables:candidates_text"):
     pair: Candidate | None
     others: list[str]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
 
 @checked
 def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
-    """Return the inputs that are worth holding constant, and write nothing.
-
-    Args:
-        source: As for `split`.
-        arguments: As for `split`, without ``runtime_constants``.
-
-    Raises:
-        UsageError: An argument cannot be used as given.
-        ModelError: The source is not valid.
-    """
+    """Return the inputs that are worth holding constant, see `split`, and write nothing."""
     made = _prepared(source, arguments, None)
     inputs = _names(made.model.graph.inputs)
     required = {name for name in inputs if name not in made.model.graph.initializers}
@@ -221,12 +208,7 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemoryBundle:
-    """Split a model as `split` does, and write nothing but kernels.
-
-    Raises:
-        UsageError: An argument cannot be used as given.
-        ModelError: The source is not valid.
-    """
+    """Split a model as `split` does, and write nothing but kernels."""
     made = _split(source, backend, arguments)
     _compile(made, backend, arguments)
     return made
@@ -307,9 +289,7 @@ def _split(
 
 @dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A model before the cut: weights that are runtime constants are inputs, and constants are
-    folded.
-    """
+    """A model before the cut: constants are folded, and chosen weights are inputs."""
 
     model: ir.Model
     opened: OpenedWeights
@@ -322,8 +302,9 @@ class _Prepared:
     nbytes: int
 
     def cut(self, model: ir.Model, names: Collection[str]) -> tuple[ConstantRegion, RuntimeCut]:
-        """Return what depends on constants only, and where it is cut; outputs that are constant
-        become an Identity of what makes them.
+        """Return what depends on constants only, and where it is cut.
+
+        Outputs that are constant become an Identity of what makes them.
         """
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)

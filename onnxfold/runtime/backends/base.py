@@ -128,11 +128,7 @@ def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -
 
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
-    """Return weights as arrays.
-
-    Raises:
-        CompileError: There is no such weight.
-    """
+    """Return weights as arrays."""
     arrays = {}
     for name in names:
         tensor = initializers[name].const_value if name in initializers else None
@@ -145,10 +141,7 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
 def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], bool]) -> list[str]:
     """Return a reason for each op of a domain other than ONNX's, and each unsupported type.
 
-    Args:
-        model: A component.
-        backend: The backend's name, for the reasons.
-        takes: Returns whether the backend supports the type of an input or output.
+    ``takes`` returns whether the backend supports the type of an input or output.
     """
     reasons = [
         f"{backend} does not know {node.domain}::{node.op_type}"
@@ -177,10 +170,6 @@ def _name_of(flag: str) -> str:
 def create(name: str, options: Sequence[str] = ()) -> Backend:
     """Return a backend by name: a built-in one, or one of another package (``onnxfold.backends``).
 
-    Args:
-        name: Its name.
-        options: Options of its compiler.
-
     Raises:
         UsageError: The backend does not exist, cannot be loaded, or accepts no options.
     """
@@ -207,15 +196,8 @@ def first_installed() -> str | None:
 
 
 def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:
-    """Check that a backend exists and accepts options.
-
-    Args:
-        backend: The name.
-        options: Options of its compiler.
-        strict: Whether it must run all components.
-
-    Raises:
-        UsageError: The backend does not exist, or is no compiler but is required or has options.
+    """Check that a backend exists and accepts options; that it is a compiler if it has any, or is
+    ``strict``: it must run all components.
     """
     if backend in NOT_COMPILING and (strict or options):
         what = "there is no backend to insist on" if strict else "options are for one compiler"
@@ -228,16 +210,9 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
 
 
 def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:
-    """Warn about components that stay with onnxruntime; raise an error if that is not allowed.
+    """Warn about components that stay with onnxruntime; raise an error in strict mode.
 
-    Args:
-        backend: The selected backend.
-        left: Reasons for components that it does not run, by the name of their first tensor.
-        count: The number of all components.
-        strict: Whether it must run all components.
-
-    Raises:
-        OnnxFoldError: It must run all components, and does not.
+    ``left`` has the reasons by the name of the first tensor, ``count`` is the number of all.
     """
     if not left or backend in NOT_COMPILING:
         return

@@ -45,16 +45,9 @@ def compile_kernels(
 ) -> list[Kernel]:
     """Return kernels for the components of runtime_fold, or the reasons why there are none.
 
-    Components that differ only in names and weights share a kernel.
-
-    Args:
-        bundle: The split model; kernels are written below its folder.
-        backend: The name of a backend with a compiler; "auto" for the first that is installed, and
-            components of which a kernel is likely to be faster. Without any, the result is empty.
-        options: Options of its compiler.
-        seconds: Time limit of one compilation.
-        nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
-        progress: Called in this thread with "compile" or "time", completed and total kernels.
+    Kernels are written below the folder of the bundle, and checked and timed at nominal sizes.
+    Components that differ only in names and weights share a kernel. "auto" is the first backend
+    whose compiler is installed, for components of which a kernel is likely to be faster.
     """
     components, nominal = bundle.manifest.components, {**bundle.manifest.ranks, **nominal}
     name = first_installed() if backend == "auto" else backend
@@ -96,16 +89,7 @@ def compile_kernels(
 
 
 def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Compile the kernels of `auto` with the lowest priority; called in another process.
-
-    Args:
-        request: The manifest as a dictionary, the folder of the bundle, the time limit of one
-            compilation in seconds, and nominal sizes.
-        arrays: The bytes of runtime_fold, see `InMemoryBundle.serialized`.
-
-    Returns:
-        The kernels as dictionaries, and nothing.
-    """
+    """Compile the kernels of `auto` with the lowest priority; called in another process."""
     document, folder, seconds, nominal = request
     os.nice(19)
     fold = deserialized(arrays[0].tobytes())
@@ -118,11 +102,7 @@ def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[A
 def dump_stages(
     bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:
-    """Write drawings of the parts, and the stages of compiling each component.
-
-    Raises:
-        UsageError: The folder cannot be written.
-    """
+    """Write drawings of the parts, and the stages of compiling each component."""
     manifest = bundle.manifest
     components = [] if backend in NOT_COMPILING else manifest.components
     try:
@@ -145,7 +125,6 @@ def dump_stages(
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """Return a kernel with the names of a component."""
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,

@@ -116,11 +116,7 @@ class Iree:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored module.
-
-        Raises:
-            CompileError: The module does not load here.
-        """
+        """Return a kernel of a stored module; see `Backend.load`."""
         from iree import runtime
 
         file = folder / str(kernel.file)

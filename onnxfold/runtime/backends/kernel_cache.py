@@ -41,14 +41,9 @@ def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def take(name: str, folder: Path) -> Kernel | None:
-    """Copy a kernel into a bundle.
+    """Copy a kernel into a bundle's folder; None if there is none, or it cannot be read or copied.
 
-    Args:
-        name: See `name_of`.
-        folder: The bundle's folder.
-
-    Returns:
-        The kernel; None if there is none, or it cannot be read or copied. A damaged one is removed.
+    A damaged one is removed.
     """
     entry = cache_folder() / name
     try:
@@ -73,13 +68,7 @@ def take(name: str, folder: Path) -> Kernel | None:
 
 
 def keep(name: str, kernel: Kernel, folder: Path) -> None:
-    """Keep a kernel instead of an older one; that the cache cannot be written is no failure.
-
-    Args:
-        name: See `name_of`.
-        kernel: The kernel.
-        folder: The folder that its files are named from.
-    """
+    """Keep a kernel instead of an older one; that the cache cannot be written is no failure."""
     cache, limit = cache_folder(), bytes_allowed(LIMIT, DEFAULT_LIMIT)
     try:
         if sum((folder / file).stat().st_size for file in kernel.files) > limit:

@@ -41,12 +41,7 @@ _LARGE = "large sizes"
 
 
 class Draw(NamedTuple):
-    """Inputs for one call.
-
-    Attributes:
-        name: What they are, to complete "wrong for".
-        arrays: In the order of the inputs.
-    """
+    """Inputs for one call, with a name that completes "wrong for"."""
 
     name: str
     arrays: list[Any]
@@ -55,15 +50,9 @@ class Draw(NamedTuple):
 def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
     """Make inputs of all kinds that can make a difference: of values, and of sizes.
 
-    Args:
-        inputs: The inputs of a component.
-        needs: What they must be.
-        nominal: Sizes of symbolic dimensions by name in the first draw; others are 1 for a batch
-            and 64. In the second draw, these others are 16 times as large but for the batch, where
-            all values together take no more than 256 MB then.
-
-    Raises:
-        CompileError: An input is no tensor of numbers.
+    Symbolic dimensions have nominal sizes in the first draw; others are 1 for a batch and 64. In
+    the second draw, these others are 16 times as large but for the batch, where all values together
+    take no more than 256 MB then.
     """
     takes = needs.inputs
     usual = usual_sizes(needs.sizes, nominal, NOMINAL)
@@ -135,17 +124,10 @@ def _array(
 def check_kernel(
     kernel: Kernel, folder: Path, model: ir.Model, inputs: Sequence[Draw], *, seconds: float
 ) -> tuple[float, float, float]:
-    """Compare a kernel with onnxruntime in another process.
+    """Compare a kernel with onnxruntime, which runs the same model, in another process.
 
     Both are timed for the draws of usual and large sizes; the sizes count at which onnxruntime is
     better.
-
-    Args:
-        kernel: The kernel, with a file.
-        folder: The folder that its files are named from.
-        model: The same model, with the kernel's weights.
-        inputs: The draws.
-        seconds: Time limit.
 
     Returns:
         The largest error, and the seconds that the kernel and onnxruntime take.
@@ -190,17 +172,14 @@ def largest_error(
     allowed: Callable[[], Mapping[str, Any]],
     least: str | None = None,
 ) -> float:
-    """Return the largest error of some results, relative to what the results are.
+    """Return the largest error of what a kernel made of a draw, relative to what onnxruntime made.
 
     Args:
-        draw: What they were made of.
-        results: What a kernel made of it.
-        wanted: What onnxruntime made of it, by name.
+        draw: The inputs.
+        results: What the kernel made of them.
+        wanted: What onnxruntime made of them, by name.
         allowed: Returns what elements may be apart in any case, by name: `Noise.allowed`.
         least: The type with the fewest digits of all values of the model, see `error_of`.
-
-    Raises:
-        CompileError: An error is larger than is allowed.
     """
     largest, allowed = 0.0, functools.cache(allowed)
     for got, (name, want) in zip(results, wanted.items(), strict=True):
@@ -225,11 +204,7 @@ def error_of(
 ) -> tuple[Distance, float]:
     """Return how far a result is from right, and the mean magnitude of its finite elements.
 
-    Args:
-        got: The result.
-        want: The right one.
-        least: A type that floating point numbers are rounded to before.
-        atol: What elements may be apart in any case, a number or one for each.
+    Numbers are rounded to the type ``least`` before, and may be ``atol`` apart in any case.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Distance(want.size, math.inf, within=False), 0.0

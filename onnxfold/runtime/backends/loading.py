@@ -58,12 +58,7 @@ Kernels = dict[tuple[str, ...], Loaded | str]
 
 
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
-    """Load the usable kernels of a split model.
-
-    Args:
-        bundle: The split model.
-        backend: The backend of the kernels; "auto" for all that are faster than onnxruntime.
-    """
+    """Load the kernels of a backend; of "auto", all that are faster than onnxruntime."""
     loaded: Kernels = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
     changed, hashes = None, bundle.manifest.hashes
@@ -124,12 +119,7 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
         arrays: The kernel's weights, then its inputs for each call.
 
     Returns:
-        The seconds of the kernel and of onnxruntime for each timed call; and the results of both
-        for each call.
-
-    Raises:
-        CompileError: The kernel does not load.
-        Exception: The kernel fails, or onnxruntime does not run the model.
+        The seconds of both for each timed call; and the results of both for each call.
     """
     description, folder, model, count, timed = request
     kernel, given = Kernel.from_dict(description), iter(arrays)
@@ -183,15 +173,7 @@ def _times(
 def check_inputs(kernel: Kernel, values: Values) -> None:
     """Refuse inputs that a kernel was not compiled for, as its code has no checks.
 
-    Args:
-        kernel: The kernel.
-        values: Arrays or onnxruntime's values by name.
-
-    Raises:
-        Misfit: An element type, rank or size differs, symbolic dimensions are inconsistent, indices
-            are out of bounds, there are no elements (compiled code may divide by that size), or all
-            values together exceed the memory that this process can allocate: compiled code does
-            not check allocations.
+    It may divide by a size, and does not check allocations.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:

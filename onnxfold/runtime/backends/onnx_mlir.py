@@ -60,12 +60,8 @@ _locks: dict[str, threading.Lock] = {}  # by library, for all its calls
 class Tool:
     """The compiler: a binary, or a container image with an engine to run it.
 
-    Attributes:
-        program: Path of the binary, or of docker or podman.
-        version: Identifies a binary.
-        image: The image by its digest; empty for a binary.
-        options: Options of the engine that give the files of a run to the current user, and limit
-            its memory.
+    ``image`` is the digest of the image, empty for a binary, which ``version`` identifies.
+    ``options`` of the engine give the files of a run to the current user, and limit its memory.
     """
 
     program: str
@@ -79,13 +75,7 @@ class Tool:
         return f"image {self.image}" if self.image else f"binary {self.version}"
 
     def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
-        """Return the command line: the image runs as this user, without network, with one folder.
-
-        Args:
-            folder: A `work_folder`, the working directory.
-            arguments: Arguments of the compiler.
-            name: The name of the container.
-        """
+        """Return the command line: an image runs as this user, without network, with one folder."""
         if not self.image:
             return [self.program, *arguments]
         mount = io.StringIO()
@@ -105,11 +95,7 @@ class Tool:
         ]
 
     def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
-        """Run the compiler on files of a `work_folder`.
-
-        Raises:
-            CompileError: The compiler fails, crashes, or exceeds the time limit.
-        """
+        """Run the compiler on files of a `work_folder`."""
         name = f"onnxfold-{secrets.token_hex(8)}"
         done = run_command(
             self.command(folder, arguments, name),
@@ -124,11 +110,7 @@ class Tool:
 
 
 def find_tool() -> Tool:
-    """Find the compiler.
-
-    Raises:
-        CompileError: There is no compiler; the message lists the searched places.
-    """
+    """Find the compiler; if there is none, the message of the error lists the searched places."""
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
     if path is None:
@@ -192,11 +174,7 @@ def _options(engine: str) -> tuple[str, ...]:
 
 
 def _ask(command: Sequence[str]) -> str:
-    """Return the output of a command.
-
-    Raises:
-        CompileError: The command does not run, or fails.
-    """
+    """Return the output of a command."""
     done = run_command(command, _SECONDS, what="the answer")
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
@@ -247,7 +225,7 @@ class OnnxMlir:
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return the reasons why the model cannot be compiled; empty if it can.
+        """Return the reasons why the model cannot be compiled; see `Backend.supported`.
 
         The compiler rejects ops that it cannot lower; miscompiled ops are found by the check.
         """
@@ -258,10 +236,7 @@ class OnnxMlir:
         return reasons_against(model, self.name, lambda value: value.dtype in taken)
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source and target of a kernel: model, compiler, machine, CPU, and flags.
-
-        The CPU is its level, or all its features if the options select a target.
-        """
+        """Return the source and target of a kernel; all CPU features if options select a target."""
         return {
             "graph": graph,
             "backend": self.name,
@@ -306,11 +281,7 @@ class OnnxMlir:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored library.
-
-        Raises:
-            CompileError: The library does not load, or does not have the function.
-        """
+        """Return a kernel of a stored library; see `Backend.load`."""
         file = folder / str(kernel.file)
         library = Library(file)
         library.require(kernel.function)

@@ -67,9 +67,6 @@ NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.i
 class Library:
     """A shared library compiled by onnx-mlir, which several threads may call.
 
-    Args:
-        path: The library.
-
     Raises:
         CompileError: The file does not load, or is not such a library.
     """
@@ -98,17 +95,10 @@ class Library:
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
-        """Call a function.
-
-        Args:
-            entry: The name of the function.
-            arrays: The inputs in order, of the types and sizes it was compiled for.
+        """Call a function with inputs of the types and sizes that it was compiled for.
 
         Returns:
             The outputs, as views of the library's memory.
-
-        Raises:
-            CompileError: The function fails.
         """
         function = self._declare(entry, c_void_p, (c_void_p,))
         given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
@@ -134,11 +124,7 @@ class Library:
 
 
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
-    """Return a list of input tensors on the memory of arrays; the caller must destroy it.
-
-    Raises:
-        CompileError: There is not enough memory.
-    """
+    """Return a list of input tensors on the memory of arrays; the caller must destroy it."""
     tensors = []
     for array in arrays:
         shape = (c_int64 * max(array.ndim, 1))(*array.shape)

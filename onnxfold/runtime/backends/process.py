@@ -22,11 +22,7 @@ _TELLING = re.compile(
 
 @contextlib.contextmanager
 def work_folder() -> Iterator[Path]:
-    """Provide a temporary folder, removed at the end; remove those of killed processes.
-
-    Raises:
-        CompileError: The folder cannot be written.
-    """
+    """Provide a temporary folder; an OSError in it becomes a CompileError."""
     try:
         with files.scratch_folder("compile") as name:
             yield Path(name)
@@ -37,16 +33,9 @@ def work_folder() -> Iterator[Path]:
 def run_command(
     command: Sequence[str], seconds: float, *, what: str = "the compiler", **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command with `memory_limit` for each process.
+    """Run a command, see `isolated.run_command`, with `memory_limit` for each process.
 
-    Args:
-        command: The command line.
-        seconds: Time limit.
-        what: The name of the command in messages.
-        options: Further arguments of `isolated.run_command`.
-
-    Raises:
-        CompileError: The command cannot be started, exceeds the time limit, or is killed.
+    ``what`` is its name in messages; a failure of the process is a CompileError.
     """
     with _told(what, seconds):
         memory = memory_limit()
@@ -61,11 +50,7 @@ def run_function(
     *,
     what: str = "the compiler",
 ) -> tuple[Any, list[Any]]:
-    """Run a function, see `isolated.run`, with `memory_limit` for each process.
-
-    Raises:
-        CompileError: The function fails, crashes, or exceeds the time limit.
-    """
+    """Run a function, see `isolated.run`, in the same way."""
     with _told(what, seconds):
         return isolated.run(function, request, arrays, seconds=seconds, memory=memory_limit())
 

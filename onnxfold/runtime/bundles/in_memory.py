@@ -46,15 +46,9 @@ _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "c
 
 
 class InMemoryBundle(Bundle):
-    """A bundle without a folder.
+    """A bundle without a folder, with its models by their names in ``parts``.
 
-    Args:
-        manifest: The manifest.
-        entry: The model that runs every time.
-        fold: The model that makes the cached tensors; None if nothing is cached.
-
-    Attributes:
-        parts: The models by their names.
+    ``entry`` runs every time; ``fold`` makes the cached tensors, and is None if there are none.
     """
 
     def __init__(self, manifest: Manifest, entry: ir.Model, fold: ir.Model | None) -> None:
@@ -125,12 +119,8 @@ def open_model(
 ) -> onnxruntime.InferenceSession:
     """Open a session on a model in memory; it needs neither the model nor its files afterwards.
 
-    A file that was replaced after the model was read is read through its mapping.
-
-    Args:
-        model: The model, which no other thread may use meanwhile.
-        options: Session options; unchanged.
-        providers: Execution providers, as onnxruntime takes them.
+    A file that was replaced after the model was read is read through its mapping. No other thread
+    may use the model meanwhile.
 
     Raises:
         OnnxFoldError: The disk is full, or the model cannot be serialized.
@@ -189,9 +179,6 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 
     onnxruntime keeps the file mapped for weights that it uses unchanged, and releases those that it
     rearranges.
-
-    Raises:
-        OnnxFoldError: The disk has no space for it.
     """
     with files.scratch_folder("weights") as folder:
         path = os.path.join(folder, "w")
@@ -231,10 +218,7 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
-    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps, too.
-
-    This frees their memory.
-    """
+    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps."""
     places = {id(place.tensor): place for place in (data.tensors if data else ())}
     for graph in all_graphs(model) if places else ():
         for value in graph.initializers.values():

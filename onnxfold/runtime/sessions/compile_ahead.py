@@ -24,11 +24,7 @@ _PATIENCE = 1.0  # seconds after the first fold, in which the first answer is co
 class CompileAhead:
     """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
 
-    Args:
-        bundle: The split model.
-        seconds: Time limit of one compilation.
-        nominal: Sizes of symbolic dimensions by name.
-        take: Called in a thread with the kernels, whose files are in the bundle's folder.
+    ``take`` is called in a thread with the kernels, whose files are in the bundle's folder.
     """
 
     def __init__(

@@ -54,12 +54,8 @@ class ConstantValue:
     """The value of a runtime constant, with its content at the time when it was set.
 
     An array that is read-only, down to the owner of its memory, is compared by identity. Other
-    values are copied, and later values are compared with the copy bit by bit.
-
-    Args:
-        info: The runtime constant.
-        value: An array or an ``OrtValue``.
-        copies: Whether to copy writable values; without a copy, the value must not change.
+    values are copied, and later values are compared with the copy bit by bit. Without ``copies``,
+    the value must not change.
 
     Attributes:
         value: The value that was set, or its copy.
@@ -126,11 +122,7 @@ def is_fixed(value: Feed) -> bool:
 
 
 def _elements(value: Feed) -> Array:
-    """Return the elements of a value as a contiguous array, without a copy where possible.
-
-    Raises:
-        UsageError: The value is no tensor in the CPU's memory.
-    """
+    """Return the elements of a value as a contiguous array, without a copy where possible."""
     try:
         array = value if isinstance(value, np.ndarray) else array_of(ort_value(value))
         return np.asarray(array, order="C")
@@ -172,15 +164,9 @@ def _loaded(group: Group, kernels: Kernels) -> list[tuple[tuple[str, ...], Loade
 
 
 class SessionFolding:
-    """Computes the folded tensors of one session.
+    """Computes the folded tensors of one session, whose options are the caller's.
 
-    Args:
-        bundle: The split model.
-        options: Session options of the caller; those that affect results are copied.
-        providers: Execution providers, as onnxruntime takes them.
-        backend: The selected backend.
-        cache: Holds folded tensors, by the content of their runtime constants.
-        strict: Whether a failing kernel, or one that does not accept its inputs, is an error.
+    With ``strict``, a failing kernel, or one that does not accept its inputs, is an error.
     """
 
     def __init__(
@@ -222,11 +208,7 @@ class SessionFolding:
                 del self._sessions[outputs]
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
-        """Return the folded tensors, from the cache or newly computed.
-
-        Args:
-            constants: The values of all constants without default values.
-        """
+        """Return the folded tensors, from the cache or newly computed."""
         values = {name: given.feed for name, given in constants.items()}
         folded, (kernels, keys) = [], self._kernels
         for group, key in zip(self._bundle.manifest.groups, keys, strict=True):
@@ -249,12 +231,7 @@ class SessionFolding:
         return found
 
     def _run(self, group: Group, constants: Mapping[str, Any], kernels: Kernels) -> Folded:
-        """Compute the tensors of a group.
-
-        Raises:
-            OnnxFoldError: A kernel fails in strict mode.
-            UsageError: The constants fit neither the kernels nor onnxruntime.
-        """
+        """Compute the tensors of a group."""
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits = []
@@ -290,10 +267,7 @@ class SessionFolding:
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
     def _opened(self, outputs: tuple[str, ...]) -> _Opened:
-        """Return a session that computes tensors without a kernel, and the names of its inputs.
-
-        It runs runtime_fold, or a part of it.
-        """
+        """Return a session on what computes tensors without a kernel, and its inputs' names."""
         with self._lock:
             if outputs not in self._sessions:
                 options, providers = fold_options(self._options), self._providers

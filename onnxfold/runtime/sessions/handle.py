@@ -41,13 +41,7 @@ _SMALL = 1024
 class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     """An onnxruntime binding in which the inputs bound by a handle cannot be replaced or removed.
 
-    Args:
-        entry: The session to run.
-        feeds: The inputs that the handle binds.
-        refuse: Raises an error for names that only the handle may bind.
-
-    Attributes:
-        entry: The session to run.
+    ``refuse`` raises an error for names that only the handle may bind.
     """
 
     def __init__(
@@ -154,17 +148,11 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
 class Entry:
     """The part entry, which runs with the folded tensors of a handle.
 
-    Args:
-        bundle: The split model.
-        options: Session options.
-        providers: Execution providers, as onnxruntime takes them.
-        specialize: Whether each handle has a session of its own with its tensors as weights, which
-            onnxruntime can arrange for its kernels. For the CPU provider only.
+    With ``specialize``, each handle has a session of its own with its tensors as weights, which
+    onnxruntime can arrange for its kernels. For the CPU provider only.
 
     Attributes:
         session: The onnxruntime session to which folded tensors are fed.
-        outputs: Names of the original's outputs, in order.
-        specializes: See ``specialize``.
     """
 
     def __init__(
@@ -190,21 +178,13 @@ class Entry:
         self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse names of values that a handle sets.
-
-        Raises:
-            UsageError: A name is that of a runtime constant or of a folded tensor.
-        """
+        """Refuse names of values that a handle sets."""
         if not self._taken.isdisjoint(names):
             name = next(name for name in names if name in self._taken)
             raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
 
     def check(self, feed: Mapping[str, Feed]) -> None:
-        """Refuse a feed that does not match the inputs not set by a handle.
-
-        Raises:
-            UsageError: An input is missing or unknown.
-        """
+        """Refuse a feed that does not match the inputs not set by a handle."""
         self.refuse(feed)
         if feed.keys() != self._required:
             for name in feed.keys() - self._required - self._optional:
@@ -216,9 +196,7 @@ class Entry:
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
         """Open a session in which some inputs are weights; return the common session if that fails.
 
-        Args:
-            bound: The values of those inputs; values other than numeric tensors in the CPU's memory
-                stay inputs.
+        Values other than numeric tensors in the CPU's memory stay inputs.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
@@ -234,10 +212,8 @@ class Entry:
     def _pack(self) -> tuple[str, onnx.ModelProto]:
         """Write entry with weights that onnxruntime has arranged for its kernels into files.
 
-        Sessions map these files; only their folded tensors are their own.
-
-        Returns:
-            The folder, which is removed with this object, and the model without its weights.
+        Sessions map these files; only their folded tensors are their own. Returns the folder, which
+        is removed with this object, and the model without its weights.
         """
         import onnx
 

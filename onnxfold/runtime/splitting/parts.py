@@ -22,11 +22,7 @@ from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
 
 
 def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, StayingNode]:
-    """Move nodes of bodies that depend on constants only into the main graph.
-
-    Args:
-        model: The model, sorted.
-        constants: Inputs of its graph that are runtime constants.
+    """Move nodes of bodies that depend on runtime constants only into the sorted main graph.
 
     Returns:
         Nodes that depend on constants only and did not move, and why.
@@ -52,10 +48,8 @@ class _Hoisting:
     def visit(self, holder: ir.Node, node: ir.Node, *, is_certain: bool) -> None:
         """Move nodes out of the bodies of a node, and out of nested bodies.
 
-        Args:
-            holder: The node of the main graph that contains it.
-            node: The node.
-            is_certain: Whether it runs if the main graph does.
+        ``holder`` is the node of the main graph that contains it. The node ``is_certain`` to run if
+        the main graph does.
         """
         is_certain = is_certain and _runs_always(node)
         for body in subgraphs_of(node):
@@ -167,12 +161,7 @@ def name_unnamed_outputs(model: ir.Model) -> None:
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """Return the model for every run, with the cached values as last inputs.
-
-    Args:
-        model: The model; not changed.
-        cached: The cached values.
-    """
+    """Return the model for every run, a copy with the cached values as last inputs."""
     entry = model.clone()
     made = {v.name: v for node in entry.graph for v in node.outputs}
     for info in cached:
@@ -203,12 +192,7 @@ def remove_unused_inputs(part: ir.Model, constants: Sequence[str]) -> None:
 
 
 def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """Return the model that makes the cached values, with only the inputs that they need.
-
-    Args:
-        model: The model; not changed.
-        cached: The values that it makes.
-    """
+    """Return a copy of what makes the cached values, with only the inputs that they need."""
     made = {v.name: v for node in model.graph for v in node.outputs}
     fold = part_of(model, [made[info.name] for info in cached])
     fold.graph.name = "runtime_fold"
@@ -265,12 +249,9 @@ def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
 
 
 def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
-    """Return the part of a model that computes some values, with the inputs that it needs.
+    """Return a copy of the part of a model that computes some values, with the inputs it needs.
 
-    Args:
-        model: The model; not changed.
-        wanted: The values.
-        defaults: Whether inputs keep their default values.
+    Without ``defaults``, inputs lose their default values.
     """
     graph = model.graph
     nodes, read = behind(wanted)

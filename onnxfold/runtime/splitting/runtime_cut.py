@@ -44,17 +44,11 @@ class RuntimeCut:
 
 
 class ConstantRegion:
-    """The nodes of the main graph that can be folded, with types, sizes and work.
+    """The nodes of the sorted main graph that can be folded, with types, sizes and work.
 
     They depend on constants, at least one of them a runtime constant: nodes on compile-time
-    constants alone are folded by the optimizer, in entry and in runtime_fold.
-
-    Args:
-        model: The model, sorted.
-        runtime_constants: Inputs of its graph.
-        constness: The constness of the model's values.
-        sizes: Their nominal sizes.
-        folded: The kinds of nodes that are folded.
+    constants alone are folded by the optimizer, in entry and in runtime_fold. ``folded`` are the
+    kinds of nodes that are folded.
     """
 
     def __init__(

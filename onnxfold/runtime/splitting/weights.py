@@ -71,16 +71,10 @@ class OpenedWeights:
 
 
 def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
-    """Make inputs of the weights that are named as runtime constants.
+    """Make inputs of the weights that are named as runtime constants; they stay initializers.
 
-    A name or glob that matches inputs selects these and no weights.
-
-    Args:
-        model: The model; selected weights become inputs of its graph, and stay initializers.
-        names: Names in the file, names of PyTorch, or globs of either.
-
-    Raises:
-        UsageError: A weight cannot be an input.
+    Names are those in the file, those of PyTorch, or globs of either. One that matches inputs
+    selects these and no weights.
     """
     opened = OpenedWeights(list(names))
     inputs = [value.name or "" for value in model.graph.inputs]
@@ -180,9 +174,7 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _Low
 
 
 def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
-    """Return the operand's axis from which an axis of a result comes; None if there is not exactly
-    one.
-    """
+    """Return the operand's axis from which an axis of a result comes, if there is exactly one."""
     first, second, third = (*node.inputs, None, None, None)[:3]
     if node.domain not in ("", "ai.onnx") or first is None:
         return None
@@ -239,12 +231,7 @@ def merge_runtime_constants(
 ) -> list[Merge]:
     """Apply the rules that make more of a model depend on runtime constants only, where that pays.
 
-    Args:
-        model: The model after `prepare`; changed.
-        names: The names of inputs that are runtime constants.
-        options: The options of the optimization at compile time.
-        room: Bytes that may be cached in addition; None for no bound.
-        nominal: Assumed sizes of symbolic dimensions by name.
+    At most ``room`` bytes are cached in addition.
 
     Returns:
         The places where the rules apply at level 2, with the reasons where they were not applied.
@@ -329,9 +316,7 @@ class _Contribution(NamedTuple):
 
 
 def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
-    """Return the places where the two models differ, from the results back, with the work that each
-    saves per run and the values that it removes or changes.
-    """
+    """Return the places where the models differ, the work each saves, and the values it changes."""
     found = []
     for name, node in before.nodes.items():
         if name in after.nodes and _is_other(node, after.nodes[name]):

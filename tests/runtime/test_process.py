@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.process import (
+from onnxfold.runtime.backends.base import (
+    CompileError,
     run_function,
     work_folder,
 )

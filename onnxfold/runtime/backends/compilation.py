@@ -1,22 +1,28 @@
-"""Compile runtime_fold ahead of time, component by component, and check each kernel once."""
+"""Compile runtime_fold ahead of time, component by component, and check each kernel once.
+
+Checked kernels are kept in the user's cache folder for all bundles. A kernel with all its files is
+a folder, which appears complete or not at all, and may be removed at any moment.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnxfold import isolated
+from onnxfold import files, isolated
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump.dot import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import processors
-from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import (
     NOT_COMPILING,
     Backend,
@@ -26,12 +32,20 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
-from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.bundle import Bundle, hash_file
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
 from onnxfold.signatures import Progress
+from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 logger = logging.getLogger("onnxfold")
+
+LIMIT = "ONNXFOLD_KERNEL_CACHE_BYTES"
+"""Environment variable: bytes that the cache may take; 0 keeps nothing."""
+
+DEFAULT_LIMIT = 1 << 30
+
+_DESCRIPTION = "kernel.json"
 
 
 def compile_kernels(
@@ -152,26 +166,26 @@ class _Work(NamedTuple):
     def kernel(self, part: Component) -> Kernel:
         """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
         key = self.backend.key_of(part.graph_hash)
-        name = kernel_cache.name_of(key)
-        kernel = kernel_cache.take(name, self.folder)
+        name = kernel_name(key)
+        kernel = take_kernel(name, self.folder)
         if kernel is not None:
             return kernel
         try:
             target = self.folder / KERNELS / name
             target.parent.mkdir(exist_ok=True)
             built = self.backend.compile(part.content, target, seconds=self.seconds)
-            files = [f"{KERNELS}/{path.name}" for path in built.files]
-            hashes = kernel_cache.hashes_of(files, self.folder)
+            made = [f"{KERNELS}/{path.name}" for path in built.files]
+            hashes = hashes_of(made, self.folder)
         except (CompileError, OSError) as error:
             return _refused(part, error)
         return Kernel(
             backend=self.backend.name,
             outputs=part.outputs,
-            file=files[0],
+            file=made[0],
             function=built.function,
             dtypes=part.dtypes,
             key=key,
-            beside=files[1:],
+            beside=made[1:],
             hashes=hashes,
         )
 
@@ -181,19 +195,84 @@ class _Work(NamedTuple):
         timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
         if kernel.file is None or kernel.timed_at == timed_at:
             return kernel
-        kernel, name = _renamed(kernel, part), kernel_cache.name_of(kernel.key)
+        kernel, name = _renamed(kernel, part), kernel_name(kernel.key)
         try:
             inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
             error, ours, theirs = check_kernel(
                 kernel, self.folder, part.original, inputs, seconds=self.seconds
             )
         except (CompileError, OnnxFoldError) as failure:
-            kernel_cache.forget(name)
+            forget_kernel(name)
             for file in kernel.files:
                 (self.folder / file).unlink(missing_ok=True)
             return _refused(part, failure)
         kernel = dataclasses.replace(
             kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
         )
-        kernel_cache.keep(name, kernel, self.folder)
+        keep_kernel(name, kernel, self.folder)
         return kernel
+
+
+def kernel_name(key: Mapping[str, str]) -> str:
+    """Return a name for what a kernel was made of and for: 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
+
+
+def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of files by their names, which are relative to the folder."""
+    return {name: hash_file(folder / name) for name in names}
+
+
+def take_kernel(name: str, folder: Path) -> Kernel | None:
+    """Copy a kernel into a bundle's folder; None if there is none, or it cannot be read or copied.
+
+    A damaged one is removed.
+    """
+    entry = kernel_folder() / name
+    try:
+        kernel = Kernel.from_dict(json.loads((entry / _DESCRIPTION).read_bytes()))
+        if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
+            raise ValueError("it has files that are none of a kernel")
+        (folder / KERNELS).mkdir(parents=True, exist_ok=True)
+        for file in kernel.files:  # what is in use is replaced, never written to
+            with files.replacing(str(folder / file)) as copy:
+                copy.write((entry / os.path.basename(file)).read_bytes())
+        if hashes_of(kernel.files, folder) != kernel.hashes:
+            raise ValueError("a file is another than that which was made")
+    except OSError as error:
+        logger.debug("the kernel %s is not taken: %s", name, error)
+        return None
+    except (ValueError, TypeError, RecursionError) as error:
+        forget_kernel(name)
+        logger.info("the kernel %s is damaged, and removed: %s", name, error)
+        return None
+    touch(entry)
+    return kernel
+
+
+def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
+    """Keep a kernel instead of an older one; that the cache cannot be written is no failure."""
+    cache, limit = kernel_folder(), bytes_allowed(LIMIT, DEFAULT_LIMIT)
+    try:
+        if sum((folder / file).stat().st_size for file in kernel.files) > limit:
+            return
+        cache.mkdir(parents=True, exist_ok=True)
+        with files.scratch_folder("kernel", parent=str(cache)) as new:
+            Path(new, _DESCRIPTION).write_text(
+                json.dumps(dataclasses.asdict(kernel)), encoding="utf-8"
+            )
+            for file in kernel.files:
+                shutil.copyfile(folder / file, os.path.join(new, os.path.basename(file)))
+            put(new, str(cache / name), limit)
+    except OSError as failure:
+        logger.info("the kernel is not kept: %s", failure)
+
+
+def forget_kernel(name: str) -> None:
+    """Remove a kernel."""
+    shutil.rmtree(kernel_folder() / name, ignore_errors=True)
+
+
+def kernel_folder() -> Path:
+    """Return the folder where kernels are kept."""
+    return user_folder(KERNELS)

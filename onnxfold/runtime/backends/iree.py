@@ -25,10 +25,11 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    one_line,
     reasons_against,
+    run_function,
     with_options,
 )
-from onnxfold.runtime.backends.process import one_line, run_function
 from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:

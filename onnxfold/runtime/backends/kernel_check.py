@@ -23,10 +23,15 @@ from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
-from onnxfold.runtime.backends.base import CompileError, nbytes_at, weights_of
+from onnxfold.runtime.backends.base import (
+    CompileError,
+    nbytes_at,
+    run_function,
+    weights_of,
+    work_folder,
+)
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
-from onnxfold.runtime.backends.process import run_function, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension

@@ -31,11 +31,14 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    ending,
+    memory_limit,
     reasons_against,
+    run_command,
     with_options,
+    work_folder,
 )
 from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library
-from onnxfold.runtime.backends.process import ending, memory_limit, run_command, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel
 
 BINARY = "ONNXFOLD_ONNX_MLIR"

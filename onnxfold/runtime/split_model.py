@@ -26,7 +26,7 @@ from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
 from onnxfold.errors import UsageError, option
 from onnxfold.files import os_error
-from onnxfold.options import Level, OptionArguments, Options, SplitArguments, options_of
+from onnxfold.options import Level, OptionArguments, SplitArguments, options_of
 from onnxfold.passes.inline_functions import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
@@ -51,11 +51,7 @@ from onnxfold.runtime.splitting.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.splitting.runtime_cut import ConstantRegion, RuntimeCut, find_cut
-from onnxfold.runtime.splitting.weights import (
-    OpenedWeights,
-    merge_runtime_constants,
-    weights_as_inputs,
-)
+from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, PathLike
 from onnxfold.table_repr import Shown
@@ -165,7 +161,7 @@ class Candidates(Shown, text="onnxfold.report.runtime_tables:candidates_text"):
 @checked
 def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
     """Return the inputs that are worth holding constant, see `split`, and write nothing."""
-    made = _prepared(source, arguments, None)
+    made = _Prepared(source, arguments, None)
     inputs = _names(made.model.graph.inputs)
     required = {name for name in inputs if name not in made.model.graph.initializers}
 
@@ -194,8 +190,8 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
     if fnmatch.filter(called, ADAPTERS):
         # they are merged with other weights, which may change last bits
         given: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
-        adapted = _prepared(source, given, None)
-        names = adapted.opened.names
+        adapted = _Prepared(source, given, None)
+        names = adapted.names
         merge_runtime_constants(adapted.model, names, adapted.options, nominal=adapted.nominal)
         adapters = of(names, adapted)
         similar += [dataclasses.replace(adapters, names=[ADAPTERS], level=2)] if adapters else []
@@ -243,8 +239,8 @@ def _split(
         missing = create(backend).missing()
         if missing is not None:
             raise UsageError(missing)
-    made = _prepared(source, arguments, folder)
-    model, opened, names = made.model, made.opened, _names(made.chosen)
+    made = _Prepared(source, arguments, folder)
+    model, names = made.model, made.chosen
     room = None
     if made.max_cache is not None:  # what is cached in any case comes first
         room = made.max_cache - made.cut(model.clone(), names)[1].nbytes
@@ -279,27 +275,46 @@ def _split(
             "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
         },
         stays=list(cut.stays.values()),
-        weights=opened.weights,
-        ranks=opened.ranks,
+        weights=made.weights,
+        ranks=made.ranks,
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     return InMemoryBundle(manifest, entry, fold)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Prepared:
     """A model before the cut: constants are folded, and chosen weights are inputs."""
 
-    model: ir.Model
-    opened: OpenedWeights
-    chosen: list[ir.Value]
-    options: Options
-    fold_at: str
-    max_cache: int | None
-    nominal: dict[str, int]
-    nodes: int
-    nbytes: int
+    def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
+        model = self.model = storage.opened(source)  # the source itself is left alone
+        if folder is not None:
+            check_source(model, folder)
+        own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
+        given = {name: value for name, value in arguments.items() if name not in own}
+        options = options_of(given, OptionArguments)
+        self.fold_at = arguments.get("fold_at", "compile")
+        self.max_cache = arguments.get("max_cache")
+        runtime_constants = arguments.get("runtime_constants", ())
+        nominal = arguments.get("nominal") or {}
+        self.names, self.weights, self.ranks = weights_as_inputs(model, runtime_constants)
+        check_names(nominal, model.graph.inputs)
+        self.nominal = {**self.ranks, **nominal}
+        overridable = arguments.get("overridable", False)
+        chosen = select_runtime_constants(model, self.names, overridable=overridable)
+        self.chosen = _names(chosen)
+        self.nodes, self.nbytes = model.graph.num_nodes(), storage.planned(model).size
+        record(model, self.chosen)
+        put_in_order(model)
+        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        self.options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
+        if model.functions:
+            InlineFunctions()(model)  # a cut may have to go through them
+            put_in_order(model)
+        # rules come after the cut: they may fuse what is constant with what is not
+        first = ("constant-propagation",) if self.fold_at == "compile" else ()
+        passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
+        run_passes(model, dataclasses.replace(self.options, passes=passes))
 
     def cut(self, model: ir.Model, names: Collection[str]) -> tuple[ConstantRegion, RuntimeCut]:
         """Return what depends on constants only, and where it is cut.
@@ -331,37 +346,6 @@ class _Prepared:
                 value.type, value.shape = declared[value.name]
         name_unnamed_outputs(part)
         return part
-
-
-def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None) -> _Prepared:
-    model = storage.opened(source)  # the source itself is left alone
-    if folder is not None:
-        check_source(model, folder)
-    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-    given = {name: value for name, value in arguments.items() if name not in own}
-    options = options_of(given, OptionArguments)
-    fold_at = arguments.get("fold_at", "compile")
-    runtime_constants = arguments.get("runtime_constants", ())
-    nominal = arguments.get("nominal") or {}
-    opened = weights_as_inputs(model, runtime_constants)
-    check_names(nominal, model.graph.inputs)
-    nominal = {**opened.ranks, **nominal}
-    overridable = arguments.get("overridable", False)
-    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
-    nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
-    record(model, _names(chosen))
-    put_in_order(model)
-    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-    options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
-    if model.functions:
-        InlineFunctions()(model)  # a cut may have to go through them
-        put_in_order(model)
-    # rules come after the cut: they may fuse what is constant with what is not
-    first = ("constant-propagation",) if fold_at == "compile" else ()
-    passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
-    run_passes(model, dataclasses.replace(options, passes=passes))
-    places = fold_at, arguments.get("max_cache"), nominal
-    return _Prepared(model, opened, chosen, options, *places, nodes, bytes_before)
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

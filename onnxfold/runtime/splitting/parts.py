@@ -28,68 +28,56 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
         Nodes that depend on constants only and did not move, and why.
     """
     holders = [node for node in model.graph if subgraphs_of(node)]
+    stays: dict[ir.Node, StayingNode] = {}
     if not constants or not holders:
-        return {}
+        return stays
     for node in holders:
         _read_what_is_carried(node)
-    hoisting = _Hoisting(model, constants)
-    for holder in holders:
-        hoisting.visit(holder, holder, is_certain=True)
-    return hoisting.stays
+    main, names = model.graph, Names(all_graphs(model))
+    constness = ConstnessAnalysis(model, constants)
 
-
-class _Hoisting:
-    def __init__(self, model: ir.Model, constants: Collection[ir.Value]) -> None:
-        self.stays: dict[ir.Node, StayingNode] = {}
-        self._main = model.graph
-        self._constness = ConstnessAnalysis(model, constants)
-        self._names = Names(all_graphs(model))
-
-    def visit(self, holder: ir.Node, node: ir.Node, *, is_certain: bool) -> None:
-        """Move nodes out of the bodies of a node, and out of nested bodies.
-
-        ``holder`` is the node of the main graph that contains it. The node ``is_certain`` to run if
-        the main graph does.
-        """
+    def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
+        """Move nodes out of the bodies of a node in a node of the main graph."""
         is_certain = is_certain and _runs_always(node)
         for body in subgraphs_of(node):
             for child in list(body):
-                self.visit(holder, child, is_certain=is_certain)
-                if not self._can_move(child):
+                visit(holder, child, is_certain)
+                if is_constant_node(child) or subgraphs_of(child):
+                    continue
+                known = all(v.graph is main or v.is_initializer() for v in child.inputs if v)
+                if not known or constness.of_node(child) is not Constness.RUNTIME:
                     continue
                 if is_certain:
-                    self._move(holder, body, child)
+                    _move(child, body, holder, main, names)
                 else:
                     name = child.name or child.outputs[0].name or ""
                     reason = f"it is in a {node.op_type}, whose body may not run"
-                    self.stays[child] = StayingNode(name, child.op_type, reason)
+                    stays[child] = StayingNode(name, child.op_type, reason)
 
-    def _can_move(self, node: ir.Node) -> bool:
-        return (
-            not is_constant_node(node)
-            and not subgraphs_of(node)
-            and self._constness.of_node(node) is Constness.RUNTIME
-            and all(v.graph is self._main or v.is_initializer() for v in node.inputs if v)
-        )
+    for holder in holders:
+        visit(holder, holder, True)
+    return stays
 
-    def _move(self, holder: ir.Node, body: ir.Graph, node: ir.Node) -> None:
-        for value in node.inputs:
-            if value is not None and value.graph is not self._main:  # a constant of a body
-                assert value.graph is not None and value.name is not None
-                del value.graph.initializers[value.name]
-                self._names.make_unique(value)
-                self._main.initializers.add(value)
-        for k, value in enumerate(body.outputs):
-            if value.producer() is node:  # the outputs of a body must be made in it
-                identity = ir.node("Identity", [value], num_outputs=1)
-                output = body.outputs[k] = identity.outputs[0]
-                output.name = self._names.fresh(value.name or "kept")
-                output.type, output.shape = value.type, value.shape
-                body.append(identity)
-        body.remove(node)
-        for value in node.outputs:
-            self._names.make_unique(value)
-        holder.prepend(node)
+
+def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names: Names) -> None:
+    """Move a node of a body before the node of the main graph that holds it."""
+    for value in node.inputs:
+        if value is not None and value.graph is not main:  # a constant of a body
+            assert value.graph is not None and value.name is not None
+            del value.graph.initializers[value.name]
+            names.make_unique(value)
+            main.initializers.add(value)
+    for k, value in enumerate(body.outputs):
+        if value.producer() is node:  # the outputs of a body must be made in it
+            identity = ir.node("Identity", [value], num_outputs=1)
+            output = body.outputs[k] = identity.outputs[0]
+            output.name = names.fresh(value.name or "kept")
+            output.type, output.shape = value.type, value.shape
+            body.append(identity)
+    body.remove(node)
+    for value in node.outputs:
+        names.make_unique(value)
+    holder.prepend(node)
 
 
 def _read_what_is_carried(node: ir.Node) -> None:

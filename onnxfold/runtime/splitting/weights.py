@@ -55,32 +55,23 @@ class _LowRank:
     scale: float = 1.0
 
 
-@dataclass
-class OpenedWeights:
-    """The runtime constants after weights became inputs.
-
-    Attributes:
-        names: Their names; names and globs that matched weights are replaced by the weights' names.
-        weights: The weights among them.
-        ranks: The sizes in the file of the dimensions that became dynamic: the ranks of adapters.
-    """
-
-    names: list[str]
-    weights: list[Weight] = field(default_factory=list)
-    ranks: dict[str, int] = field(default_factory=dict)
-
-
-def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
+def weights_as_inputs(
+    model: ir.Model, given: Iterable[str]
+) -> tuple[list[str], list[Weight], dict[str, int]]:
     """Make inputs of the weights that are named as runtime constants; they stay initializers.
 
     Names are those in the file, those of PyTorch, or globs of either. One that matches inputs
     selects these and no weights.
+
+    Returns:
+        The names, in which those of weights are as in the file; the weights; and the sizes of
+        dimensions that became dynamic by name: the ranks of adapters.
     """
-    opened = OpenedWeights(list(names))
+    names = list(given)
     inputs = [value.name or "" for value in model.graph.inputs]
-    others = [n for n in opened.names if isinstance(n, str) and not _matching(n, inputs)]
+    others = [n for n in names if isinstance(n, str) and not _matching(n, inputs)]
     if not others:
-        return opened
+        return names, [], {}
     parameters = parameter_names(model)
     called = {
         value: (value.name or "", parameters.get(value, ""))
@@ -91,21 +82,19 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
         found = [value for value, own in called.items() if _matching(name, own)]
         if found:
             chosen.update(dict.fromkeys(found))
-            opened.names.remove(name)
+            names.remove(name)
     for value in chosen:
         if value.is_graph_output():
             raise UsageError(f"weight {value.name!r} is an output and cannot be a runtime constant")
     model.graph.inputs.extend(chosen)
     ranks = list(_low_ranks(model.graph, chosen))
     scales = {rank.weights[-1][0]: rank.scale for rank in ranks}
-    opened.names.extend(value.name or "" for value in chosen)
-    opened.weights = [
+    names.extend(value.name or "" for value in chosen)
+    weights = [
         Weight(value.name or "", parameters.get(value), _is_transposed(value), scales.get(value))
         for value in chosen
     ]
-    if ranks:
-        opened.ranks = _open_ranks(model, ranks)
-    return opened
+    return names, weights, _open_ranks(model, ranks)
 
 
 def _matching(name: str, among: Sequence[str]) -> bool:

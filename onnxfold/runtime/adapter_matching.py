@@ -79,12 +79,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
 def runtime_constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
-    """Return the runtime constants in an adapter, not copied unless they are converted.
-
-    Raises:
-        UsageError: A tensor does not fit, or the kind of file is unknown.
-        ModelError: The file is damaged.
-    """
+    """Return the runtime constants in an adapter, not copied unless they are converted."""
     adapter = Adapter(source) if isinstance(source, Mapping) else read_adapter(source)
     found = fits(adapter, manifest)
     wrong = [fit for fit in found if fit.problem is not None]

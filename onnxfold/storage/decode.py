@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -161,18 +162,13 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     ]
 
 
+@dataclass(eq=False)
 class _Reader:
-    def __init__(
-        self,
-        stand_ins: Placeholders,
-        external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
-        lift_constants: bool,
-    ) -> None:
-        self.stand_ins = stand_ins
-        self.external = external
-        self.lift_constants = lift_constants
-        self.lifted = 0
-        self.grown = 0
+    stand_ins: Placeholders
+    external: Callable[[ir.ExternalTensor], ir.TensorProtocol]
+    lift_constants: bool
+    lifted: int = 0
+    grown: int = 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
@@ -335,7 +331,11 @@ class _Reader:
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
                     # nodes that were read before have the value itself, not an equal one
                     key = content if twin is None else (content, outputs[0].name)
-                    scope.lifted[key] = _initialized(outputs[0], attributes[0])
+                    value = scope.lifted[key] = outputs[0]
+                    tensor = value.const_value = tensor_of(attributes[0], value.name)
+                    assert tensor is not None
+                    tensor.name, value.type = value.name, ir.TensorType(tensor.dtype)
+                    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
                     self.lifted += 1
                     continue
             node = ir.Node(
@@ -439,16 +439,6 @@ def _named(name: str, scope: _Scope) -> ir.Value:
         value = scope.values[name] = ir.Value(name=name)
     info = scope.infos.get(name)
     return value if info is None else describe(value, info)
-
-
-def _initialized(value: ir.Value, content: ir.Attr) -> ir.Value:
-    """Give the result of a Constant node its elements."""
-    tensor = tensor_of(content, value.name)
-    assert tensor is not None
-    tensor.name = value.name
-    value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
-    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
-    return value
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:

@@ -43,9 +43,6 @@ def to_proto(
     """Convert a model to protobuf; ``place`` decides where the bytes of tensors are.
 
     External tensors stay references, which are valid in the folder of the model.
-
-    Raises:
-        ModelError: The model cannot be expressed, for example a value without a name.
     """
     try:
         return _Writer(place).model(model)

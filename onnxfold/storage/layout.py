@@ -94,13 +94,10 @@ def plan_model(
     model: ir.Model,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan a model in one file, or with ``share`` in one that has a data file.
+    """Plan a model in one file of up to 2 GiB, or with ``share`` in one that has a data file.
 
     ``share`` returns the location at which the new model may refer to a span of an existing file,
     or None.
-
-    Raises:
-        UsageError: What has to be in one file is larger than 2 GiB.
     """
     left_out = Placeholders()
     data = FilePlan()
@@ -171,10 +168,6 @@ def planned(
     """Plan to write ``model``, by default in the layout of its source, see `save`.
 
     ``share`` implies external data, see `plan_model`.
-
-    Raises:
-        ModelError: The model cannot be serialized.
-        UsageError: A single file is required, and larger than 2 GiB.
     """
     external = bool(external_data) or share is not None
     if external_data is None and not external:

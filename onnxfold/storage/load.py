@@ -349,7 +349,7 @@ def _kind_of(file: MappedFile) -> str:
 
 
 class _ExternalData:
-    """Finds, checks and maps the data files of one model."""
+    """Finds, checks and maps the data files of the model at a path."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -31,12 +31,8 @@ class Sources:
 
     The model file may be replaced, and its data files together with it. Otherwise a data file may
     hold weights of another model. Files are compared by inode and by name: links, and file systems
-    that ignore case, give a file several names.
-
-    Args:
-        model: A model loaded by `load`, or with external tensors.
-        target: The absolute path of the model to be written, with links resolved.
-        tensors: Tensors of the model; may be empty if the files it was loaded from are enough.
+    that ignore case, give a file several names. ``tensors`` of the model may be in other files than
+    those it was loaded from.
     """
 
     def __init__(

@@ -38,21 +38,13 @@ class MappedFile:
     """A regular file, or a part of one, mapped read-only; the descriptor may be closed afterwards.
 
     The mapping keeps its content if another file is renamed over the path or the path is removed.
-    If another program truncates the file, the process crashes.
-
-    Args:
-        fd: The open file.
-        path: Its path, for error messages.
-        offset: The start of the mapping, a multiple of ``mmap.ALLOCATIONGRANULARITY``.
-        size: The number of bytes to map; None for all from ``offset`` on.
+    If another program truncates the file, the process crashes. A part starts at ``offset``, a
+    multiple of ``mmap.ALLOCATIONGRANULARITY``.
 
     Attributes:
         path: The absolute path.
         key: (device, inode, modification time in ns, size in bytes) of the file.
         size: The number of mapped bytes.
-
-    Raises:
-        OSError: The file cannot be mapped.
     """
 
     __slots__ = ("__weakref__", "_array", "_map", "_replaced", "key", "path", "size")
@@ -71,11 +63,7 @@ class MappedFile:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
-        """Map the file at ``path``, or return its existing mapping.
-
-        Raises:
-            OSError: The file does not exist, is not a regular file, or cannot be read.
-        """
+        """Map the file at ``path``, which must be a regular one, or return its existing mapping."""
         path = os.fspath(path)
         fd = os.open(path, _READ)
         try:
@@ -122,12 +110,9 @@ class MappedFile:
             os.close(fd)
 
     def check(self) -> None:
-        """Check that the file has not changed since it was mapped.
+        """Check that no other program has changed or replaced the file since it was mapped.
 
         It may have been removed, or replaced by this process.
-
-        Raises:
-            ModelError: Another program has changed or replaced the file.
         """
         if not (self.is_at(self.path) or self._replaced or not os.path.exists(self.path)):
             reason = "was changed by another program while it was being read"
@@ -322,10 +307,8 @@ def located(
 ) -> Span | None:
     """Return the position of the data of a tensor; None if it has no elements.
 
-    ``open_file`` maps the file at a location; errors name the file ``named``.
-
-    Raises:
-        ExternalDataError: The file is missing or too short.
+    ``open_file`` maps the file at a location. If that is missing or too short, the error names the
+    file ``named``.
     """
     length, offset = data_bytes(tensor.dtype, tensor.shape), tensor.offset or 0
     if length == 0:

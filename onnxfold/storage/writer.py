@@ -88,22 +88,17 @@ def is_streamed(tensor: object) -> bool:
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
+@dataclass(eq=False)
 class Writer:
     """Writes bytes into files, one tensor at a time, with parallel tiles.
 
     ``progress`` is called with the bytes written and ``total``.
     """
 
-    def __init__(
-        self,
-        threads: int,
-        total: int,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self._threads = max(1, threads)
-        self._total = total
-        self._done = 0
-        self._progress = progress
+    threads: int
+    total: int
+    progress: Callable[[int, int], None] | None
+    done: int = 0
 
     def write(self, out: int, offset: int, data: Any) -> None:
         """Write an object with a buffer of bytes at ``offset``."""
@@ -169,9 +164,9 @@ class Writer:
             write_at(out, data, base + start)
             with lock:
                 covered += len(data)
-                self._done += len(data)
+                self.done += len(data)
 
-        threads = self._threads if length > TILE else 1
+        threads = self.threads if length > TILE else 1
         write_tiles(tensor.tiles(TILE), put, threads, lambda: self._step(0))
         if covered != length:
             raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
@@ -189,6 +184,6 @@ class Writer:
         self.write(out, offset, stored)
 
     def _step(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+        self.done += count
+        if self.progress is not None:
+            self.progress(min(self.done, self.total), self.total)

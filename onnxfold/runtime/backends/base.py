@@ -180,11 +180,7 @@ def _name_of(flag: str) -> str:
 
 
 def create(name: str, options: Sequence[str] = ()) -> Backend:
-    """Return a backend by name: a built-in one, or one of another package (``onnxfold.backends``).
-
-    Raises:
-        UsageError: The backend does not exist, cannot be loaded, or accepts no options.
-    """
+    """Return a backend by name: a built-in one, or one of another package's entry points."""
     ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
     known = {entry.name: entry for entry in (*ours, *others)}

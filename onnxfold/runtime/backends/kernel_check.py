@@ -132,13 +132,7 @@ def check_kernel(
     """Compare a kernel with onnxruntime, which runs the same model, in another process.
 
     Both are timed for the draws of usual and large sizes; the sizes count at which onnxruntime is
-    better.
-
-    Returns:
-        The largest error, and the seconds that the kernel and onnxruntime take.
-
-    Raises:
-        CompileError: The kernel does not load, fails, crashes, takes too long, or is wrong.
+    better. Returns the largest error, and the seconds that the kernel and onnxruntime take.
     """
     timed = 1 + any(draw.name == _LARGE for draw in inputs)
     weights = weights_of(model.graph.initializers, kernel.weights)

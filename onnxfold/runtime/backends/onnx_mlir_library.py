@@ -65,11 +65,7 @@ NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.i
 
 
 class Library:
-    """A shared library compiled by onnx-mlir, which several threads may call.
-
-    Raises:
-        CompileError: The file does not load, or is not such a library.
-    """
+    """A shared library compiled by onnx-mlir, which several threads may call."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
@@ -95,11 +91,7 @@ class Library:
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
-        """Call a function with inputs of the types and sizes that it was compiled for.
-
-        Returns:
-            The outputs, as views of the library's memory.
-        """
+        """Call a function with inputs that it was compiled for; return views of its memory."""
         function = self._declare(entry, c_void_p, (c_void_p,))
         given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
         pointer = _input_list(self._library, given)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import files
-from onnxfold.errors import ModelError, UsageError, printable
+from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnxruntime_sessions import message_of, open_session
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,
@@ -52,11 +52,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     """A split model; threads may use it at the same time.
 
     A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
-
-    Args:
-        folder: The folder of its files.
-        manifest: The manifest.
-        read: The path and version of the manifest file; None for a bundle that is being written.
+    ``read`` is the path and version of the manifest file, None while the bundle is written.
     """
 
     def __init__(
@@ -114,11 +110,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """Open an onnxruntime session on a part.
-
-        Raises:
-            ModelError: The part is damaged, or belongs to another bundle.
-        """
+        """Open an onnxruntime session on a part."""
         self._check()
         path = self.folder / part
         try:
@@ -155,11 +147,7 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 
 def open_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """Read the manifest of a bundle.
-
-    Raises:
-        ModelError: There is no manifest, or it is damaged or of another format.
-    """
+    """Read the manifest of a bundle."""
     path = Path(path)
     file = path if path.name == MANIFEST else path / MANIFEST
     try:
@@ -195,7 +183,7 @@ def _document(file: Path) -> dict[str, Any]:
         by = f", which onnxfold {maker} writes" if isinstance(maker, str) else ""
         remedy = "a newer onnxfold reads it" if found > FORMAT else "split the model again"
         reason = f"the manifest has format {found}{by}; this version reads {FORMAT}: {remedy}"
-        raise ModelError(printable(reason), file=file)
+        raise ModelError(reason, file=file)
     return document
 
 
@@ -246,9 +234,6 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
     """Provide a folder for the files of a bundle, which replace the old ones at the end.
 
     The manifest is written last. After an OSError, the old or the new bundle is complete.
-
-    Raises:
-        UsageError: The bundle would overwrite something else.
     """
     from onnxfold.storage.sources import other_user
 

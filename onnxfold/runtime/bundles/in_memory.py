@@ -121,10 +121,6 @@ def open_model(
 
     A file that was replaced after the model was read is read through its mapping. No other thread
     may use the model meanwhile.
-
-    Raises:
-        OnnxFoldError: The disk is full, or the model cannot be serialized.
-        Exception: onnxruntime refuses the model; its exceptions have no common base class.
     """
     if options is None or not options.optimized_model_filepath:
         try:

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,23 +22,19 @@ logger = logging.getLogger("onnxfold")
 _PATIENCE = 1.0  # seconds after the first fold, in which the first answer is computed
 
 
+@dataclass(eq=False)
 class CompileAhead:
     """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
 
     ``take`` is called in a thread with the kernels, whose files are in the bundle's folder.
     """
 
-    def __init__(
-        self,
-        bundle: InMemoryBundle,
-        seconds: float,
-        nominal: Mapping[str, int],
-        take: Callable[[list[Kernel]], None],
-    ) -> None:
-        self._bundle = bundle
-        self._seconds = seconds
-        self._nominal = nominal
-        self._take = take
+    bundle: InMemoryBundle
+    seconds: float  # limit of one compilation
+    nominal: Mapping[str, int]
+    take: Callable[[list[Kernel]], None]
+
+    def __post_init__(self) -> None:
         self._group = isolated.Processes()
         self._is_urgent = threading.Event()
         self._lock = threading.Lock()
@@ -74,7 +71,7 @@ class CompileAhead:
         self._is_urgent.wait(_PATIENCE)
         try:
             if not self._group.has_ended:
-                self._take(self._compiled())
+                self.take(self._compiled())
         except isolated.Failure as failure:
             if not self._group.has_ended:
                 logger.warning("kernels are not compiled: %s", failure)
@@ -85,17 +82,17 @@ class CompileAhead:
         from onnxfold.runtime.backends.base import first_installed
         from onnxfold.runtime.backends.component import reasons_not_to_compile
 
-        manifest = self._bundle.manifest
+        manifest = self.bundle.manifest
         if first_installed() is None:
             return []
-        sizes = {**manifest.ranks, **self._nominal}
-        left = reasons_not_to_compile(self._bundle.load(FOLD_FILE), manifest.components, sizes)
+        sizes = {**manifest.ranks, **self.nominal}
+        left = reasons_not_to_compile(self.bundle.load(FOLD_FILE), manifest.components, sizes)
         if len(left) == len(manifest.components):
             rest = [(names, left[names[0]]) for names in manifest.components]
             return [Kernel("onnxruntime", names, reason=reason) for names, reason in rest]
-        folder = str(self._bundle.folder)
-        request = [manifest.to_dict(), folder, self._seconds, {**self._nominal}]
-        with self._bundle.serialized(FOLD_FILE) as content:
+        folder = str(self.bundle.folder)
+        request = [manifest.to_dict(), folder, self.seconds, {**self.nominal}]
+        with self.bundle.serialized(FOLD_FILE) as content:
             arrays = [np.frombuffer(content, np.uint8)]
             function = "onnxfold.runtime.backends.compilation:compile_apart"
             made, _ = isolated.run(function, request, arrays)

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,9 +60,6 @@ class ConstantValue:
     Attributes:
         value: The value that was set, or its copy.
         feed: The same as a value of onnxruntime.
-
-    Raises:
-        UsageError: The constant cannot have this value.
     """
 
     def __init__(self, info: TensorInfo, value: Feed, *, copies: bool = True) -> None:
@@ -163,41 +160,35 @@ def _loaded(group: Group, kernels: Kernels) -> list[tuple[tuple[str, ...], Loade
     return [(names, kernel) for names, kernel in made if isinstance(kernel, Loaded)]
 
 
+@dataclass(eq=False)
 class SessionFolding:
     """Computes the folded tensors of one session, whose options are the caller's.
 
     With ``strict``, a failing kernel, or one that does not accept its inputs, is an error.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        options: onnxruntime.SessionOptions | None,
-        providers: Sequence[Any],
-        backend: str,
-        cache: FoldCache,
-        strict: bool,
-    ) -> None:
-        self.statistics = FoldStatistics()
-        self._bundle = bundle
-        self._options = options
-        self._providers = providers
-        self._cache = cache
-        self._strict = strict
+    bundle: Bundle
+    options: onnxruntime.SessionOptions | None
+    providers: Sequence[Any]
+    backend: str
+    cache: FoldCache
+    strict: bool
+    statistics: FoldStatistics = field(default_factory=FoldStatistics)
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._backend = backend
         # by the names of their outputs
         self._sessions: dict[tuple[str, ...], _Opened] = {}
         self.load_kernels()
 
     def load_kernels(self) -> None:
         """Use the kernels of the bundle from the next fold on."""
-        bundle, keys = self._bundle, []
-        kernels = load_kernels(bundle, self._backend)
+        bundle, keys = self.bundle, []
+        kernels = load_kernels(bundle, self.backend)
         for k, group in enumerate(bundle.manifest.groups):
             made = (loaded.kernel for _, loaded in _loaded(group, kernels))
             makers = ((each.backend, *each.outputs, *each.hashes.values()) for each in made)
-            own = tuple(makers), repr(self._providers), key_of(self._options)
+            own = tuple(makers), repr(self.providers), key_of(self.options)
             keys.append((bundle.fold_hash, k, *own))
         replaced = {
             name for names, each in kernels.items() if isinstance(each, Loaded) for name in names
@@ -211,18 +202,18 @@ class SessionFolding:
         """Return the folded tensors, from the cache or newly computed."""
         values = {name: given.feed for name, given in constants.items()}
         folded, (kernels, keys) = [], self._kernels
-        for group, key in zip(self._bundle.manifest.groups, keys, strict=True):
+        for group, key in zip(self.bundle.manifest.groups, keys, strict=True):
             given = [name for name in group.constants if name in constants]
             known = tuple((name, constants[name].digest) for name in given)
             run = functools.partial(self._run, group, values, kernels)
-            folded.append(self._cache.get((*key, known), run))
+            folded.append(self.cache.get((*key, known), run))
         return folded
 
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
-        made = {kernel.outputs[0]: kernel for kernel in self._bundle.manifest.kernels}
+        made = {kernel.outputs[0]: kernel for kernel in self.bundle.manifest.kernels}
         found, (kernels, _) = [], self._kernels
-        for names in self._bundle.manifest.components:
+        for names in self.bundle.manifest.components:
             known, loaded = made.get(names[0]), kernels.get(tuple(names))
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
@@ -239,7 +230,7 @@ class SessionFolding:
             try:
                 values.update((n, ort_value(v)) for n, v in loaded.run(constants).items())
             except Exception as error:  # Misfit, and all exceptions of other runtimes
-                if self._strict:
+                if self.strict:
                     reason = f"{loaded.kernel.backend} does not run it: {error}"
                     raise OnnxFoldError(reason, node=names[0]) from error
                 if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
@@ -270,10 +261,10 @@ class SessionFolding:
         """Return a session on what computes tensors without a kernel, and its inputs' names."""
         with self._lock:
             if outputs not in self._sessions:
-                options, providers = fold_options(self._options), self._providers
-                groups = self._bundle.manifest.groups
+                options, providers = fold_options(self.options), self.providers
+                groups = self.bundle.manifest.groups
                 if len(groups) == 1 and outputs == tuple(groups[0].outputs):
-                    session = self._bundle.open(FOLD_FILE, options, providers)
+                    session = self.bundle.open(FOLD_FILE, options, providers)
                 else:
                     from onnxfold.runtime.bundles.in_memory import open_model
                     from onnxfold.runtime.splitting.parts import part_of
@@ -287,4 +278,4 @@ class SessionFolding:
     @functools.cached_property
     def _model(self) -> ir.Model:
         """The model runtime_fold, of which sessions for parts of groups are made."""
-        return self._bundle.load(FOLD_FILE)
+        return self.bundle.load(FOLD_FILE)

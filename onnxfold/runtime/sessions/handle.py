@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -145,28 +146,25 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
         return self._opened
 
 
+@dataclass(eq=False)
 class Entry:
     """The part entry, which runs with the folded tensors of a handle.
 
-    With ``specialize``, each handle has a session of its own with its tensors as weights, which
+    If it ``specializes``, each handle has a session of its own with its tensors as weights, which
     onnxruntime can arrange for its kernels. For the CPU provider only.
 
     Attributes:
         session: The onnxruntime session to which folded tensors are fed.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        options: onnxruntime.SessionOptions | None,
-        providers: Sequence[Any],
-        specialize: bool,
-    ) -> None:
-        self._bundle = bundle
-        self._options = options
-        self.specializes = specialize
-        self.session = bundle.open(ENTRY_FILE, options, providers)
-        manifest = bundle.manifest
+    bundle: Bundle
+    options: onnxruntime.SessionOptions | None
+    providers: Sequence[Any]
+    specializes: bool
+
+    def __post_init__(self) -> None:
+        options, manifest = self.options, self.bundle.manifest
+        self.session = self.bundle.open(ENTRY_FILE, options, self.providers)
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
         self._taken = {*self._constants, *(info.name for info in manifest.cached)}
@@ -175,7 +173,9 @@ class Entry:
         self._optional = {value.name for value in initializers} - self._taken
         self._lock = threading.Lock()
         self._packed: tuple[str, onnx.ModelProto] | None = None
-        self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
+        self._packs = tuple(self.providers) == CPU and not (
+            options and options.optimized_model_filepath
+        )
 
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse names of values that a handle sets."""
@@ -224,8 +224,8 @@ class Entry:
             path = os.path.join(folder, ENTRY_FILE)
             least = "optimized_model_external_initializers_min_size_in_bytes"
             entries = {least: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
-            options = write_optimized(with_data_below("", self._options), path, **entries)
-            self._bundle.open(ENTRY_FILE, options, CPU)
+            options = write_optimized(with_data_below("", self.options), path, **entries)
+            self.bundle.open(ENTRY_FILE, options, CPU)
             model = onnx.load(path, load_external_data=False)
             weakref.finalize(self, stack.pop_all().close)
         return folder, model
@@ -255,7 +255,7 @@ class Entry:
                 proto.data_location = onnx.TensorProto.EXTERNAL
                 proto.external_data.add(key="location", value="given")
                 large[name] = ort_value(array)
-        options = with_data_below(folder, self._options)
+        options = with_data_below(folder, self.options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
         session.given = large  # onnxruntime reads their memory as long as the session exists

@@ -120,10 +120,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         self._known = {info.name: info for info in manifest.runtime_constants}
         self._in_entry = self._known.keys() & manifest.entry_inputs
         self._open()
-        if backend not in ("auto", "onnxruntime"):
-            placements = self.placements()
-            left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-            report_rest(backend, left, len(placements), strict_backend)
+        placements = self.placements()
+        left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+        report_rest(backend, left, len(placements), strict_backend)
 
     def _open(self) -> None:
         """Open entry; runtime_fold is opened at the first fold."""

@@ -50,7 +50,7 @@ from onnxfold.runtime.splitting.parts import (
     remove_unused_inputs,
     separate_outputs,
 )
-from onnxfold.runtime.splitting.runtime_cut import ConstantRegion, RuntimeCut, find_cut
+from onnxfold.runtime.splitting.runtime_cut import RuntimeCut
 from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, PathLike
@@ -170,9 +170,9 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
         chosen = _names(select_runtime_constants(model, names))
         if required and required <= {*chosen}:
             return None  # everything would be constant
-        region, cut = made.cut(model, chosen)
-        once = [node for node in region.operands if node not in cut.stays]
-        work, total = (sum(work_of(n, region.sizes) for n in ns) for ns in (once, model.graph))
+        cut = made.cut(model, chosen)
+        once = [node for node in cut.operands if node not in cut.stays]
+        work, total = (sum(work_of(n, cut.sizes) for n in ns) for ns in (once, model.graph))
         return Candidate(names, len(once), work / total if total else 0.0, cut.nbytes)
 
     alone = [each for name in inputs if (each := of([name]))]
@@ -243,11 +243,11 @@ def _split(
     model, names = made.model, made.chosen
     room = None
     if made.max_cache is not None:  # what is cached in any case comes first
-        room = made.max_cache - made.cut(model.clone(), names)[1].nbytes
+        room = made.max_cache - made.cut(model.clone(), names).nbytes
     merges = merge_runtime_constants(model, names, made.options, room=room, nominal=made.nominal)
-    region, cut = made.cut(model, names)
+    cut = made.cut(model, names)
     name_unnamed_outputs(model)
-    cached = [region.describe(value) for value in cut.cached]
+    cached = [cut.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
     entry = made.optimized(entry_of(model, cached), max(0, made.nbytes - apart))
     remove_unused_inputs(entry, [*names, *(info.name for info in cached)])
@@ -259,7 +259,7 @@ def _split(
         remove_unused_inputs(fold, _names(fold.graph.inputs))
     constants = []
     for value in (v for v in model.graph.inputs if v.name in names):  # they may have any size
-        info, optional = region.describe(value), value.name in model.graph.initializers
+        info, optional = cut.describe(value), value.name in model.graph.initializers
         constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
     manifest = Manifest(
         runtime_constants=constants,
@@ -316,7 +316,7 @@ class _Prepared:
         passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
         run_passes(model, dataclasses.replace(self.options, passes=passes))
 
-    def cut(self, model: ir.Model, names: Collection[str]) -> tuple[ConstantRegion, RuntimeCut]:
+    def cut(self, model: ir.Model, names: Collection[str]) -> RuntimeCut:
         """Return what depends on constants only, and where it is cut.
 
         Outputs that are constant become an Identity of what makes them.
@@ -330,10 +330,9 @@ class _Prepared:
         if folded:
             separate_outputs(model, folded)
         sizes = NominalSizes(model, chosen, self.nominal)
-        region = ConstantRegion(model, chosen, constness, sizes, folds)
-        cut = find_cut(region, self.max_cache)
+        cut = RuntimeCut(model, chosen, constness, sizes, folds, self.max_cache)
         cut.stays.update(stays)
-        return region, cut
+        return cut
 
     def optimized(self, part: ir.Model, allowed: int = 0) -> ir.Model:
         """Optimize one of the two parts, which may take so many bytes (0: as many as it takes)."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -27,28 +26,22 @@ from onnxfold.runtime.splitting.parts import operands_of
 _STEPS = 40_000
 """Number of prices of a cached byte among which the lowest sufficient one is searched."""
 
+_Cut = tuple[list[ir.Value], int, dict[ir.Node, StayingNode]]
 
-@dataclass(frozen=True)
+
 class RuntimeCut:
-    """A cut of the model.
+    """The cheapest cut of the sorted main graph, or the best one within ``max_cache`` bytes.
+
+    Nodes that can be folded depend on constants, at least one of them a runtime constant: nodes on
+    compile-time constants alone are folded by the optimizer, in entry and in runtime_fold.
+    ``folded`` are the kinds of nodes that are folded.
 
     Attributes:
+        sizes: The nominal sizes of values.
+        operands: The nodes that can be folded, in order, and the values that they read.
         cached: Outputs of runtime_fold that are inputs of entry.
         nbytes: Their nominal bytes.
-        stays: Nodes of the constant region that stay in entry, and why.
-    """
-
-    cached: list[ir.Value]
-    nbytes: int
-    stays: dict[ir.Node, StayingNode]
-
-
-class ConstantRegion:
-    """The nodes of the sorted main graph that can be folded, with types, sizes and work.
-
-    They depend on constants, at least one of them a runtime constant: nodes on compile-time
-    constants alone are folded by the optimizer, in entry and in runtime_fold. ``folded`` are the
-    kinds of nodes that are folded.
+        stays: The nodes that can be folded but stay in entry, and why.
     """
 
     def __init__(
@@ -58,12 +51,11 @@ class ConstantRegion:
         constness: ConstnessAnalysis,
         sizes: NominalSizes,
         folded: Collection[Constness],
+        max_cache: int | None,
     ) -> None:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
-        """The nodes of the region in order, and the values that they read."""
-        self.demanded: dict[ir.Value, None] = {}
-        """Values of the region that other nodes read."""
+        self._demanded: dict[ir.Value, None] = {}  # values that other nodes read
         self._types = SymbolicAnalysis(model)
         self._constness = constness
         made: set[ir.Value] = set(runtime_constants)
@@ -74,7 +66,26 @@ class ConstantRegion:
                 made.update(node.outputs)
                 self.operands[node] = operands
             else:
-                self.demanded.update((v, None) for v in operands if v in made)
+                self._demanded.update((v, None) for v in operands if v in made)
+        choices = [
+            RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, sizes))
+            for node, operands in self.operands.items()
+        ]
+        values = {v for op in choices for v in (*op.inputs, *op.outputs)} | self._demanded.keys()
+        costs = {value: self._cost(value) for value in values}
+
+        def at_step(step: int) -> _Cut:
+            """Return the cut at a price of a cached byte (a Lagrange multiplier)."""
+            price = 2.0 ** (40 * step / _STEPS)
+            priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
+            return self._follow(choose(choices, self._demanded, priced).stored)
+
+        place = 0
+        if max_cache is not None:
+            steps = range(_STEPS)
+            place = bisect.bisect_left(steps, True, key=lambda k: at_step(k)[1] <= max_cache)
+        found = at_step(place) if place < _STEPS else self._follow(())
+        self.cached, self.nbytes, self.stays = found
 
     def describe(self, value: ir.Value) -> TensorInfo:
         """Return the type and nominal bytes; "undefined" if it is not a tensor of a known dtype."""
@@ -89,7 +100,7 @@ class ConstantRegion:
         nbytes = self.sizes.nbytes(value)
         return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
 
-    def cost(self, value: ir.Value) -> float:
+    def _cost(self, value: ir.Value) -> float:
         """Return the nominal bytes that a value takes as an input of entry."""
         node, nbytes = value.producer(), self.sizes.nbytes(value)
         if node is None or node not in self.operands:
@@ -103,7 +114,7 @@ class ConstantRegion:
             return FORBIDDEN
         return nbytes
 
-    def why_kept(self, node: ir.Node) -> str:
+    def _why_kept(self, node: ir.Node) -> str:
         """Return the reason why a node of the region is not folded."""
         sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
         if None in sizes:
@@ -113,43 +124,18 @@ class ConstantRegion:
         nbytes = sum(size or 0 for size in sizes)
         return f"it saves less than its result takes in the cache ({nbytes:,} bytes)"
 
-
-def find_cut(region: ConstantRegion, max_cache: int | None = None) -> RuntimeCut:
-    """Return the cheapest cut, or the best one within ``max_cache`` nominal bytes.
-
-    With a bound, the price of a cached byte is raised until the cut fits (a Lagrange multiplier).
-    """
-    choices = [
-        RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, region.sizes))
-        for node, operands in region.operands.items()
-    ]
-    values = {v for op in choices for v in (*op.inputs, *op.outputs)} | region.demanded.keys()
-    costs = {value: region.cost(value) for value in values}
-
-    def at_step(step: int) -> RuntimeCut:
-        price = 2.0 ** (40 * step / _STEPS)
-        priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
-        return _follow(region, choose(choices, region.demanded, priced).stored)
-
-    if max_cache is None:
-        return at_step(0)
-    steps = range(_STEPS)
-    place = bisect.bisect_left(steps, True, key=lambda k: at_step(k).nbytes <= max_cache)
-    return at_step(place) if place < _STEPS else _follow(region, ())
-
-
-def _follow(region: ConstantRegion, stored: Collection[ir.Value]) -> RuntimeCut:
-    """Follow the demanded values back to cached ones; the nodes on the way stay in entry."""
-    needed = set(region.demanded)
-    cached: list[ir.Value] = []
-    stays: dict[ir.Node, StayingNode] = {}
-    for node, operands in reversed(region.operands.items()):
-        made = [v for v in reversed(node.outputs) if v in needed]
-        if all(v in stored for v in made):
-            cached += made
-        else:
-            needed.update(operands)
-            name = node.name or node.outputs[0].name or ""
-            stays[node] = StayingNode(name, node.op_type, region.why_kept(node))
-    nbytes = sum(region.sizes.nbytes(v) or 0 for v in cached)
-    return RuntimeCut(cached[::-1], nbytes, dict(reversed(stays.items())))
+    def _follow(self, stored: Collection[ir.Value]) -> _Cut:
+        """Follow the demanded values back to cached ones; the nodes on the way stay in entry."""
+        needed = set(self._demanded)
+        cached: list[ir.Value] = []
+        stays: dict[ir.Node, StayingNode] = {}
+        for node, operands in reversed(self.operands.items()):
+            made = [v for v in reversed(node.outputs) if v in needed]
+            if all(v in stored for v in made):
+                cached += made
+            else:
+                needed.update(operands)
+                name = node.name or node.outputs[0].name or ""
+                stays[node] = StayingNode(name, node.op_type, self._why_kept(node))
+        nbytes = sum(self.sizes.nbytes(v) or 0 for v in cached)
+        return cached[::-1], nbytes, dict(reversed(stays.items()))

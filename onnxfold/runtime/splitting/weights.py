@@ -18,7 +18,6 @@ import fnmatch
 import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -270,8 +269,13 @@ class _Weighed:
         self._sizes = NominalSizes(model, chosen, nominal)
         self._constness = ConstnessAnalysis(model, chosen)
 
-    def place(self, name: str, others: Mapping[str, ir.Node]) -> _Contribution:
-        """Return the cost of computing a value, without the nodes that the other model has, too."""
+    def place(self, name: str, others: Mapping[str, ir.Node]) -> tuple[list[str], int, float, int]:
+        """Return what computing a value costs, without the nodes that the other model has, too.
+
+        Returns:
+            The names of its nodes; the number of those that run each time; their work, including
+            reading constants; and the bytes of folded tensors that they read.
+        """
         nodes: dict[str, ir.Node] = {}
         pending = [name]
         while pending:
@@ -290,18 +294,7 @@ class _Weighed:
                 nbytes = self._sizes.nbytes(value) or 0
                 cost += nbytes
                 cached += nbytes if constness is Constness.RUNTIME and value.producer() else 0
-        return _Contribution(list(nodes), len(running), cost, cached)
-
-
-class _Contribution(NamedTuple):
-    """The nodes that compute a value, by name; the number of those that run each time and their
-    work, including reading constants; and the bytes of folded tensors that they read.
-    """
-
-    names: list[str]
-    running: int
-    cost: float
-    cached: int
+        return list(nodes), len(running), cost, cached
 
 
 def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
@@ -309,9 +302,10 @@ def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[
     found = []
     for name, node in before.nodes.items():
         if name in after.nodes and _is_other(node, after.nodes[name]):
-            old, new = before.place(name, after.nodes), after.place(name, before.nodes)
-            merge = Merge(name, new.cached - old.cached, old.running - new.running)
-            found.append((merge, old.cost - new.cost, old.names))
+            names, running, cost, cached = before.place(name, after.nodes)
+            _, new_running, new_cost, new_cached = after.place(name, before.nodes)
+            merge = Merge(name, new_cached - cached, running - new_running)
+            found.append((merge, cost - new_cost, names))
     return found
 
 

@@ -46,10 +46,8 @@ DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> None:
     """Check that the data of a tensor match its type and shape.
 
-    Args:
-        tensor: The tensor.
-        length: Bytes of its data, if they are stored elsewhere.
-        owner: The initializer itself, or the node or function with the attribute.
+    ``length`` are the bytes of data stored elsewhere. The owner is the initializer itself, or the
+    node or function with the attribute.
     """
     if tensor.data_type == _T.UNDEFINED:
         if owner is not tensor and not tensor.dims:

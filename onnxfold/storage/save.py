@@ -102,7 +102,11 @@ def save(
     if share_weights and external_data is False:
         raise UsageError("weights can be shared only with external data", file=target)
     if forced is not None:
-        _check_data_name(forced, target)
+        if forced in ("", ".", "..") or os.path.basename(forced) != forced or "\0" in forced:
+            reason = f"data file {forced!r} must be a plain file name: it lies beside the model"
+            raise UsageError(reason, file=target)
+        if os.path.join(os.path.dirname(target), forced) == target:
+            raise UsageError("the data file cannot have the name of the model", file=target)
         # Processes that give a data file another name than the model's could give it the same name.
         locks.add(os.path.join(os.path.dirname(target), forced))
     try:
@@ -156,15 +160,6 @@ def _check_link(name: str, target: str) -> None:
             "through a link from another folder; give the real path"
         )
         raise UsageError(reason, file=name)
-
-
-def _check_data_name(name: str, target: str) -> None:
-    if not name or name in (".", "..") or os.path.basename(name) != name or "\0" in name:
-        raise UsageError(
-            f"data file {name!r} must be a plain file name: it lies beside the model", file=target
-        )
-    if os.path.join(os.path.dirname(target), name) == target:
-        raise UsageError("the data file cannot have the name of the model", file=target)
 
 
 def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources) -> str | None:

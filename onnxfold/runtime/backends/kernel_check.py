@@ -173,12 +173,8 @@ def largest_error(
 ) -> float:
     """Return the largest error of what a kernel made of a draw, relative to what onnxruntime made.
 
-    Args:
-        draw: The inputs.
-        results: What the kernel made of them.
-        wanted: What onnxruntime made of them, by name.
-        allowed: Returns what elements may be apart in any case, by name: `Noise.allowed`.
-        least: The type with the fewest digits of all values of the model, see `error_of`.
+    ``allowed`` returns what elements may be apart in any case, by name: `Noise.allowed`. ``least``
+    is the type with the fewest digits of all values of the model, see `error_of`.
     """
     largest, allowed = 0.0, functools.cache(allowed)
     for got, (name, want) in zip(results, wanted.items(), strict=True):

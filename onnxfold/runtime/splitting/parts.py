@@ -24,8 +24,7 @@ from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
 def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, StayingNode]:
     """Move nodes of bodies that depend on runtime constants only into the sorted main graph.
 
-    Returns:
-        Nodes that depend on constants only and did not move, and why.
+    Returns nodes that depend on constants only and did not move, and why.
     """
     holders = [node for node in model.graph if subgraphs_of(node)]
     stays: dict[ir.Node, StayingNode] = {}

@@ -219,10 +219,8 @@ def merge_runtime_constants(
 ) -> list[Merge]:
     """Apply the rules that make more of a model depend on runtime constants only, where that pays.
 
-    At most ``room`` bytes are cached in addition.
-
-    Returns:
-        The places where the rules apply at level 2, with the reasons where they were not applied.
+    At most ``room`` bytes are cached in addition. Returns the places where the rules apply at level
+    2, with the reasons where they were not applied.
     """
     merged = model.clone()
     if _SET in options.disable or not _rewrite(merged, options, 2, ()):
@@ -270,11 +268,9 @@ class _Weighed:
         self._constness = ConstnessAnalysis(model, chosen)
 
     def place(self, name: str, others: Mapping[str, ir.Node]) -> tuple[list[str], int, float, int]:
-        """Return what computing a value costs, without the nodes that the other model has, too.
-
-        Returns:
-            The names of its nodes; the number of those that run each time; their work, including
-            reading constants; and the bytes of folded tensors that they read.
+        """Return what computing a value takes, without the nodes that the other model has, too: the
+        names of nodes; the number of those that run each time; their work, including reading
+        constants; and the bytes of folded tensors that they read.
         """
         nodes: dict[str, ir.Node] = {}
         pending = [name]

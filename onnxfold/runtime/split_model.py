@@ -42,6 +42,7 @@ from onnxfold.runtime.bundles.bundle import (
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
 from onnxfold.runtime.splitting.parts import (
+    RuntimeCut,
     entry_of,
     fold_of,
     groups_of,
@@ -50,7 +51,6 @@ from onnxfold.runtime.splitting.parts import (
     remove_unused_inputs,
     separate_outputs,
 )
-from onnxfold.runtime.splitting.runtime_cut import RuntimeCut
 from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, PathLike

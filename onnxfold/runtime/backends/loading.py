@@ -13,15 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from onnxfold.errors import UsageError
 from onnxfold.memory import allocatable_memory
 from onnxfold.onnxruntime_sessions import (
-    Feed,
     array_of,
     fold_options,
-    numpy_name,
     open_session,
     ort_value,
 )
@@ -98,7 +94,7 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
         if found != kernel.hashes.get(name):
             raise CompileError(f"{name} is not the file that was compiled")
     run = backend.load(kernel, bundle.folder, arrays)
-    defaults = {name: arrays[name] for name in preset}
+    defaults = {name: ort_value(arrays[name]) for name in preset}
 
     def checked(values: Values) -> dict[str, Any]:
         values = {**defaults, **values}
@@ -170,16 +166,17 @@ def _times(
     return best
 
 
-def check_inputs(kernel: Kernel, values: Values) -> None:
-    """Refuse inputs that a kernel was not compiled for, as its code has no checks.
+def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
+    """Refuse onnxruntime's values that a kernel was not compiled for, as its code has no checks.
 
     It may divide by a size, and does not check allocations.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
-        shape, dims = _shape(values[info.name], info.dtype), info.shape or []
-        if shape is None:
+        value, dims = values[info.name], info.shape or []
+        if not value.has_value() or value.data_type() != f"tensor({info.dtype})":
             raise Misfit(f"{info.name!r} is no tensor of {info.dtype}")
+        shape = tuple(value.shape())
         if len(shape) != len(dims):
             raise Misfit(f"{info.name!r} has {len(shape)} dims, not {len(dims)}")
         for axis, (size, dim) in enumerate(zip(shape, dims, strict=True)):
@@ -192,18 +189,9 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
                 if size != known:
                     raise Misfit(f"{dim!r} is {known} in {other!r} and {size} in {info.name!r}")
         if info.rows is not None:
-            indices = array_of(values[info.name])
+            indices = array_of(value)
             if indices.min() < -info.rows or indices.max() >= info.rows:
                 raise Misfit(f"an index in {info.name!r} is out of bounds: {info.rows} rows")
     nbytes = nbytes_at(kernel.memory, {name: size for name, (_, size) in sizes.items()})
     if nbytes > _LITTLE and nbytes > allocatable_memory():
         raise Misfit(f"it may take {nbytes:,} bytes of memory")
-
-
-def _shape(value: Feed, dtype: str) -> tuple[int, ...] | None:
-    """Return the shape of a tensor of this element type; None for other values."""
-    if isinstance(value, np.ndarray):
-        return value.shape if value.dtype.name == numpy_name(dtype) else None
-    if not value.has_value() or value.data_type() != f"tensor({dtype})":
-        return None
-    return tuple(value.shape())

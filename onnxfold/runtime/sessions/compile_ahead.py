@@ -72,11 +72,9 @@ class CompileAhead:
         try:
             if not self._group.has_ended:
                 self.take(self._compiled())
-        except isolated.Failure as failure:
-            if not self._group.has_ended:
-                logger.warning("kernels are not compiled: %s", failure)
         except Exception as error:  # onnxruntime runs what it has run so far
-            logger.warning("kernels are not compiled: %s", error)
+            if not self._group.has_ended:
+                logger.warning("kernels are not compiled: %s", error)
 
     def _compiled(self) -> list[Kernel]:
         from onnxfold.runtime.backends.base import first_installed
@@ -90,8 +88,7 @@ class CompileAhead:
         if len(left) == len(manifest.components):
             rest = [(names, left[names[0]]) for names in manifest.components]
             return [Kernel("onnxruntime", names, reason=reason) for names, reason in rest]
-        folder = str(self.bundle.folder)
-        request = [manifest.to_dict(), folder, self.seconds, {**self.nominal}]
+        request = [manifest.to_dict(), str(self.bundle.folder), self.seconds, {**self.nominal}]
         with self.bundle.serialized(FOLD_FILE) as content:
             arrays = [np.frombuffer(content, np.uint8)]
             function = "onnxfold.runtime.backends.compilation:compile_apart"

@@ -31,8 +31,6 @@ class Fit:
     """How a tensor of an adapter fits a runtime constant.
 
     Attributes:
-        tensor: Its name.
-        shape: Its shape in the file.
         constant: The name of the matching runtime constant; None if no constant matches.
         transposed: Whether the tensor is the transpose of the constant.
         factor: The factor that gives the product of the adapter its configured scale.

@@ -39,7 +39,6 @@ _NEWEST = {
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
 _LARGEST_VERSION = (1 << 31) - 1
-_FIRST_WITH_OPSETS = 3  # IR version
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 
 
@@ -158,18 +157,6 @@ def opsets_of(
                 node=owner,
             )
     return found
-
-
-def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return the versions of the domains that a model imports: ONNX's, if it uses its ops."""
-    opsets = opsets_of(proto.opset_import)
-    if (
-        "" not in opsets
-        and proto.ir_version >= _FIRST_WITH_OPSETS
-        and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
-    ):
-        raise ModelError("no opset of ONNX is imported")
-    return opsets
 
 
 def check_calls(proto: onnx.ModelProto) -> None:

@@ -22,11 +22,11 @@ from onnxfold.graphs import tensor_of
 from onnxfold.onnx_ir_private import is_a, root_cause
 from onnxfold.storage.checks import (
     DTYPES,
+    all_nodes,
     check_calls,
     check_tensor,
     label,
     opsets_of,
-    opsets_of_model,
     parse,
 )
 from onnxfold.storage.encode import (
@@ -60,6 +60,7 @@ _CONSTANTS = {
     "value_strings": ir.AttributeType.STRINGS,
 }
 """The attributes of Constant; a sparse value is read as a dense one."""
+_FIRST_WITH_OPSETS = 3  # IR version
 _MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
 
 
@@ -173,7 +174,13 @@ class _Reader:
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
             raise ModelError(f"there is no IR version {proto.ir_version}")
-        opsets = opsets_of_model(proto)
+        opsets = opsets_of(proto.opset_import)
+        if (
+            "" not in opsets
+            and proto.ir_version >= _FIRST_WITH_OPSETS
+            and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
+        ):
+            raise ModelError("no opset of ONNX is imported")
         check_calls(proto)
         graph = self.graph(proto.graph, ())
         graph.opset_imports.update(opsets)

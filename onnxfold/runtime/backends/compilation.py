@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from onnxfold import files, isolated
 from onnxfold.analysis.costs import NOMINAL
@@ -39,11 +39,6 @@ from onnxfold.signatures import Progress
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 logger = logging.getLogger("onnxfold")
-
-LIMIT = "ONNXFOLD_KERNEL_CACHE_BYTES"
-"""Environment variable: bytes that the cache may take; 0 keeps nothing."""
-
-DEFAULT_LIMIT = 1 << 30
 
 _DESCRIPTION = "kernel.json"
 
@@ -82,18 +77,21 @@ def compile_kernels(
         else:
             parts[names[0]] = part
     distinct = {part.graph_hash: part for part in parts.values()}
-    work = _Work(bundle.folder, compiler, seconds, nominal)
+    folder = bundle.folder
     report = progress or (lambda stage, done, total: None)
     # leaving the block ends the compilers in any case
     with isolated.workers(max(1, min(processors(), len(distinct)))) as executor:
-        compiled = [executor.submit(work.kernel, part) for part in distinct.values()]
+        compiled = [
+            executor.submit(_compiled, part, compiler, folder, seconds)
+            for part in distinct.values()
+        ]
         report("compile", 0, len(distinct))
         for done, _ in enumerate(as_completed(compiled), 1):
             report("compile", done, len(distinct))
     made: dict[str, Kernel] = {}
     # kernels are timed after all compilations, which would disturb them
     for part, future in zip(distinct.values(), compiled, strict=True):
-        made[part.graph_hash] = work.checked(future.result(), part)
+        made[part.graph_hash] = _checked(future.result(), part, folder, seconds, nominal)
         report("time", len(made), len(distinct))
     kernels = {first: _renamed(made[part.graph_hash], part) for first, part in parts.items()}
     return [
@@ -155,62 +153,55 @@ def _refused(part: Component, error: Exception) -> Kernel:
     return Kernel("onnxruntime", part.outputs, reason=reason)
 
 
-class _Work(NamedTuple):
-    """The arguments of `compile_kernels`, and its steps."""
-
-    folder: Path
-    backend: Backend
-    seconds: float
-    nominal: Mapping[str, int]
-
-    def kernel(self, part: Component) -> Kernel:
-        """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
-        key = self.backend.key_of(part.graph_hash)
-        name = kernel_name(key)
-        kernel = take_kernel(name, self.folder)
-        if kernel is not None:
-            return kernel
-        try:
-            target = self.folder / KERNELS / name
-            target.parent.mkdir(exist_ok=True)
-            built = self.backend.compile(part.content, target, seconds=self.seconds)
-            made = [f"{KERNELS}/{path.name}" for path in built.files]
-            hashes = hashes_of(made, self.folder)
-        except (CompileError, OSError) as error:
-            return _refused(part, error)
-        return Kernel(
-            backend=self.backend.name,
-            outputs=part.outputs,
-            file=made[0],
-            function=built.function,
-            dtypes=part.dtypes,
-            key=key,
-            beside=made[1:],
-            hashes=hashes,
-        )
-
-    def checked(self, kernel: Kernel, part: Component) -> Kernel:
-        """Return a kernel with its error and times; without a file if its results are wrong."""
-        sizes = usual_sizes(part.demands.sizes, self.nominal, NOMINAL)
-        timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
-        if kernel.file is None or kernel.timed_at == timed_at:
-            return kernel
-        kernel, name = _renamed(kernel, part), kernel_name(kernel.key)
-        try:
-            inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
-            error, ours, theirs = check_kernel(
-                kernel, self.folder, part.original, inputs, seconds=self.seconds
-            )
-        except (CompileError, OnnxFoldError) as failure:
-            forget_kernel(name)
-            for file in kernel.files:
-                (self.folder / file).unlink(missing_ok=True)
-            return _refused(part, failure)
-        kernel = dataclasses.replace(
-            kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
-        )
-        keep_kernel(name, kernel, self.folder)
+def _compiled(part: Component, backend: Backend, folder: Path, seconds: float) -> Kernel:
+    """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
+    key = backend.key_of(part.graph_hash)
+    name = kernel_name(key)
+    kernel = take_kernel(name, folder)
+    if kernel is not None:
         return kernel
+    try:
+        target = folder / KERNELS / name
+        target.parent.mkdir(exist_ok=True)
+        built = backend.compile(part.content, target, seconds=seconds)
+        made = [f"{KERNELS}/{path.name}" for path in built.files]
+        hashes = hashes_of(made, folder)
+    except (CompileError, OSError) as error:
+        return _refused(part, error)
+    return Kernel(
+        backend=backend.name,
+        outputs=part.outputs,
+        file=made[0],
+        function=built.function,
+        dtypes=part.dtypes,
+        key=key,
+        beside=made[1:],
+        hashes=hashes,
+    )
+
+
+def _checked(
+    kernel: Kernel, part: Component, folder: Path, seconds: float, nominal: Mapping[str, int]
+) -> Kernel:
+    """Return a kernel with its error and times; without a file if its results are wrong."""
+    sizes = usual_sizes(part.demands.sizes, nominal, NOMINAL)
+    timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
+    if kernel.file is None or kernel.timed_at == timed_at:
+        return kernel
+    kernel, name = _renamed(kernel, part), kernel_name(kernel.key)
+    try:
+        inputs = draws(part.original.graph.inputs, part.demands, nominal)
+        error, ours, theirs = check_kernel(kernel, folder, part.original, inputs, seconds=seconds)
+    except (CompileError, OnnxFoldError) as failure:
+        forget_kernel(name)
+        for file in kernel.files:
+            (folder / file).unlink(missing_ok=True)
+        return _refused(part, failure)
+    kernel = dataclasses.replace(
+        kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
+    )
+    keep_kernel(name, kernel, folder)
+    return kernel
 
 
 def kernel_name(key: Mapping[str, str]) -> str:
@@ -252,7 +243,7 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
 
 def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
     """Keep a kernel instead of an older one; that the cache cannot be written is no failure."""
-    cache, limit = kernel_folder(), bytes_allowed(LIMIT, DEFAULT_LIMIT)
+    cache, limit = kernel_folder(), bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)
     try:
         if sum((folder / file).stat().st_size for file in kernel.files) > limit:
             return

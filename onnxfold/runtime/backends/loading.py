@@ -107,15 +107,9 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
 def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Call a kernel and onnxruntime several times, and time the first calls.
 
-    Miscompiled code may crash, so this is called in a separate process.
-
-    Args:
-        request: The kernel as a dictionary, the folder to which its file names are relative, the
-            file of the same model, the number of calls, and how many of them are timed.
-        arrays: The kernel's weights, then its inputs for each call.
-
-    Returns:
-        The seconds of both for each timed call; and the results of both for each call.
+    Miscompiled code may crash, so this is called in a separate process. The arrays are the kernel's
+    weights, then its inputs for each call. Returns the seconds of both for each timed call, and the
+    results of both for each call.
     """
     description, folder, model, count, timed = request
     kernel, given = Kernel.from_dict(description), iter(arrays)

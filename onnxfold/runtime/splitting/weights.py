@@ -166,14 +166,11 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
     first, second, third = (*node.inputs, None, None, None)[:3]
     if node.domain not in ("", "ai.onnx") or first is None:
         return None
-    if node.op_type in ("Cast", "Identity"):
-        return first, axis
-    if node.op_type in ("Mul", "Div"):
-        for operand, value in ((0, first), (1, second)):
-            factor = _factor(node, operand)
-            if factor is not None and value is not None:
-                rank.scale *= factor
-                return value, axis
+    for operand, value in ((0, first), (1, second)):
+        factor = _factor(node, operand)
+        if factor is not None and value is not None:
+            rank.scale *= factor
+            return value, axis
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm")
         return None if perm is None else (first, perm[axis] - len(perm))
@@ -193,7 +190,7 @@ def _scale_behind(value: ir.Value) -> float:
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
         use = next(iter(uses(value)))
-        factor = 1.0 if use.node.op_type in ("Cast", "Identity") else _factor(use.node, use.idx)
+        factor = _factor(use.node, use.idx)
         if factor is None:
             break
         scale *= factor
@@ -202,7 +199,9 @@ def _scale_behind(value: ir.Value) -> float:
 
 
 def _factor(node: ir.Node, operand: int) -> float | None:
-    """Return the number by which a Mul or Div multiplies an operand; None for other nodes."""
+    """Return the number by which a node multiplies an operand; None if it does something else."""
+    if node.op_type in ("Cast", "Identity"):
+        return 1.0
     if node.op_type == "Mul":
         return number_of(node.inputs[1 - operand])
     number = number_of(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
-from onnxfold.storage.tensors import Span, data_bytes, sizes_of, span_of, tensors_of
+from onnxfold.storage.tensors import MappedFile, Span, data_bytes, sizes_of, span_of, tensors_of
 from onnxfold.storage.wire import Hole, Placeholders
 from onnxfold.storage.writer import is_streamed
 
@@ -55,7 +56,7 @@ class SavePlan:
 
     Attributes:
         model: Returns the plan of the .onnx file, given the name of the data file.
-        data: The plan of the data file; None when there is none.
+        data: The plan of the data file, if there is one.
         shared: Bytes of tensors that stay in existing files.
         locations: Locations of those files.
     """
@@ -67,17 +68,8 @@ class SavePlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the files; exact where the name of the data file is as long as `_USUAL_NAME`.
-
-        Only tensors below a few KiB have been read for it.
-        """
+        """Bytes of the files; exact where the name of the data file is as long as `_USUAL_NAME`."""
         return self.model(_USUAL_NAME).size + (self.data.size if self.data is not None else 0)
-
-
-def aligned(offset: int, length: int) -> int:
-    """Return the first aligned offset from ``offset`` on in a data file for a tensor."""
-    step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
-    return -(-offset // step) * step
 
 
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
@@ -130,7 +122,8 @@ def plan_model(
         else:
             key = (span.file.key, span.offset, span.length) if span else id(tensor)
             if key not in at:
-                at[key] = aligned(data.size, length)
+                step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+                at[key] = -(-data.size // step) * step
                 data.tensors.append(Hole(tensor, length, at[key]))
                 data.size = at[key] + length
             offset = at[key]
@@ -190,18 +183,16 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     A file can be shared if it is in ``folder`` or below, is unchanged since it was mapped, has a
     name that is valid in a model, and is not the target, which is about to be replaced.
     """
-    known: dict[Any, str | None] = {}
 
-    def location(span: Span) -> str | None:
-        file = span.file
-        if file.key not in known:
-            path = os.path.realpath(file.path)
-            fits = is_within(path, folder) and file.is_at(path) and path != target
-            name = Path(os.path.relpath(path, folder)).as_posix() if fits else ""
-            known[file.key] = name if fits and is_text(name) else None
-        return known[file.key]
+    @functools.cache
+    def location(file: MappedFile) -> str | None:
+        path = os.path.realpath(file.path)
+        if not is_within(path, folder) or not file.is_at(path) or path == target:
+            return None
+        name = Path(os.path.relpath(path, folder)).as_posix()
+        return name if is_text(name) else None
 
-    return location
+    return lambda span: location(span.file)
 
 
 def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:

@@ -39,12 +39,10 @@ class MappedFile:
 
     The mapping keeps its content if another file is renamed over the path or the path is removed.
     If another program truncates the file, the process crashes. A part starts at ``offset``, a
-    multiple of ``mmap.ALLOCATIONGRANULARITY``.
+    multiple of ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
 
     Attributes:
-        path: The absolute path.
         key: (device, inode, modification time in ns, size in bytes) of the file.
-        size: The number of mapped bytes.
     """
 
     __slots__ = ("__weakref__", "_array", "_map", "_replaced", "key", "path", "size")

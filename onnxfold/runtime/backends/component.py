@@ -60,7 +60,6 @@ class Component:
         weights: Names of the weights that the kernel is given behind the inputs.
         content: The serialized model that is compiled: the same for components that differ in
             names and in these weights only.
-        graph_hash: SHA-256 of that.
         demands: What its inputs must be, or why it is not compiled.
     """
 

@@ -228,10 +228,7 @@ class OnnxMlir:
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return the reasons why the model cannot be compiled; see `Backend.supported`.
-
-        The compiler rejects ops that it cannot lower; miscompiled ops are found by the check.
-        """
+        """Return the reasons why the model cannot be compiled; the compiler rejects other ops."""
         import onnx_ir as ir  # not needed to run kernels
 
         taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
@@ -250,10 +247,7 @@ class OnnxMlir:
         }
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Compile a model to a library; see `Backend.compile`.
-
-        The name of the target becomes the tag of the library's symbols.
-        """
+        """Compile a model to a library, whose symbols have the name of the target as their tag."""
         name = target.name
         made = self._made(content, "--EmitLib", name, name, ".so", target.parent, seconds)
         return Built([made], f"run_main_graph_{name}")

@@ -102,7 +102,7 @@ class Library:
                 code = ctypes.get_errno()
                 why = f": {os.strerror(code)} (errno {code})" if code else ""
                 raise CompileError(f"{entry} failed{why}")
-            return _OutputList(self, self._library, made).arrays({a.ctypes.data for a in given})
+            return _OutputList(self, made).arrays({a.ctypes.data for a in given})
         finally:
             self._library.omTensorListDestroy(pointer)
 
@@ -134,9 +134,9 @@ def _input_list(api: Any, arrays: Sequence[Array]) -> int:
 class _OutputList:
     """The list of tensors returned by a function, destroyed when no array refers to it any more."""
 
-    def __init__(self, owner: Library, library: Any, pointer: int) -> None:
+    def __init__(self, owner: Library, pointer: int) -> None:
         self._owner = owner
-        self._api = library
+        self._api = owner._library
         self._pointer = pointer
 
     def __del__(self) -> None:

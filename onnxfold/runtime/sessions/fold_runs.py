@@ -133,7 +133,6 @@ class Placement:
 
     Attributes:
         outputs: Names of the tensors.
-        backend: The name of the backend.
         reason: Why onnxruntime replaces the selected backend; None if it does not.
         kernel_seconds: The run time of the compiled kernel in the manifest; None if there is none.
         onnxruntime_seconds: The run time of onnxruntime for the same.

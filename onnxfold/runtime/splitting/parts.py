@@ -140,7 +140,6 @@ class RuntimeCut:
     ``folded`` are the kinds of nodes that are folded.
 
     Attributes:
-        sizes: The nominal sizes of values.
         operands: The nodes that can be folded, in order, and the values that they read.
         cached: Outputs of runtime_fold that are inputs of entry.
         nbytes: Their nominal bytes.

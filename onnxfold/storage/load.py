@@ -163,9 +163,7 @@ def take_out(proto: onnx.ModelProto, stand_ins: Placeholders) -> bytes:
 def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     """Return the model that is given; that of a program, and the message that bytes hold.
 
-    Raises:
-        ModelError: The bytes hold no model, or nodes of an ``ir.Model`` read values that are not in
-            it, such as sparse initializers, which onnx-ir leaves out.
+    Nodes of an ``ir.Model`` must not read values that onnx-ir left out: sparse initializers.
     """
     model = given.model if isinstance(given, ONNXProgram) else given
     if isinstance(model, bytes):

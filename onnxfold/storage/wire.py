@@ -123,9 +123,6 @@ def rewrite(
 
     Returns:
         The pieces of the new message in order, and its length in bytes.
-
-    Raises:
-        WireError: ``buf`` is truncated or not a protobuf message.
     """
     size = len(buf)
 

@@ -347,8 +347,8 @@ def _names(algebra: Algebra, index: int) -> set[str]:
     atom = algebra.atoms[index]
     if atom.op == "symbol":
         return {str(atom.args[0])}
-    terms = [term for arg in atom.args if isinstance(arg, Expr) for term in arg.terms]
-    return {name for monomial, _ in terms for k in monomial for name in _names(algebra, k)}
+    inner = (k for arg in atom.args if isinstance(arg, Expr) for k in algebra.atoms_in(arg))
+    return {name for k in inner for name in _names(algebra, k)}
 
 
 def _reason(node: ir.Node, failures: Failures) -> str | None:

@@ -146,7 +146,9 @@ class Iree:
                 function, held = opened(os.getpid())
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
-                results = [_to_host(result) for result in made]
+                # IREE's own view does not keep the device's array alive
+                views = [(result, np.asarray(result.to_host())) for result in made]
+                results = [_over(view, (result, view)) for result, view in views]
             for k, result in enumerate(results):  # a Reshape alone returns the operand's memory
                 if any(np.may_share_memory(result, array) for array in (*given, *own)):
                     results[k] = result.copy()
@@ -166,12 +168,6 @@ def _config(process: int) -> Any:
     runtime._binding.disable_leak_checker()
     driver = runtime._binding.create_hal_driver(_DEVICE)
     return runtime.Config(device=driver.create_default_device(allocators=[_ALLOCATOR]))
-
-
-def _to_host(result: Any) -> Array:
-    """Return the elements of a device's array, keeping it alive, which IREE's own view does not."""
-    view = np.asarray(result.to_host())
-    return _over(view, (result, view))
 
 
 def _to_device(array: Array) -> Any:

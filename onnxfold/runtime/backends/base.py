@@ -11,7 +11,6 @@ import inspect
 import logging
 import math
 import re
-import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -243,36 +242,11 @@ def work_folder() -> Iterator[Path]:
         raise CompileError(f"{error.filename or 'temporary files'}: {error.strerror}") from error
 
 
-def run_command(
-    command: Sequence[str], seconds: float, *, what: str = "the compiler", **options: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run a command, see `isolated.run_command`, with `memory_limit` for each process.
-
-    ``what`` is its name in messages; a failure of the process is a CompileError.
-    """
-    with _told(what, seconds):
-        memory = memory_limit()
-        return isolated.run_command(command, seconds=seconds, memory=memory, **options)
-
-
-def run_function(
-    function: str,
-    request: Any,
-    arrays: Sequence[Any],
-    seconds: float,
-    *,
-    what: str = "the compiler",
-) -> tuple[Any, list[Any]]:
-    """Run a function, see `isolated.run`, in the same way."""
-    with _told(what, seconds):
-        return isolated.run(function, request, arrays, seconds=seconds, memory=memory_limit())
-
-
 @contextlib.contextmanager
-def _told(what: str, seconds: float) -> Iterator[None]:
-    """Turn failures of a process into a CompileError."""
+def limits(seconds: float, what: str = "the compiler") -> Iterator[dict[str, Any]]:
+    """Provide limits for `isolated.run` and `run_command`, whose failure is a CompileError."""
     try:
-        yield
+        yield {"seconds": seconds, "memory": memory_limit()}
     except isolated.Failure as failure:
         if failure.kind == "late":
             raise CompileError(f"{what} took longer than {seconds:g} s") from failure

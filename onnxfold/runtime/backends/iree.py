@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from onnxfold import isolated
 from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
 from onnxfold.runtime.backends.base import (
@@ -25,9 +26,9 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    limits,
     one_line,
     reasons_against,
-    run_function,
     with_options,
 )
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -95,7 +96,8 @@ class Iree:
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
         function, given = f"{__name__}:compile_model", [np.frombuffer(content, np.uint8)]
-        _, (module,) = run_function(function, {"flags": self._flags}, given, seconds)
+        with limits(seconds) as bounds:
+            _, (module,) = isolated.run(function, {"flags": self._flags}, given, **bounds)
         file = target.with_suffix(".vmfb")
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
@@ -104,7 +106,8 @@ class Iree:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
         request = {"flags": self._flags, "folder": str(folder.resolve())}
         given = [np.frombuffer(content, np.uint8)]
-        run_function(f"{__name__}:dump_stages", request, given, seconds)
+        with limits(seconds) as bounds:
+            isolated.run(f"{__name__}:dump_stages", request, given, **bounds)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return the reason why a stored kernel with this key cannot run here; None if it can."""

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import storage
+from onnxfold import isolated, storage
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import integer_range, random_floats
@@ -23,13 +23,7 @@ from onnxfold.comparison.metrics import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
-from onnxfold.runtime.backends.base import (
-    CompileError,
-    nbytes_at,
-    run_function,
-    weights_of,
-    work_folder,
-)
+from onnxfold.runtime.backends.base import CompileError, limits, nbytes_at, weights_of, work_folder
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
@@ -143,13 +137,14 @@ def check_kernel(
         file = scratch / "model.onnx"  # weights are copied from file to file
         storage.save(model, file, external_data=True, fsync=False)
         request = [asdict(kernel), str(folder.resolve()), str(file), len(inputs), timed]
-        times, made = run_function(function, request, arrays, seconds, what="the kernel")
+        with limits(seconds, "the kernel") as bounds:
+            times, made = isolated.run(function, request, arrays, **bounds)
         results = iter(made)
         with Noise(str(file), lambda source: open_runner(source)[1], TOLERANCES) as noise:
             for draw in inputs:
                 got, want = list(islice(results, count)), list(islice(results, count))
                 feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
-                outputs = dict(zip(kernel.outputs, want, strict=True))
+                outputs: dict[str, Any] = dict(zip(kernel.outputs, want, strict=True))
                 allowed = functools.partial(noise.allowed, feeds, outputs)
                 largest = max(largest, largest_error(draw, got, outputs, allowed, least))
     return (largest, *max(times, key=lambda pair: pair[0] / pair[1]))

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxfold import isolated
 from onnxfold.memory import cpu_features, cpu_level
 from onnxfold.onnxruntime_sessions import array_of
 from onnxfold.runtime.backends.base import (
@@ -32,9 +33,9 @@ from onnxfold.runtime.backends.base import (
     Run,
     Values,
     ending,
+    limits,
     memory_limit,
     reasons_against,
-    run_command,
     with_options,
     work_folder,
 )
@@ -100,14 +101,15 @@ class Tool:
     def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
         """Run the compiler on files of a `work_folder`."""
         name = f"onnxfold-{secrets.token_hex(8)}"
-        done = run_command(
-            self.command(folder, arguments, name),
-            seconds,
-            folder=folder,
-            # without the variable that adds flags of the compiler
-            environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
-            removal=[self.program, "rm", "--force", name] if self.image else None,
-        )
+        with limits(seconds) as bounds:
+            done = isolated.run_command(
+                self.command(folder, arguments, name),
+                folder=folder,
+                # without the variable that adds flags of the compiler
+                environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
+                removal=[self.program, "rm", "--force", name] if self.image else None,
+                **bounds,
+            )
         if done.returncode:
             raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
 
@@ -178,7 +180,8 @@ def _options(engine: str) -> tuple[str, ...]:
 
 def _ask(command: Sequence[str]) -> str:
     """Return the output of a command."""
-    done = run_command(command, _SECONDS, what="the answer")
+    with limits(_SECONDS, "the answer") as bounds:
+        done = isolated.run_command(command, **bounds)
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CompileError(lines[-1][:200] if lines else f"exit code {done.returncode}")

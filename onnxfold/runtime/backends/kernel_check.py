@@ -25,7 +25,6 @@ from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
 from onnxfold.runtime.backends.base import CompileError, limits, nbytes_at, weights_of, work_folder
 from onnxfold.runtime.backends.component import Demands
-from onnxfold.runtime.backends.loading import try_kernel
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
@@ -131,7 +130,7 @@ def check_kernel(
     timed = 1 + any(draw.name == _LARGE for draw in inputs)
     weights = weights_of(model.graph.initializers, kernel.weights)
     arrays = [*weights.values(), *(array for draw in inputs for array in draw.arrays)]
-    function = f"{try_kernel.__module__}:{try_kernel.__name__}"
+    function = "onnxfold.runtime.backends.loading:try_kernel"
     count, least, largest = len(kernel.outputs), _least_of(model), 0.0
     with work_folder() as scratch:
         file = scratch / "model.onnx"  # weights are copied from file to file

@@ -1,4 +1,4 @@
-"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model.
+"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model, or tell what it is.
 
 All assumptions of later code about a model are checked once, here and where `decode` resolves
 names: other exceptions later are bugs. The checks are cheaper and more lenient than
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -129,7 +130,7 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
 
 
 def parse(skeleton: bytes) -> onnx.ModelProto:
-    """Parse a serialized model without its large tensors, which must have a graph and be UTF-8."""
+    """Parse a serialized model without its large tensors; its texts must be UTF-8."""
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
@@ -142,10 +143,40 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
     return proto
 
 
+_KINDS = (
+    (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
+    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
+    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x80\x04", "a Python pickle, not an ONNX model"),
+    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
+)
+_KINDS_AT_4 = (
+    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
+    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
+)
+
+
+def kind_of(content: npt.NDArray[np.uint8]) -> str:
+    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
+    head = bytes(content[:64])
+    for magic, what in _KINDS:
+        if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
+            return what
+    for magic, what in _KINDS_AT_4:
+        if head[4:8] == magic:
+            return what
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < len(content):
+        return "a safetensors file: it holds weights, not a model"
+    return ""
+
+
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """Return the version of every imported domain, where "" is ONNX's own, if onnx knows it."""
+    """Return the version of every imported domain, "" for ONNX's own; onnx must know it."""
     # onnxruntime takes the last of several
     found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
     for domain, version in found.items():

@@ -148,7 +148,7 @@ def plan_model(
 
 
 def model_bytes(model: ir.Model) -> int:
-    """Return the bytes of the files that a model was loaded from; in memory, of it serialized."""
+    """Return the bytes of the files of a model; for a model in memory, its serialized size."""
     known = model.meta.get(BYTES_KEY)
     return planned(model).size if known is None else int(known)
 

@@ -24,7 +24,7 @@ from onnxfold.graphs import all_graphs, is_constant_node, op_name, shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
-from onnxfold.storage.checks import messages_in, parse
+from onnxfold.storage.checks import kind_of, messages_in, parse
 from onnxfold.storage.decode import decode
 from onnxfold.storage.tensors import (
     MappedFile,
@@ -100,7 +100,7 @@ def load(
             model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
         except Exception as error:
             file.check()
-            if isinstance(error, ModelError) and (kind := _kind_of(file)):
+            if isinstance(error, ModelError) and (kind := kind_of(file.array())):
                 raise ModelError(kind) from None
             raise
         finally:
@@ -314,36 +314,6 @@ def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
     file.release()
     released = 0
     return wire.join(file.array().data, pieces, passed=passed)
-
-
-_KINDS = (
-    (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
-    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
-    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
-    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
-    (b"\x80\x04", "a Python pickle, not an ONNX model"),
-    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
-)
-_KINDS_AT_4 = (
-    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
-    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
-)
-
-
-def _kind_of(file: MappedFile) -> str:
-    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
-    head = bytes(file.array()[:64])
-    for magic, what in _KINDS:
-        if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
-            return what
-    for magic, what in _KINDS_AT_4:
-        if head[4:8] == magic:
-            return what
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < file.size:
-        return "a safetensors file: it holds weights, not a model"
-    return ""
 
 
 class _ExternalData:

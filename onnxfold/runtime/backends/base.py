@@ -203,8 +203,9 @@ def first_installed() -> str | None:
 
 
 def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:
-    """Check that a backend exists and accepts options; that it is a compiler if it has any, or is
-    ``strict``: it must run all components.
+    """Check that a backend exists and accepts the options.
+
+    With options, or if it must run all components (``strict``), it must be a compiler.
     """
     if backend in NOT_COMPILING and (strict or options):
         what = "there is no backend to insist on" if strict else "options are for one compiler"
@@ -244,7 +245,7 @@ def work_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def limits(seconds: float, what: str = "the compiler") -> Iterator[dict[str, Any]]:
-    """Provide limits for `isolated.run` and `run_command`, whose failure is a CompileError."""
+    """Provide limits for `isolated.run` and `run_command`; a failure raises a CompileError."""
     try:
         yield {"seconds": seconds, "memory": memory_limit()}
     except isolated.Failure as failure:

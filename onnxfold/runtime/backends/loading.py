@@ -163,7 +163,7 @@ def _times(
 def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
     """Refuse onnxruntime's values that a kernel was not compiled for, as its code has no checks.
 
-    It may divide by a size, and does not check allocations.
+    The code may divide by a size, and does not check allocations.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:

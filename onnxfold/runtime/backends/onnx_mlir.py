@@ -239,7 +239,7 @@ class OnnxMlir:
         return reasons_against(model, self.name, lambda value: value.dtype in taken)
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source and target of a kernel; all CPU features if options select a target."""
+        """Return the source and target of a kernel, see `Backend.key_of`."""
         return {
             "graph": graph,
             "backend": self.name,

@@ -278,7 +278,7 @@ class _FoldStore:
 
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
-    """Return the tensors of a folder, mapped; what is trusted is not read to verify it."""
+    """Return the tensors of a folder, mapped; they are verified unless the folder is trusted."""
     from onnxfold import storage
 
     file = Path(path, _MODEL)

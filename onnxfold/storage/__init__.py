@@ -15,9 +15,9 @@ from onnxfold.storage.load import (
     model_in,
     opened,
     path_of,
+    reading_from,
 )
 from onnxfold.storage.save import check_destination, save
-from onnxfold.storage.sources import reading_from
 from onnxfold.storage.tensors import (
     MappedFile,
     SharedExternalTensor,

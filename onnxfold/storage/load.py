@@ -253,6 +253,17 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
             raise
 
 
+@contextlib.contextmanager
+def reading_from(model: ir.Model) -> Iterator[None]:
+    """Read from a loaded model, and report errors caused by changes to its files."""
+    try:
+        yield
+    except Exception:
+        for file in model.meta.get(FILES_KEY, ()):
+            file.check()
+        raise
+
+
 def external_locations(path: str) -> set[str]:
     """Return the external data locations that the model at ``path`` names, unchecked."""
     with about(path):

@@ -17,11 +17,12 @@ killed, by the next save to the same target.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -29,18 +30,22 @@ import onnx_ir as ir
 from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError, about
 from onnxfold.files import NewFile
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage.layout import FilePlan, SavePlan, planned, sharer
-from onnxfold.storage.load import external_locations
-from onnxfold.storage.sources import Sources
-from onnxfold.storage.tensors import about_to_replace, tensors_of
-from onnxfold.storage.writer import Writer, is_streamed
+from onnxfold.storage.load import FILES_KEY, external_locations
+from onnxfold.storage.tensors import (
+    MappedFile,
+    ViewTensor,
+    about_to_replace,
+    span_of,
+    tensors_of,
+)
+from onnxfold.storage.writer import Writer, write_plan
 
 # Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
 # names, should the process be killed before the temporary one is removed.
 _COPIED = 64 << 20
-_SYNCED_FROM = 16 << 20  # bytes of a tensor
-_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 @dataclass(frozen=True)
@@ -187,6 +192,97 @@ def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources
     return path
 
 
+class Sources:
+    """The model file and the data files of a model about to be written to ``target``.
+
+    The model file may be replaced, and its data files together with it. Otherwise a data file may
+    hold weights of another model. Files are compared by inode and by name: links, and file systems
+    that ignore case, give a file several names. ``tensors`` of the model may be in other files than
+    those it was loaded from.
+    """
+
+    def __init__(
+        self, model: ir.Model, target: str, tensors: Iterable[ir.TensorProtocol] = ()
+    ) -> None:
+        self._target = target
+        self._loaded: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
+        self._all, self._data = set(self._loaded), set(self._loaded[1:])
+        for tensor in tensors:
+            in_model = is_a(tensor, ViewTensor)
+            if (in_model or is_a(tensor, ir.ExternalTensor)) and (span := span_of(tensor)):
+                self._all.add(span.file)
+                if not in_model:
+                    self._data.add(span.file)
+
+    @functools.cached_property
+    def replaced(self) -> set[str]:
+        """The data files of the model at the target; must be read before it is replaced."""
+        with contextlib.suppress(ModelError):
+            return external_locations(self._target)
+        return set()
+
+    def check_unchanged(self) -> None:
+        """Check that no other program has changed the files since they were read."""
+        for file in self._all:
+            file.check()
+
+    def include(self, path: str) -> bool:
+        """Return whether ``path`` is one of the files."""
+        return _holds(self._all, path)
+
+    def check_target(self) -> None:
+        """Check that the target is no data file of the source."""
+        if _holds(self._data, self._target):
+            reason = f"holds weights of {self._name!r}; give another path for the model"
+            raise UsageError(reason, file=self._target)
+
+    def check_data(self, path: str) -> None:
+        """Check that ``path`` is neither the source nor a data file of another model."""
+        if _holds(self._loaded[:1], path):
+            raise UsageError("is the model itself; give another name for the data file", file=path)
+        if user := self.user(path):
+            reason = f"holds weights of {user!r}; give another name for the data file"
+            raise UsageError(reason, file=path)
+
+    def user(self, path: str) -> str | None:
+        """Return a remaining model that refers to the data file: the source, or one beside it."""
+        data = self._data
+        stays = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
+        if not stays:
+            # The model of a tensor not loaded by `load` is unknown.
+            data = data.difference(self._loaded)
+        if _holds(data, path) and (stays or os.path.basename(path) not in self.replaced):
+            return self._name
+        return other_user(path, self._target)
+
+    @property
+    def _name(self) -> str:
+        return os.path.basename(self._loaded[0].path) if self._loaded else "the source"
+
+
+def other_user(data_path: str, target: str) -> str | None:
+    """Return a model in the folder, other than ``target``, that refers to the data file."""
+    folder, name = os.path.split(data_path)
+    if os.path.lexists(data_path):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".onnx") and entry.path != target and entry.is_file():
+                    with contextlib.suppress(ModelError):
+                        if name in external_locations(entry.path):
+                            return entry.name
+    return None
+
+
+def _holds(files: Iterable[MappedFile], path: str) -> bool:
+    """Return whether ``path`` is one of the files, by any name."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    same = (status.st_dev, status.st_ino)
+    return any(file.key[:2] == same or os.path.realpath(file.path) == path for file in files)
+
+
 class Commit:
     """Writes the files of a model and puts them in place; the target's lock must be held.
 
@@ -291,32 +387,3 @@ class Commit:
                 if os.path.basename(path) not in named and self._sources.user(path) is None:
                     about_to_replace(path)
                     files.remove(path)
-
-
-def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
-    """Write what a plan says; streamed tensors are released.
-
-    With a background thread, the disk writes each large tensor while the next one is computed.
-    """
-    os.ftruncate(fd, plan.size)
-    for offset, literal in plan.literals:
-        writer.write(fd, offset, literal)
-    written: dict[int, int] = {}
-    syncs: list[Future[None]] = []
-    for place in plan.tensors:
-        if not place.length:
-            continue
-        # A tensor that is used twice is computed once.
-        first = written.setdefault(id(place.tensor), place.offset)
-        if first != place.offset:
-            writer.copy(fd, place.offset, place.length, fd, first)
-            continue
-        try:
-            writer.tensor(fd, place.offset, place.length, place.tensor)
-        finally:
-            if is_streamed(place.tensor):
-                place.tensor.release()
-        if background is not None and place.length >= _SYNCED_FROM:
-            syncs.append(background.submit(_sync_data, fd))
-    for sync in syncs:
-        sync.result()  # a later sync of the file does not report its error again

@@ -7,8 +7,9 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,16 @@ import onnx_ir as ir
 from onnxfold.parallel import for_each
 from onnxfold.storage.tensors import Span, span_of
 
+if TYPE_CHECKING:
+    from onnxfold.storage.layout import FilePlan
+
 TILE = 1 << 20  # bytes; fits into the second-level cache of a core
 # Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
 # are cleared or fetched from the host at once: four times the system time, measured on ext4.
 _WRITE = 1 << 20
 _COPY = 64 << 20  # bytes for one system call, so that Ctrl-C and progress are handled in between
+_SYNCED_FROM = 16 << 20  # bytes of a tensor
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 @dataclass(frozen=True)
@@ -187,3 +193,32 @@ class Writer:
         self.done += count
         if self.progress is not None:
             self.progress(min(self.done, self.total), self.total)
+
+
+def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
+    """Write what a plan says; streamed tensors are released.
+
+    With a background thread, the disk writes each large tensor while the next one is computed.
+    """
+    os.ftruncate(fd, plan.size)
+    for offset, literal in plan.literals:
+        writer.write(fd, offset, literal)
+    written: dict[int, int] = {}
+    syncs: list[Future[None]] = []
+    for place in plan.tensors:
+        if not place.length:
+            continue
+        # A tensor that is used twice is computed once.
+        first = written.setdefault(id(place.tensor), place.offset)
+        if first != place.offset:
+            writer.copy(fd, place.offset, place.length, fd, first)
+            continue
+        try:
+            writer.tensor(fd, place.offset, place.length, place.tensor)
+        finally:
+            if is_streamed(place.tensor):
+                place.tensor.release()
+        if background is not None and place.length >= _SYNCED_FROM:
+            syncs.append(background.submit(_sync_data, fd))
+    for sync in syncs:
+        sync.result()  # a later sync of the file does not report its error again

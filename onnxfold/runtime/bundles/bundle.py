@@ -219,7 +219,7 @@ def hash_file(path: Path) -> str:
 
 def check_source(model: ir.Model, folder: Path) -> None:
     """Check that a bundle does not overwrite the model that it is made of."""
-    from onnxfold.storage.sources import Sources
+    from onnxfold.storage.save import Sources
     from onnxfold.storage.tensors import tensors_of
 
     sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
@@ -235,7 +235,7 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
 
     The manifest is written last. After an OSError, the old or the new bundle is complete.
     """
-    from onnxfold.storage.sources import other_user
+    from onnxfold.storage.save import other_user
 
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():

@@ -28,8 +28,7 @@ from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
 from onnxfold.storage.layout import FilePlan, SavePlan, plan_model, sharer
-from onnxfold.storage.save import write_plan
-from onnxfold.storage.writer import Writer
+from onnxfold.storage.writer import Writer, write_plan
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -22,8 +22,8 @@ from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
-from onnxfold.runtime.sessions.compile_ahead import CompileAhead
 from onnxfold.runtime.sessions.fold_runs import (
+    CompileAhead,
     ConstantValue,
     FoldStatistics,
     Placement,

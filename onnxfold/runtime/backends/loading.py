@@ -76,8 +76,6 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
 
 
 def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
-    if kernel.file is None:
-        raise CompileError("the manifest names no file of it")
     backend = create(kernel.backend)
     reason = backend.unusable(kernel.key)
     if reason is not None:

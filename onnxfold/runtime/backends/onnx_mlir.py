@@ -150,11 +150,9 @@ def _container() -> Tool:
             digest = _ask([engine, "image", "inspect", "--format={{.Id}}", image]).strip()
         except CompileError as error:
             reasons.append(f"{name}: {error}")
-            continue
-        if digest:
+        else:
             digest = digest if ":" in digest else f"sha256:{digest}"
             return Tool(engine, image=digest, options=_options(engine))
-        reasons.append(f"{name}: it does not tell the id of {image}")
     raise CompileError(
         f"onnx-mlir is not on the PATH, and its image is missing ({'; '.join(reasons)}); get it "
         f"with '{found[0][0]} pull {image}'"

@@ -13,8 +13,8 @@ from onnxfold.parallel import THREADS
 from onnxfold.pool.blocks import SLAB, WORKING_BYTES, ArraySource, Source, blocks_of
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.storage import Span, Tile
+from onnxfold.storage.encode import static_shape
 from onnxfold.storage.tensors import StoredTensor
-from onnxfold.storage.value_protos import static_shape
 
 _STREAM = 1 << 20
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS

@@ -167,20 +167,19 @@ def split_(
     split: Integers | None = None,
     *,
     n_outputs: int,
-    opset: int,
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> list[Array]:
     """Return ``x`` cut along ``axis`` into the given sizes, or into equal parts.
 
-    From opset 18 on the last part may be smaller if the sizes cannot be equal; before, that is an
-    error.
+    With ``num_outputs``, which opset 18 added, the last part may be smaller if the sizes cannot be
+    equal; without it, that is an error.
     """
     axis, parts = normalized_axis(axis, x.ndim), num_outputs or n_outputs
     size = x.shape[axis]
     sizes = integers(() if split is None else split, "split")
     if not sizes:
-        if opset < 18 and size % parts:
+        if num_outputs is None and size % parts:
             raise Unfoldable(f"{size} does not split into {parts} equal parts")
         part = -(-size // parts)
         if size and part * (parts - 1) >= size:

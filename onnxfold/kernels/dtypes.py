@@ -85,7 +85,7 @@ def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
     size = math.prod(shape) * dtype.itemsize
     bound = MOST_BYTES.get()
     if bound is not None and size > bound:
-        raise Postpone(shape, dtype)
+        raise Postpone
     if size > _MEMORY:
         raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
 

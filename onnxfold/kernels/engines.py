@@ -23,11 +23,9 @@ from onnxfold.evaluation import (
     time_for,
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
-from onnxfold.kernels.assembly import assemble
-from onnxfold.kernels.inference import is_elementwise
-from onnxfold.kernels.operation import Operation, postponed
+from onnxfold.kernels.inference import is_elementwise, tensor_proto, type_of
+from onnxfold.kernels.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
-from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes
 from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
@@ -43,6 +41,11 @@ _MOST_PRODUCTS = 1 << 24
 _KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
 _PRODUCTS = ("Gemm", "MatMul")
 _CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
+# Operands up to this many bytes are stored in the model, larger ones are fed.
+_INLINE_BYTES = 4096
+# All supported versions of onnxruntime read it, even if the model's own version is newer than the
+# installed one supports; the first version with overloads of functions.
+_IR_VERSION = 10
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 
 
@@ -126,7 +129,7 @@ class Engines:
         exact = self._exact and not operation.is_wide
         is_certain = _is_certain(operation)
         functions = self._called_by(operation)
-        proto, operands = assemble(operation, wanted, functions, general=is_certain)
+        proto, operands = _assemble(operation, wanted, functions, general=is_certain)
         model, outputs = proto.SerializeToString(), [output.name for output in proto.graph.output]
         feeds = {name: b.array() for name, b in operands.items()}
         if is_certain:
@@ -186,6 +189,61 @@ class Engines:
         needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
         if needed > self._memory:
             raise Unfoldable(_TOO_LARGE.format(needed))
+
+
+def _assemble(
+    operation: Operation,
+    wanted: Sequence[int],
+    functions: Sequence[onnx.FunctionProto],
+    *,
+    general: bool,
+) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
+    """Return a model of an operation, and the operands that are not in it by their names.
+
+    Args:
+        operation: The operation, whose operands are known.
+        wanted: The indices of its results to fetch.
+        functions: The model's local functions.
+        general: Make the same model for operands of other sizes and elements, but for strings and
+            numbers of less than a byte. onnxruntime may compute other bits than for constants.
+    """
+    imports = dict(operation.opsets)
+    for function in functions:
+        imports.setdefault(function.domain, 1)
+    model = onnx.ModelProto(ir_version=_IR_VERSION, functions=functions)
+    for domain, version in imports.items():
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    graph = model.graph
+    graph.name = "fold"
+    feeds: dict[str, Buffer] = {}
+    names: dict[Buffer | None, str] = {None: ""}
+    inputs = operation.inputs
+    for buffer in inputs:
+        if buffer is not None and buffer not in names:
+            names[buffer] = f"{OWN}c{len(names)}"
+            _supply(graph, feeds, buffer, names[buffer], general)
+    for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
+        assert buffer is not None and value.name is not None
+        _supply(graph, feeds, buffer, value.name, general)
+    outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
+    graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
+    graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in wanted)
+    return model, feeds
+
+
+def _supply(
+    graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
+) -> None:
+    """Put a known operand into the model, or add it to the feeds."""
+    inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
+    if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
+        graph.initializer.append(tensor_proto(buffer.array(), name))
+        return
+    kind = type_of(buffer)
+    for dimension in kind.tensor_type.shape.dim if general else ():
+        dimension.Clear()
+    graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
+    feeds[name] = buffer
 
 
 def _is_certain(operation: Operation) -> bool:

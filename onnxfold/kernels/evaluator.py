@@ -18,15 +18,17 @@ from onnxfold.kernels import inference
 from onnxfold.kernels.block_execution import Streams, is_large, is_streamable
 from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
-from onnxfold.kernels.operation import Operation, postponed
+from onnxfold.kernels.operation import (
+    EAGER_BYTES,
+    Operation,
+    effective_bytes,
+    one_element_array,
+    postponed,
+)
 from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes, one_element_array
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
-
-# Kinds whose result is not known by shape and dtype without computing it as a whole.
-_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
 
 
 class ComputationFailed(Exception):
@@ -110,7 +112,7 @@ class Evaluator:
         if kind is Kind.VIEW:
             self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
-        if kind in _WHOLE and not (
+        if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
             return None
@@ -127,16 +129,13 @@ class Evaluator:
         except NotExact:
             operation.kernel = None
             return None
-        except Postpone as larger:
-            if len(operation.node.outputs) != 1:
-                return None
-            computed = None
-            types = [(larger.shape, ir.DataType.from_numpy(larger.dtype))]
-        if computed is not None:
-            if known:
-                return [self.pool.adopt(array) for array in computed]
-            types = [(a.shape, ir.DataType.from_numpy(a.dtype)) for a in computed]
-        results = [self.pool.defer(shape, dtype, operation) for shape, dtype in types]
+        except Postpone:
+            return None
+        if known:
+            return [self.pool.adopt(array) for array in computed]
+        results = [
+            self.pool.defer(a.shape, ir.DataType.from_numpy(a.dtype), operation) for a in computed
+        ]
         operation.results = results
         return list(results)
 
@@ -189,7 +188,7 @@ class Evaluator:
             streams = self._compute(operations, [], buffer)
         if streams.failures:
             self._fail(streams.failures)
-        return streams.chain(buffer)
+        return streams.source(buffer)
 
     def _fail(self, failures: Mapping[Operation, str]) -> NoReturn:
         if self._widening is not None:

@@ -3,8 +3,8 @@
 A kernel is a plain function. Positional parameters are the op's inputs as ``numpy.ndarray``
 (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
 keyword-only parameters are the op's attributes with the defaults of the ONNX schema. An attribute
-of older opsets that is an input in newer ones is a positional parameter, too. Two names are
-reserved: ``n_outputs`` (number of outputs of the node) and ``opset`` (version of the op's domain).
+of older opsets that is an input in newer ones is a positional parameter, too. The name
+``n_outputs`` is reserved for the number of outputs of the node.
 A kernel returns one array, or a sequence of arrays for several outputs. It may return a view of an
 input: the pool keeps the memory alive. It never writes to an input.
 """
@@ -35,12 +35,7 @@ class Unfoldable(Exception):
 
 
 class Postpone(Exception):
-    """The result is larger than the caller allows now; its shape and dtype are known."""
-
-    def __init__(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        super().__init__(f"{dtype}{list(shape)}")
-        self.shape = tuple(shape)
-        self.dtype = dtype
+    """The result is larger than the caller allows now."""
 
 
 MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
@@ -57,8 +52,7 @@ class Kind(enum.Enum):
     """Every output element depends only on the operands' elements at the same (broadcast) position.
     Never fails on data, so it can be computed in tiles when the result is written."""
     ASSEMBLED = "assembled"
-    """Any box of the result consists of moved boxes of the operands, so the result need not be
-    stored (:mod:`onnxfold.kernels.block_execution`). Never fails on data."""
+    """Any box of the result consists of boxes of the operands. Never fails on data."""
     SHAPE = "shape"
     """Depends only on the shapes of its operands: never worth postponing."""
     GENERAL = "general"
@@ -100,45 +94,34 @@ class NumpyKernel:
     def __call__(
         self,
         inputs: Sequence[Array | None],
-        attributes: dict[str, Any],
+        attributes: Mapping[str, Any],
         *,
         n_outputs: int,
-        opset: int,
         most_bytes: int | None = None,
     ) -> list[Array]:
         """Run the kernel. Raises NotExact or Unfoldable with the reason as its message.
 
         With ``most_bytes`` it raises Postpone instead of allocating more bytes.
         """
-        arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
+        unknown = attributes.keys() - self.names
+        if unknown:
+            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
+        if "n_outputs" in self.names:
+            attributes = {**attributes, "n_outputs": n_outputs}
         if any(x is None for x in inputs[: self.needed]):
             raise Unfoldable("an operand is left out")
         token = MOST_BYTES.set(most_bytes)
         try:
-            result: KernelResult = _refusing(self.function, inputs, arguments)
+            result: KernelResult = _refusing(self.function, inputs, attributes)
         finally:
             MOST_BYTES.reset(token)
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)
 
-    def arguments(
-        self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
-    ) -> dict[str, Any]:
-        """Return the keyword arguments of ``function``. Raises NotExact for unknown attributes."""
-        unknown = attributes.keys() - self.names
-        if unknown:
-            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
-        arguments: dict[str, Any] = dict(attributes)
-        if "n_outputs" in self.names:
-            arguments["n_outputs"] = n_outputs
-        if "opset" in self.names:
-            arguments["opset"] = opset
-        return arguments
-
 
 def _refusing(
-    function: Callable[..., Any], inputs: Sequence[Any], arguments: dict[str, Any]
+    function: Callable[..., Any], inputs: Sequence[Any], arguments: Mapping[str, Any]
 ) -> Any:
     try:
         return function(*inputs, **arguments)

@@ -22,6 +22,7 @@ from onnxfold.kernels.dtypes import BFLOAT16, DType
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Conversion, Operation, WideOperation
 from onnxfold.kernels.registry import Array, Kind, NumpyKernel, Unfoldable
+from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 
 _T = ir.DataType
@@ -34,7 +35,7 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
 """The dtype in which elements of a dtype are computed; other dtypes are computed in themselves."""
 
 _CASTS = ("Cast", "CastLike")
-_MOVES = (Kind.VIEW, Kind.ASSEMBLED, Kind.SHAPE)
+_MOVES = frozenset((*ops(Trait.MOVES), *ops(Trait.FREE)))
 
 Apply = Callable[[Operation], list[Buffer | None]]
 
@@ -86,7 +87,7 @@ class Widening:
         """Return the results rounded from wide ones; None if the given results are used."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
-        if node in self._refused or not (continues or operation.kind not in _MOVES):
+        if node in self._refused or not (continues or node.op_type not in _MOVES):
             return None
         if node.op_type in _CASTS and node.domain == "":
             return self._cast(operation, results)

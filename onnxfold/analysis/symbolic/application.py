@@ -104,9 +104,8 @@ def _computed(application: Application) -> Results | None:
         with np.errstate(all="ignore"):
             results = kernel(
                 arrays,
-                dict(application.attributes),
+                application.attributes,
                 n_outputs=application.n_outputs,
-                opset=application.opset,
                 most_bytes=_MOST_BYTES,
             )
     except (NotExact, Unfoldable, Postpone):

@@ -88,10 +88,7 @@ def _in_order(expression: Expression) -> list[Expression]:
 class Chain:
     """Computes an expression block by block for the pool: :class:`onnxfold.pool.blocks.Source`.
 
-    Args:
-        expression: The expression.
-        dtype: Its dtype.
-        compact: Whether axes along which all its elements repeat get extent 1.
+    If it is ``compact``, axes along which all its elements repeat get extent 1.
     """
 
     def __init__(
@@ -193,14 +190,9 @@ class Joined:
 
 
 class Streams:
-    """A run of postponed operations.
+    """A run of postponed operations, operands first.
 
-    Args:
-        pool: The pool of the operands and results.
-        time: The limit of the time to compute.
-        operations: Postponed operations, operands first.
-        wanted: Results that must be stored.
-        root: A result of the last operation that is wanted block by block.
+    Results that are ``wanted`` are stored; a ``root`` of the last one is wanted block by block.
     """
 
     def __init__(

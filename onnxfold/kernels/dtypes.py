@@ -75,8 +75,7 @@ def check_representable(shape: Sequence[int], dtype: DType) -> None:
 
 
 def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
-    """Raise Unfoldable for a result larger than the machine's memory, and Postpone for one above
-    the ``most_bytes`` of the caller.
+    """Raise Unfoldable above the machine's memory, Postpone above the caller's ``most_bytes``.
 
     Every kernel whose result can be much larger than its operands calls this before it allocates,
     as the sizes may come from a hostile file.

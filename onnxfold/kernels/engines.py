@@ -76,11 +76,9 @@ class Engines:
         self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
     def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
-        """Compute the awaited results of an operation, unless an operand could not be computed.
+        """Compute the awaited results of an operation; record it if that fails.
 
-        Args:
-            operation: What its operands need has been computed, or has failed.
-            failures: Gets the operation if it cannot be computed, with the reason.
+        Nothing is done if an operand could not be computed.
         """
         awaited = operation.awaited()
         if not awaited or any(o.awaited() for o in postponed(operation.operands)):
@@ -97,11 +95,7 @@ class Engines:
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
     def evaluate(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return results of an operation, computed by the engine that is selected here.
-
-        Args:
-            operation: The operation, whose operands are known.
-            wanted: Which of its results, by their index.
+        """Return the wanted results of an operation whose operands are known, by their index.
 
         Raises:
             Unfoldable: No engine can compute it, with the reason.
@@ -200,12 +194,8 @@ def _assemble(
 ) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
     """Return a model of an operation, and the operands that are not in it by their names.
 
-    Args:
-        operation: The operation, whose operands are known.
-        wanted: The indices of its results to fetch.
-        functions: The model's local functions.
-        general: Make the same model for operands of other sizes and elements, but for strings and
-            numbers of less than a byte. onnxruntime may compute other bits than for constants.
+    A ``general`` model is the same for operands of other sizes and elements, but for strings and
+    numbers of less than a byte. onnxruntime may compute other bits than for constants.
     """
     imports = dict(operation.opsets)
     for function in functions:
@@ -247,8 +237,7 @@ def _supply(
 
 
 def _is_certain(operation: Operation) -> bool:
-    """Return whether onnxruntime may compute an operation in this process: nothing can make it
-    slow.
+    """Return whether onnxruntime may compute an operation in this process.
 
     Another process costs a third of a second, which most models need not pay: what they have
     onnxruntime compute are functions of single elements, sums and quantized weights. It goes over
@@ -272,9 +261,7 @@ def _is_certain(operation: Operation) -> bool:
 
 
 def _memory_of(buffer: Buffer) -> int:
-    """Return the bytes an evaluator has to hold for an operand; one that is there in order costs
-    none.
-    """
+    """Return the bytes that an engine holds for an operand: none if it is in row-major order."""
     if buffer.dtype == ir.DataType.STRING and buffer.is_known:
         once = distinct(buffer.array())
         return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
@@ -284,9 +271,7 @@ def _memory_of(buffer: Buffer) -> int:
 
 
 def _is_free(operation: Operation) -> bool:
-    """Return whether a view, or element-wise work on zero-stride operands: no memory whatever its
-    size.
-    """
+    """Return whether the result takes no memory: a view, or work on zero-stride operands."""
     if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
     if operation.kind is Kind.ELEMENTWISE:

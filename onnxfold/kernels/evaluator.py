@@ -39,21 +39,14 @@ class ComputationFailed(Exception):
         self.failures = failures
 
     def reasons(self) -> dict[ir.Node, str]:
-        """Return why each node cannot be computed; without those that still can, in
-        less precision.
-        """
+        """Return why nodes cannot be computed, except those that can in normal precision."""
         return {o.node: reason for o, reason in self.failures.items() if not o.is_wide}
 
 
 class Evaluator:
     """Computes operations on the buffers of one pool.
 
-    Args:
-        pool: Where operands and results live.
-        functions: The model's local functions, for calls of them.
-        exact: Compute nothing whose result depends on how many threads onnxruntime has.
-        time: What all computations may take together; that of a small model if not given.
-        wide: Compute chains of operations in wide precision.
+    The arguments are those of `Engines`; ``wide`` is for wide precision.
     """
 
     def __init__(
@@ -75,8 +68,7 @@ class Evaluator:
     # ------------------------------------------------------------ one operation
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation: known buffers, or deferred ones with their shape
-        and dtype.
+        """Return the results of an operation: known or deferred buffers.
 
         Raises:
             Unfoldable: no engine can compute it, with the reason.
@@ -172,10 +164,9 @@ class Evaluator:
             self._fail(failures)
 
     def source(self, buffer: Buffer) -> Source | None:
-        """Return what computes a deferred buffer block by block; what it needs besides is
-        computed now.
+        """Return what computes a deferred buffer block by block; what it needs is computed now.
 
-        None if that cannot be: the buffer is known then.
+        If there is none, the buffer is computed.
 
         Raises:
             ComputationFailed: operations below it cannot be computed.
@@ -196,10 +187,7 @@ class Evaluator:
         raise ComputationFailed(failures)
 
     def _compute(
-        self,
-        operations: list[Operation],
-        wanted: Sequence[Buffer],
-        root: Buffer | None = None,
+        self, operations: list[Operation], wanted: Sequence[Buffer], root: Buffer | None = None
     ) -> Streams:
         """Compute what is wanted and what the root needs, which is wanted block by block."""
         streams = Streams(self.pool, self.time, operations, wanted, root)
@@ -214,10 +202,7 @@ class Evaluator:
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Return the deferred buffers that these need and whose computation could fail.
-
-        What is done to them afterwards cannot. What only others of them need is left out.
-        """
+        """Return the last deferred buffers on the way to these whose computation could fail."""
         found = [
             buffer
             for operation in postponed(buffers)
@@ -230,9 +215,7 @@ class Evaluator:
 
 
 def _may_be_sizes(buffer: Buffer) -> bool:
-    """Return whether a list of integers: a shape or axes, whose values decide about a result's
-    shape.
-    """
+    """Return whether a list of integers, which may be a shape or axes."""
     return (
         len(buffer.shape) <= 1
         and buffer.dtype in (ir.DataType.INT64, ir.DataType.INT32)

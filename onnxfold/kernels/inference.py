@@ -73,12 +73,7 @@ def infer_types(
 ) -> Mapping[str, onnx.TypeProto]:
     """Return the types that onnx infers for the outputs of a node, by name.
 
-    Args:
-        schema: The schema of its op.
-        node: The node.
-        types: The types of its inputs, by name.
-        data: The inputs with known elements, by name.
-        opsets: Domain to version.
+    The inputs' types and known elements are given by name, the opsets by domain.
 
     Raises:
         Unfoldable: onnx rejects the node, or would crash or never end on it.
@@ -117,10 +112,7 @@ def is_overwritten(node: ir.Node, index: int) -> bool:
 def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array | None) -> bool:
     """Return whether runtimes load a model in which a computed value is a constant.
 
-    Args:
-        value: The value, whose users are checked.
-        dtype: The dtype of the constant.
-        elements: The constant; None if it is too large to be sizes or axes.
+    The elements are None if they are too many to be sizes or axes.
     """
     for use in uses(value):
         node, index = use.node, use.idx
@@ -160,16 +152,10 @@ def _is_shape(node: ir.Node, elements: Array) -> bool:
 
 @functools.cache
 def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Return whether an ONNX op works element by element on operands of floating-point or boolean
-    dtypes.
+    """Return whether an ONNX op works element by element on floats or booleans of these dtypes.
 
     The result then has the shape of operands of the same shape, whatever it is, and no integer is a
-    position or a count.
-
-    Args:
-        op_type: The op.
-        opset: Version of its domain.
-        dtypes: The dtypes of its operands; None for omitted ones.
+    position or a count. The dtype of an omitted operand is None.
     """
     schema = schema_of(op_type, opset, "")
     kinds = onnx.defs.OpSchema.AttrType
@@ -206,9 +192,7 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
 
 
 def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
-    """Return integers that may be sizes. From floats (bounds of a Range, scales of a Resize) onnx
-    and onnxruntime do not always compute the same sizes.
-    """
+    """Return integers that may be sizes; onnxruntime may compute other sizes of floats."""
     if not buffer.is_known or buffer.size > MOST_SIZES:
         return None
     if not buffer.dtype.is_integer() or buffer.dtype.bitwidth < 8:

@@ -110,32 +110,22 @@ class Operation(Deferred):
     def call(
         self, arrays: Sequence[Array | None], most_bytes: int | None = None
     ) -> Sequence[Array]:
-        """Its results by its NumPy kernel; element-wise work on what is repeated is done once.
+        """Return the results of the NumPy kernel, as `NumpyKernel.__call__`.
 
-        Args:
-            arrays: The operands, or what stands for them.
-            most_bytes: Bytes that the kernel may allocate; None for any.
-
-        Raises:
-            NotExact, Postpone, Unfoldable: as kernels do.
+        Element-wise work on repeated elements is done once.
         """
         assert self.kernel is not None
         shape = None
         if self.kind is Kind.ELEMENTWISE:
             arrays, shape = collapse(arrays)
-        computed = self.kernel(
-            arrays,
-            self.attributes,
-            n_outputs=len(self.node.outputs),
-            most_bytes=most_bytes,
-        )
+        outputs = len(self.node.outputs)
+        computed = self.kernel(arrays, self.attributes, n_outputs=outputs, most_bytes=most_bytes)
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
         """Return the node with other names of its inputs and outputs.
 
-        Its subgraphs read the captures by their own names. Other values must have names that begin
-        with `OWN`, so that they neither are nor hide what a subgraph reads.
+        The names begin with `OWN`, as subgraphs read the captures by their own names.
         """
         attributes = map(ir.serde.serialize_attribute, self.node.attributes.values())
         return onnx.NodeProto(
@@ -183,13 +173,9 @@ class WideOperation(Operation):
 
 
 class Conversion(WideOperation):
-    """Elements in more bits, or rounded to those that the model says: no op of the node does it.
+    """The conversion of an operand to another dtype, for a node in wide precision.
 
-    Args:
-        node: The node that it is done for.
-        operand: What is converted.
-        kernel: Converts, element by element; there is no other engine that does.
-        is_chained: Whether what is computed of the result is to be computed of the operand.
+    If it is chained, further operations on the result are computed from the operand.
     """
 
     def __init__(

@@ -79,8 +79,7 @@ class NumpyKernel:
     def kind_for(
         self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
     ) -> Kind:
-        """Return the kind for operands of these dtypes, as an op may be element-wise for some
-        dtypes only (integer Div can fail on data, float Div cannot).
+        """Return the kind for operands of these dtypes: integer Div can fail, float Div not.
 
         Raises Unfoldable for attributes that no valid model has.
         """
@@ -135,14 +134,7 @@ KERNELS: dict[str, NumpyKernel] = {}
 
 
 def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -> Callable[[F], F]:
-    """Register the decorated function as the kernel of an op in the default ONNX domain.
-
-    Args:
-        op_type: The op.
-        since: First opset version for which the function is right.
-        kind: How the evaluator may use it, see :class:`Kind`; a function if that depends on the
-            dtypes (such a kernel is GENERAL while these are unknown).
-    """
+    """Register the decorated function as the kernel of an ONNX op, from opset ``since`` on."""
 
     def register(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())

@@ -43,10 +43,8 @@ Apply = Callable[[Operation], list[Buffer | None]]
 class Widening:
     """Applies operations in wide precision.
 
-    Args:
-        pool: The pool of the operands and results.
-        apply: Applies an operation without widening.
-        rounded: Receives the values that could not be computed in wide precision, with the reasons.
+    ``apply`` applies an operation without widening. ``rounded`` receives the values that could not
+    be computed in wide precision, with the reasons.
     """
 
     def __init__(self, pool: Pool, apply: Apply, rounded: dict[str, str]) -> None:

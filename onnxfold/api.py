@@ -291,15 +291,14 @@ def _become(model: ir.Model, other: ir.Model) -> None:
 
 def _report(model: ir.Model, result: Result, clock: _Clock, bytes_before: int) -> Report:
     """Return what a run of the passes did; what follows it, such as bytes written, is missing."""
-    propagation = result.propagation
     return Report(
         nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
         bytes_before=bytes_before,
-        folded=propagation.folded,
-        kept=result.stays(),
+        folded=result.folded,
+        kept=result.kept(),
         decisions=result.decisions(),
-        pool=asdict(propagation.statistics),
+        pool=asdict(result.statistics),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),
@@ -310,7 +309,7 @@ def _report(model: ir.Model, result: Result, clock: _Clock, bytes_before: int) -
         places=result.places,
         inexact=dict(result.inexact.most_common()),
         withheld=dict(result.withheld.most_common()),
-        rounded=propagation.rounded,
+        rounded=result.rounded,
     )
 
 

@@ -64,13 +64,13 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self._options = options or Options()
         self._run = run
         self._per_node = per_node
-        self.outcome = (run or RunContext(self._options)).result.propagation
+        self.outcome = (run or RunContext(self._options)).result
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         # the evaluator of a run knows the functions of one model
         run = self._run or RunContext(self._options)
-        self.outcome = outcome = run.result.propagation
+        self.outcome = outcome = run.result
         folding = self.decide(model, run, compute=True)
         run.room -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, run.pool, folding.sweep.facts)
@@ -88,12 +88,9 @@ class ConstantPropagation(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=folded > 0)
 
     def decide(self, model: ir.Model, run: RunContext, *, compute: bool = False) -> Folding:
-        """Find out what to store and what goes; rewrite only each ``If`` whose branch is known.
+        """Decide what to store and what goes; rewrite only each ``If`` whose branch is known.
 
-        Args:
-            model: The model.
-            run: The run that this is part of.
-            compute: Compute what could fail, which may be large.
+        With ``compute``, what could fail is computed, which may be large.
         """
         facts = facts_of(model)
         pool = run.pool
@@ -117,4 +114,4 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
-                    run.learn(failure)
+                    run.uncomputable.update(failure.reasons())

@@ -118,7 +118,7 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
 
 
 def _release(tensor: ir.TensorProtocol) -> None:
-    """Let go of the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
+    """Release the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
     if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_AT_ONCE:
         return
     if is_a(tensor, BufferTensor):

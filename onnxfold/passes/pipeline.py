@@ -49,9 +49,9 @@ def run_bounded(
     Args:
         model: The model; changed.
         open_again: Gives it as it was.
-        options: As for :func:`run_passes`, and so are the others.
-        bytes_before: What the model took when it came.
-        how: Further arguments.
+        options: As for :func:`run_passes`.
+        bytes_before: Bytes of the model before the run.
+        how: Further arguments of :func:`run_passes`.
 
     Returns:
         The model, or the one that was opened again, and what was done to it.
@@ -135,10 +135,7 @@ def first_folding(
 ) -> tuple[Folding, RunContext]:
     """Return what constant propagation finds to fold when it runs first; nothing large is computed.
 
-    Args:
-        model: The model; it is in order, and changed by the passes that come before.
-        options: As for :func:`run_passes`.
-        bytes_before: As there.
+    The model is changed by the passes that come before. The arguments are as for `run_passes`.
 
     Raises:
         UsageError: the options name passes, and constant propagation is not among them; or a name
@@ -163,7 +160,7 @@ def first_folding(
 
 
 def nodes_before(model: ir.Model) -> dict[str, int]:
-    """Return the number of nodes by op, those included that reading the model has lifted."""
+    """Return the number of nodes by op, including those that reading the model has lifted."""
     counts = Counter(count_nodes(model))
     counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
     return dict(sorted((+counts).items()))
@@ -181,13 +178,7 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
 
 
 class _Level:
-    """The passes of a level, each made once.
-
-    Args:
-        model: The model; the dims that the options fix are fixed.
-        run: What the passes share.
-        facts: What they all know of the model.
-    """
+    """The passes of a level, each made once, on a model with fixed dimensions."""
 
     def __init__(self, model: ir.Model, run: RunContext, facts: ModelFacts) -> None:
         self._model = model
@@ -201,13 +192,7 @@ class _Level:
         """The number of changes at which a pass found nothing to do."""
 
     def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
-        """Run the passes.
-
-        Args:
-            bytes_before: What the model took; 0 if that is not known.
-            count_withheld: Count also what level 2 would rewrite.
-            is_lifted: Whether reading the model has made its Constant nodes initializers.
-        """
+        """Run the passes, see `run_passes`; a model that is lifted has no Constant nodes."""
         model, options, run = self._model, self._options, self._run
         if not is_lifted:
             self._do("lift-constants")
@@ -215,7 +200,7 @@ class _Level:
         self._fold(NEGLIGIBLE_GROWTH)
         self._settle()
         self._describe()
-        if run.result.propagation.declined:
+        if run.result.declined:
             if bytes_before:
                 plan, changes = storage.planned(model), self._changes
                 run.room = max(0, bytes_before + options.growth_of(bytes_before) - plan.size)

@@ -54,13 +54,9 @@ class Decision:
 
 
 class Cut:
-    """Which values to store and which nodes to remove, by bytes.
+    """Which values of a sweep to store and which nodes to remove, by bytes.
 
-    Args:
-        sweep: A sweep that has run.
-        pool: Its pool.
-        options: What may be folded, and what may be spent on it.
-        growth: Bytes that may be stored above the minimum, one allowance after the other.
+    ``growth`` are the bytes that may be stored above the minimum, one allowance after the other.
     """
 
     def __init__(
@@ -147,7 +143,7 @@ class Cut:
         return demanded
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
-        """From what is demanded back to what is stored; the nodes on the way stay."""
+        """Visit nodes from what is demanded to what is stored; those on the way stay."""
         pending = list(demanded)
         seen: set[ir.Value] = set(pending)
         stored: list[ir.Value] = []
@@ -169,11 +165,7 @@ class Cut:
     # ---------------------------------------------------------------- explaining
 
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
-        """Return what was decided about the nodes that have constant inputs only and stay.
-
-        Args:
-            folded: Also about those that are folded.
-        """
+        """Return what was decided about nodes with constant inputs that stay, or are ``folded``."""
         stored = set(self.stored)
         readers: Counter[ir.Value] = Counter()
         for node in self._staying:

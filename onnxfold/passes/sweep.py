@@ -43,15 +43,9 @@ def stays_quantized() -> str:
 
 
 class Sweep:
-    """One pass over a model.
+    """One pass over a model, which changes only where an If is inlined.
 
-    Args:
-        model: The model; changed only where an If is inlined.
-        facts: What is known of it.
-        pool: Gets a buffer for every constant value.
-        evaluator: Computes or postpones each operation.
-        options: What may be folded.
-        uncomputable: Nodes found not to be computable by an earlier sweep, with the reason.
+    ``uncomputable`` nodes, with reasons, were found by earlier sweeps.
     """
 
     def __init__(
@@ -81,8 +75,7 @@ class Sweep:
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
-        """Constants that the subgraphs of an operation's node read, if that stays, after all that
-        can be folded in them has been."""
+        """Constants that the subgraphs of an operation's node read if the node stays."""
         self.stays: dict[ir.Node, str] = {}
         """Nodes with constant inputs that cannot be folded, and why."""
         self.inlined = 0
@@ -243,7 +236,7 @@ class Sweep:
         return bytes_if_stored(output, buffer, self.scopes)
 
     def _settle(self, node: ir.Node) -> None:
-        """The node is certain to go: its operands have one user less, and some then none.
+        """Remove a use of the operands of a node that is certain to go.
 
         A node none of whose results is needed any more is certain to go as well.
         """
@@ -302,8 +295,7 @@ def _content(buffer: Buffer | None) -> Hashable:
 
 
 def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
-    """Move a branch's nodes and initializers behind the If ``node``, and take the node out; return
-    the nodes.
+    """Replace the If ``node`` by a branch's nodes and initializers; return the nodes.
 
     The results keep the If's output names; other values of the branch keep theirs unless the model
     uses them elsewhere (branches may name their values alike). A function has no initializers: they

@@ -66,8 +66,9 @@ def drop_inferred(model: ir.Model) -> None:
 
 
 def describe_sums(model: ir.Model) -> None:
-    """Record the shapes of convolutions that are added to something, where heights and widths are
-    dynamic. onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
+    """Record the shapes of convolutions with dynamic heights or widths that are added to something.
+
+    onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
     """
     analysis = facts_of(model).types
     description = _Description(analysis)

@@ -58,13 +58,7 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """The elements of an array with any strides.
-
-    Args:
-        array: The elements.
-        dtype: Their dtype.
-        buffer: Whose elements they are, where its pages are to be given back.
-    """
+    """The elements of an array with any strides; mapped pages of its buffer are released."""
 
     def __init__(self, array: Array, dtype: ir.DataType, buffer: Buffer | None = None) -> None:
         self._buffer = buffer
@@ -92,11 +86,8 @@ class ArraySource:
 def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     """Cut a source into blocks that cover its stored bytes once.
 
-    Args:
-        source: What is stored.
-        nbytes: Bytes of a block that is one stretch.
-        slab: Bytes of a block of many stretches, where what is read lies across the rows and is
-            too large for its pages to stay; 0 to have blocks of one stretch only, in order.
+    A block is one segment of ``nbytes``. If what is read lies across the rows and is too large for
+    its pages to stay, it is many segments, ``slab`` bytes together; 0 for single ones, in order.
     """
     shape, dtype = source.shape, source.dtype
     bits, fast = dtype.bitwidth, None
@@ -139,12 +130,7 @@ def boxes(
     row-major order, and so do the boxes. Else a box is long along the fast axis as well as along
     the last ones, of which it takes a stretch of at least ``run`` elements.
 
-    Args:
-        shape: What is cut.
-        limit: Elements of a box; more only where a box would be less than ``unit`` elements.
-        fast: The axis along which elements lie in memory.
-        run: Least elements of a stretch along the axes behind the fast one.
-        unit: Boxes begin at a multiple of so many elements.
+    Boxes begin at a multiple of ``unit`` elements, and have at least so many.
     """
     if 0 in shape:
         return

@@ -43,11 +43,6 @@ class Sharing:
 
     What depends on runtime constants only is not made to depend on other inputs that happen to have
     the same sizes: it could no longer run once.
-
-    Args:
-        analysis: The analysis of the model.
-        constness: The constness of its values.
-        edit: Edits the model.
     """
 
     def __init__(

@@ -20,10 +20,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, python_value
+from onnxfold.analysis.symbolic.application import (
+    INVALID_NODE_ERRORS,
+    Application,
+    Undecided,
+    find,
+)
 from onnxfold.analysis.symbolic.fact import of_type
-from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.kernels.inference import is_elementwise, schema_of
+from onnxfold.kernels.operation import python_value
 from onnxfold.ops import Trait, ops
 
 _READ_AT_FLOATS = ops(Trait.READS_AT_FLOATS)

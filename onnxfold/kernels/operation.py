@@ -64,17 +64,8 @@ class Operation(Deferred):
 
     @functools.cached_property
     def attributes(self) -> dict[str, Any]:
-        """Attributes as Python values; tensors as arrays. Graphs are left out."""
-        found: dict[str, Any] = {}
-        for name, attribute in self.node.attributes.data.items():
-            value = attribute.value
-            if attribute.type == ir.AttributeType.TENSOR:
-                value = value.numpy()
-            elif isinstance(value, tuple):
-                value = list(value)
-            if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                found[name] = value
-        return found
+        """The attributes as Python values."""
+        return {name: python_value(a) for name, a in self.node.attributes.data.items()}
 
     def awaited(self) -> list[tuple[int, Buffer]]:
         """Return the results that are still to be computed, by their index."""
@@ -136,6 +127,12 @@ class Operation(Deferred):
             output=outputs,
             attribute=attributes,
         )
+
+
+def python_value(attribute: ir.Attr) -> Any:
+    """Return an attribute's value; tensors are converted to arrays."""
+    value = attribute.value
+    return value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:

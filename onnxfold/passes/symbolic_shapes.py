@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import ASSUMPTIONS, Algebra, Number, SymbolicAnalysis
+from onnxfold.analysis.symbolic.application import Application, Undecided
 from onnxfold.analysis.symbolic.fact import Shape
 from onnxfold.analysis.symbolic.movement import TO_THE_END, slice_ranges
-from onnxfold.analysis.symbolic.shape_functions import Application, Undecided
 from onnxfold.editing import remove_unused
 from onnxfold.graphs import has_references, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of

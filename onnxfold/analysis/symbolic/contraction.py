@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic.application import Application, Undecided, shape_function
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape
-from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, shape_function
 from onnxfold.ops import Trait, ops
 
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, list_of, of_items, of_type
-from onnxfold.analysis.symbolic.shape_functions import (
+from onnxfold.analysis.symbolic.application import (
     Application,
     Undecided,
     axis_of,
     shape_function,
 )
+from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, list_of, of_items, of_type
 
 TO_THE_END = (1 << 31) - 1
 """The end of a slice to the end of the axis in ONNX: this, or the largest 64-bit integer."""

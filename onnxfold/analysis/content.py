@@ -18,11 +18,7 @@ _SMALL = 1024
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
-    """Return a key that is equal for tensors with the same dtype, shape and bytes only.
-
-    Returns:
-        None for a large tensor, or for one without a dtype.
-    """
+    """Return a key of dtype, shape and bytes; None for a large tensor or one without a dtype."""
     dtype, shape = tensor.dtype, sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
         return None  # an empty attribute, which custom operators have
@@ -37,9 +33,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | None:
-    """Return a key that is equal only for nodes that compute the same if deterministic, or None.
-    ``operands`` are keys of the inputs.
-    """
+    """Return a key of what a deterministic node computes of keys of its inputs, or None."""
     attributes = content_of_attributes(node.attributes.data.values())
     # the results of a kernel may depend on which outputs are used
     outputs = tuple(bool(value.name) for value in node.outputs)

@@ -46,10 +46,7 @@ _REREAD = (*ops(Trait.REDUCES), "Transpose", "Softmax", "LogSoftmax", "LayerNorm
 class NominalSizes:
     """Shapes and bytes of a model's values.
 
-    Args:
-        model: The model, sorted.
-        runtime_constants: Inputs of its graph.
-        nominal: Sizes of symbolic dimensions by name; the others are `NOMINAL`.
+    Sizes of symbolic dimensions are given by name; the others are `NOMINAL`.
     """
 
     def __init__(
@@ -124,14 +121,8 @@ def work_fused(
 ) -> tuple[float, float]:
     """Return the work of nodes that run one by one, and of a kernel that fuses them.
 
-    Args:
-        nodes: The nodes.
-        read: The values that they read and do not make.
-        outputs: Their results.
-        sizes: The nominal sizes.
-
-    Returns:
-        Two infinities if the work of a node is not known.
+    Both are infinite if the work of a node is not known. The kernel reads the values in ``read``
+    and writes the outputs.
     """
     if any(node.op_type in _UNKNOWN for node in nodes):
         return math.inf, math.inf

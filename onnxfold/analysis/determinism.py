@@ -16,11 +16,7 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """Decides which nodes of a model may be evaluated; caches results for functions.
-
-    Args:
-        model: The model. Functions added to it later are unknown.
-    """
+    """Decides which nodes of a model may be evaluated; caches results for functions."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions

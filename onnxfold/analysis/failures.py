@@ -179,9 +179,7 @@ class Failures:
         )
 
     def _is_place(self, node: ir.Node, position: int) -> bool:
-        """Return whether an operand can only be indices, lengths, axes or counts, by its type in
-        ONNX.
-        """
+        """Return whether an operand can only be indices or sizes, by its type in ONNX."""
         schema = schema_of(node.op_type, self._opset, node.domain)
         if schema is None or not schema.inputs:
             return False

@@ -136,9 +136,7 @@ class _Part(Generic[V]):
         return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
-        """Return the needed ones of these values, their bytes plus the cost of staying ops, and the
-        number of those.
-        """
+        """Return the needed values, their bytes plus the cost of staying ops, and their number."""
         staying: set[int] = set()
         needed: set[V] = set()
         pending = list(self._wanted)

@@ -28,13 +28,7 @@ _ELEMENTS = 1 << 18  # looked at together
 
 
 class KnownValues:
-    """The compile-time constants of a model, found on demand and remembered.
-
-    Args:
-        scopes: The scopes of the model.
-        constness: The constness of its values; found out if not given.
-        evaluator: Computes what is small; one of its own if not given.
-    """
+    """The compile-time constants of a model, found on demand and remembered."""
 
     def __init__(
         self,
@@ -63,11 +57,7 @@ class KnownValues:
         return constant_tensor(node) if is_constant_node(node) else None
 
     def array(self, value: ir.Value) -> Array | None:
-        """Return the elements of a small constant (up to ``READABLE_BYTES``), read-only.
-
-        None for a value that is not constant, is larger, or cannot be computed from constants of
-        that size.
-        """
+        """Return the elements of a constant that is small and computed of small ones, or None."""
         buffer = self._small_buffer(value) if self.is_constant(value) else None
         if buffer is None or buffer.is_known:
             return None if buffer is None else buffer.elements
@@ -111,15 +101,9 @@ class KnownValues:
     def result_of(
         self, node: ir.Node, operands: Sequence[Buffer | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Return the first result of a node that is in no graph; a large one is postponed.
+        """Return the first result of a deterministic node that is in no graph.
 
-        Args:
-            node: A deterministic op.
-            operands: What it reads.
-            opsets: Domain to version: those that the node is written for.
-
-        Returns:
-            The result; None if it cannot be computed.
+        A large one is postponed; it is None if it cannot be computed.
         """
         try:
             with np.errstate(all="ignore"):
@@ -162,8 +146,7 @@ class KnownValues:
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Return whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
 
-        Stops at the first tile with another one: a large tensor is never held in memory. None if
-        the value is not constant or not computed yet.
+        None if the value is not constant or not computed yet. Large tensors are read by tiles.
         """
         if not self.is_constant(value):
             return None
@@ -173,9 +156,7 @@ class KnownValues:
         return None if element is None else element.size > 0 and is_exactly(element, number)
 
     def is_finite(self, value: ir.Value) -> bool | None:
-        """Return whether no element of a constant is infinite or a NaN; None as for
-        :meth:`all_equal`.
-        """
+        """Return whether a constant has only finite elements; None as for :meth:`all_equal`."""
         if not self.is_constant(value):
             return None
         return self._look(value, lambda array: _passes(array, _is_finite))
@@ -200,9 +181,7 @@ class KnownValues:
 
 
 def is_exactly(array: Array, number: float) -> bool:
-    """Return True if all elements are ``number``, a zero with the same sign where the dtype has
-    signs.
-    """
+    """Return True if all elements are ``number``; zeros have the same sign."""
     kind = array.dtype.kind
     if isinstance(number, bool) != (kind == "b") or kind in "OSUc":
         return False

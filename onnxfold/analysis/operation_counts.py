@@ -32,12 +32,7 @@ def operations_of(
 ) -> tuple[int, int] | None:
     """Return the multiply-accumulates and the floating-point operations of a node.
 
-    Args:
-        node: A node.
-        shape_of: Returns the shape of a value, or None.
-
-    Returns:
-        None if they are unknown: a size is unknown, or the op is not one of ONNX's own.
+    None if a size is unknown, or the op is not one of ONNX's own.
     """
     if node.domain != "":
         return None

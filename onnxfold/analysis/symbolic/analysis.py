@@ -25,10 +25,7 @@ _MOST_ROUNDS = 4
 
 
 class SymbolicAnalysis(FactPropagation):
-    """The facts of every value of a model, inferred at once and kept up to date.
-
-    The arguments are those of `FactPropagation`.
-    """
+    """The facts of every value of a model, inferred at once and kept up to date."""
 
     def run(self) -> None:
         """Infer the facts of all values at once, which is faster than one after the other.
@@ -76,9 +73,7 @@ class SymbolicAnalysis(FactPropagation):
     # ---------------------------------------------------------------- after changes
 
     def _update(self, changed: _Values, affected: Collection[ir.Node]) -> None:
-        """Visit nodes with new or ``changed`` inputs, ``affected`` ones, and holders of such nodes;
-        add to ``changed``.
-        """
+        """Visit ``affected`` nodes, those with new or ``changed`` inputs, and holders of such."""
         read, holders = self._read, self.scopes.parents
         for graph in root_graphs(self.model):
             for node in nodes_of(graph):
@@ -129,8 +124,7 @@ class SymbolicAnalysis(FactPropagation):
     # ---------------------------------------------------------------- suppositions
 
     def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
-        """Find the conditions of Ifs in a graph and its branches that have one outcome in every
-        run, with the fact of that outcome.
+        """Find the conditions of Ifs that have one outcome in every run, with its fact.
 
         The nodes of the graph run all or none. Each value is followed for one condition only.
         """
@@ -183,9 +177,7 @@ class SymbolicAnalysis(FactPropagation):
     def _suppose(
         self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
-        """Return the facts of a node's outputs under additional facts; None if the node then fails
-        in every run.
-        """
+        """Return the facts of a node's outputs under additional facts; None if it then fails."""
         scope = self.scopes.find(node.graph)
         assert scope is not None
         outer = self._facts, self.algebra.required

@@ -25,10 +25,7 @@ class NotKnown(Exception):
 
 @dataclass(eq=False, slots=True)
 class Expr:
-    """A polynomial that is not a plain number. Equal expressions are equal in every run.
-
-    An algebra creates one object for each polynomial: equality is identity.
-    """
+    """A polynomial that is not a plain number. An algebra creates one object for each."""
 
     terms: tuple[tuple[Monomial, int], ...]
     low: Bound
@@ -69,9 +66,7 @@ def in_order(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def leading_term(number: Number) -> tuple[Monomial, int]:
-    """Return the largest term in an order preserved by multiplication: by degree, then by
-    exponents.
-    """
+    """Return the largest term by degree, then exponents: multiplication preserves the order."""
     return max(terms_of(number), key=lambda term: (len(term[0]), term[0]))
 
 

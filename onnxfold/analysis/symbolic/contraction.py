@@ -172,9 +172,7 @@ def recurrent(application: Application) -> Sequence[Fact]:
 
 @shape_function("DynamicQuantizeLSTM", domain="com.microsoft")
 def quantized_recurrent(application: Application) -> Sequence[Fact]:
-    """Return all states, [length, directions, batch, size], then the last hidden state and the
-    cell's.
-    """
+    """Return [length, directions, batch, size], then the last hidden state and the cell's."""
     application.agree_if(False)
     (length, batch, _), (directions, size, _) = application.shape(0), application.shape(2)
     (last,) = application.like((directions, batch, size))

@@ -23,14 +23,9 @@ facts of its inputs, as sizes may differ between iterations."""
 def results(
     algebra: Algebra, node: ir.Node, inputs: Sequence[Fact | None], depth: int, visit: Visit
 ) -> Sequence[Fact]:
-    """Return the facts of the outputs of a node with subgraphs; visits the subgraphs.
+    """Return the facts of the outputs of a node with subgraphs, which are visited.
 
-    Args:
-        algebra: The algebra of the model's expressions.
-        node: The node.
-        inputs: The facts of its inputs; None for omitted ones.
-        depth: The number of bodies around the node that may run more than once.
-        visit: Visits a subgraph.
+    ``depth`` is the number of bodies around the node that may run more than once.
     """
     graphs = subgraphs_of(node)
     if node.domain == "" and node.op_type == "If":

@@ -112,10 +112,7 @@ def of_array(array: Array, dtype: ir.DataType) -> Fact:
 
 
 def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
-    """Return the fact of a tensor of that dtype and shape.
-
-    A short list of integers gets a symbol for each element, so that ops can move known ones.
-    """
+    """Return the fact of a tensor; a short list of integers gets a symbol for each element."""
     if shape is None:
         return Fact(dtype)
     shape = tuple(shape)

@@ -38,12 +38,7 @@ class FactPropagation:
     inferred on demand, too.
 
     Results of the model's functions are unknown; the pass ``inline-functions`` replaces calls by
-    their nodes.
-
-    Args:
-        model: The model, with its nodes in topological order.
-        scopes: Its scopes, if already known.
-        known: Its constants, if already known.
+    their nodes. The nodes are in topological order; scopes and constants are found if not given.
     """
 
     def __init__(
@@ -63,8 +58,7 @@ class FactPropagation:
         self.table = FactTable()
         """The facts of values; values with equal facts share them."""
         self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
-        """For equal ops and operands: the results, the requirements, and the number of queries of
-        bounds."""
+        """Results, requirements and number of queries of bounds for equal ops and operands."""
         self.nesting = 0
         """Number of bodies around the visited graph, which are always visited again."""
         self._required: dict[ir.Node, list[Number]] = {}
@@ -86,11 +80,7 @@ class FactPropagation:
         self._facts[value] = self.table.shared(fact)
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
-        """Record that a value replaces another one.
-
-        If nothing can be inferred for ``new``, as for ops of other domains, the facts of ``old``
-        hold.
-        """
+        """Record that ``new`` replaces ``old``, whose facts hold if none are inferred."""
         known, found = self.of(old), self.of(new)
         if found.other is None and (found.dtype is None or found.shape is None):
             dtype = known.dtype if found.dtype is None else found.dtype
@@ -125,9 +115,7 @@ class FactPropagation:
         return facts[value]
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
-        """Return the values on which the results of a node depend, including those of its
-        subgraphs.
-        """
+        """Return the values that a node and its subgraphs read."""
         needed = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
             needed.extend(captured_values(node))

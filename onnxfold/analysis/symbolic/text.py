@@ -17,9 +17,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 class Texts:
     """The texts of a model's sizes: two sizes have the same text if and only if they are equal.
 
-    Args:
-        algebra: The algebra of the model's expressions.
-        taken: Names in the model's inputs. The text of another size must not equal one of them.
+    Other sizes than those of the inputs have none of the names that are ``taken`` there.
     """
 
     def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
@@ -34,8 +32,7 @@ class Texts:
         return shaped(fact.dtype, sizes)
 
     def of(self, size: Number) -> str | None:
-        """Return a dimension's name or an expression such as ``2*seq``; None if there is no short
-        one.
+        """Return a dimension's name or an expression such as ``2*seq``; None for a long one.
 
         A size without a name (such as the number of nonzero elements) and its results have no text.
         """

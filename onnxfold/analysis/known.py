@@ -39,7 +39,7 @@ class KnownValues:
         self._scopes, self._functions = scopes, scopes.model.functions
         self.constness = constness or ConstnessAnalysis(scopes.model, scopes=scopes)
         self._evaluator = evaluator or Evaluator(Pool())
-        self._pool = self._evaluator.pool
+        self.pool = self._evaluator.pool
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
         self._repeated: dict[ir.Value, Array | None] = {}
@@ -80,7 +80,7 @@ class KnownValues:
                 tensor = self.tensor(current)
                 self._buffers[current] = None
                 if tensor is not None and data_bytes(tensor.dtype, tensor.shape) <= READABLE_BYTES:
-                    self._buffers[current] = self._keep(self._pool.wrap(tensor))
+                    self._buffers[current] = self._keep(self.pool.wrap(tensor))
                 continue
             missing = [v for v in node.inputs if v is not None and v not in self._buffers]
             if missing:
@@ -92,11 +92,7 @@ class KnownValues:
     def buffer(self, value: ir.Value) -> Buffer | None:
         """Return the buffer of a constant that is stored or small; None for another one."""
         tensor = self.tensor(value)
-        return self._small_buffer(value) if tensor is None else self._pool.wrap(tensor)
-
-    def adopt(self, array: Array, dtype: ir.DataType) -> Buffer:
-        """Return a buffer of the pool for an array."""
-        return self._pool.adopt(array, dtype)
+        return self._small_buffer(value) if tensor is None else self.pool.wrap(tensor)
 
     def result_of(
         self, node: ir.Node, operands: Sequence[Buffer | None], opsets: Mapping[str, int]
@@ -105,11 +101,16 @@ class KnownValues:
 
         A large one is postponed; it is None if it cannot be computed.
         """
+        results = self._applied(Operation(node, operands, opsets))
+        return results[0] if results else None
+
+    def _applied(self, operation: Operation) -> Sequence[Buffer | None]:
+        """Return the results of an operation; none if it cannot be computed."""
         try:
             with np.errstate(all="ignore"):
-                return self._evaluator.apply(Operation(node, operands, opsets))[0]
+                return self._evaluator.apply(operation)
         except (Unfoldable, ComputationFailed):
-            return None
+            return ()
 
     def is_computable(self, buffer: Buffer) -> bool:
         """Return whether a postponed buffer can be computed; what may fail is computed now."""
@@ -128,19 +129,14 @@ class KnownValues:
         scope = self._scopes.find(node.graph)
         if scope is None or node in self._scopes.parents or node.op_identifier() in self._functions:
             return
-        operation = Operation(node, operands, scope.opsets)
-        try:
-            with np.errstate(all="ignore"):
-                results = self._evaluator.apply(operation)
-        except (Unfoldable, ComputationFailed):
-            return
+        results = self._applied(Operation(node, operands, scope.opsets))
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is not None:
                 is_small = buffer.nbytes <= READABLE_BYTES
                 self._buffers[output] = self._keep(buffer) if is_small else None
 
     def _keep(self, buffer: Buffer) -> Buffer:
-        self._pool.retain(buffer)
+        self.pool.retain(buffer)
         return buffer
 
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
@@ -168,7 +164,7 @@ class KnownValues:
         # worth the time and the memory that onnxruntime takes
         buffer = self._small_buffer(value)
         if buffer is None and tensor is not None:
-            buffer = self._pool.wrap(tensor)
+            buffer = self.pool.wrap(tensor)
         if buffer is None or not buffer.is_known:
             return None
         self._keep(buffer)
@@ -177,7 +173,7 @@ class KnownValues:
         finally:
             if buffer.nbytes > READABLE_BYTES:
                 buffer.release_pages()
-            self._pool.release(buffer)
+            self.pool.release(buffer)
 
 
 def is_exactly(array: Array, number: float) -> bool:

@@ -120,7 +120,9 @@ class Widening:
             for buffer in converted:
                 self._pool.release(buffer)
         if any(not _is_twin(*pair) for pair in zip(made, results, strict=True)):
-            _discard(made)
+            for unused in made:
+                if unused is not None and not unused.references:
+                    self._pool.discard(unused)
             raise Unfoldable("what it gives has another shape in wide precision")
         return [self._round(*pair, node) for pair in zip(made, results, strict=True)]
 
@@ -199,12 +201,6 @@ def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
     if wide is None or result is None:
         return wide is result
     return wide.shape == result.shape and wide.dtype in (result.dtype, WIDE.get(result.dtype))
-
-
-def _discard(buffers: Sequence[Buffer | None]) -> None:
-    for buffer in buffers:
-        if buffer is not None and not buffer.references:
-            buffer.pool.discard(buffer)
 
 
 @functools.cache

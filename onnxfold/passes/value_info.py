@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.analysis.symbolic.fact import Texts
 from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
 

@@ -121,7 +121,10 @@ class ConstnessAnalysis:
                 continue
             node, missing = current.producer(), []
             level = Constness.COMPILE_TIME
-            for read in () if node is None else self._read_by(node):
+            values: Sequence[ir.Value | None] = () if node is None else node.inputs
+            if node in self._scopes.parents:
+                values = (*values, *captured_values(node))
+            for read in values:
                 if read is None:
                     continue
                 if read not in found:
@@ -149,10 +152,6 @@ class ConstnessAnalysis:
             return False
         del self._found[value]
         return self.of(value) is Constness.COMPILE_TIME
-
-    def _read_by(self, node: ir.Node) -> Sequence[ir.Value | None]:
-        inputs = node.inputs
-        return (*inputs, *captured_values(node)) if node in self._scopes.parents else inputs
 
     def _may_be_computed(self, node: ir.Node) -> bool:
         """Return whether the results of a node are constant if all that it reads is."""

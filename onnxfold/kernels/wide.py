@@ -106,7 +106,7 @@ class Widening:
                 raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
             return None
         operands = [
-            self._widened(b, node)
+            _wide_of(b) or self._convert(b, WIDE[b.dtype], node, is_chained=False)
             if b is not None and is_wide and (variable in given or b.dtype in _FLOATS)
             else b
             for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True)
@@ -125,12 +125,6 @@ class Widening:
                     self._pool.discard(unused)
             raise Unfoldable("what it gives has another shape in wide precision")
         return [self._round(*pair, node) for pair in zip(made, results, strict=True)]
-
-    def _widened(self, buffer: Buffer, node: ir.Node) -> Buffer:
-        wide = _wide_of(buffer)
-        if wide is not None:
-            return wide
-        return self._convert(buffer, WIDE[buffer.dtype], node, is_chained=False)
 
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True

@@ -102,7 +102,10 @@ class Cut:
         for value in (*operands, *results):
             if value not in self._cost:
                 self._cost[value] = self._cost_of(value)
-                self._same[value] = self._first_view(value)
+                self._same[value] = value
+                if self._cost[value] not in (0, FORBIDDEN):
+                    key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
+                    self._same[value] = self._views.setdefault(key, value)
         # a view of a whole weight is the weight, which is stored already
         outputs = [same for same in map(self._same.__getitem__, results) if same in made]
         inputs = [self._same[v] for v in operands]
@@ -113,13 +116,6 @@ class Cut:
         if cost is None:
             return stored_bytes(value)
         return 0 if self._options.folds(value) else cost
-
-    def _first_view(self, value: ir.Value) -> ir.Value:
-        """Return the first value that is the same view of the same bytes: they are stored once."""
-        if self._cost[value] in (0, FORBIDDEN):
-            return value
-        key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
-        return self._views.setdefault(key, value)
 
     def _demanded(self) -> list[ir.Value]:
         """Return the constants that something reads that is no operation, nor inside one."""

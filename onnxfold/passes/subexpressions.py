@@ -55,21 +55,13 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                 continue
             # a node without inputs is a constant: searching outer graphs costs more than it saves
             twin = _twin(node, levels if node.inputs else (own,))
-            if twin is not None and self._may_merge(node):
+            if twin is None or any(map(self._keeps, node.outputs)):
+                continue
+            if self._determinism.reason_not_to_fold(node, self._scopes.of(graph).opsets) is None:
                 self._merge(node, twin)
 
-    def _may_merge(self, node: ir.Node) -> bool:
-        if any(map(self._keeps, node.outputs)):
-            return False
-        assert node.graph is not None
-        return (
-            self._determinism.reason_not_to_fold(node, self._scopes.of(node.graph).opsets) is None
-        )
-
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
-        """Have other nodes read the twin's results; remove the node, unless one of its own must
-        stay.
-        """
+        """Replace a node by its twin; it stays if one of its outputs must."""
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
         stays = any(
             old.is_graph_output() and not can_take_name(old, new, self._keeps) for old, new in pairs

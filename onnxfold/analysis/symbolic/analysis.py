@@ -106,7 +106,8 @@ class SymbolicAnalysis(FactPropagation):
         self.nesting -= 1
         for value, old, is_constant in zip(node.outputs, olds, risen, strict=True):
             assert old is not None
-            if _says_more(facts[value], old) or is_constant:
+            new = facts[value]
+            if is_constant or (new is not old and _knowledge(new) >= _knowledge(old)):
                 changed.add(value)
             else:
                 facts[value] = old
@@ -201,12 +202,8 @@ def _outline(fact: Fact) -> tuple[object, ...]:
     return fact.dtype, sizes, known
 
 
-def _says_more(new: Fact, old: Fact) -> bool:
-    """Return whether a fact is more specific; new symbols for unknown sizes do not count."""
-    return new is not old and _knowledge(new) >= _knowledge(old)
-
-
 def _knowledge(fact: Fact) -> tuple[int, ...]:
+    """Return how specific a fact is; symbols for unknown sizes do not count."""
     shape, items = fact.shape or (), fact.items
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
     return (

@@ -59,7 +59,12 @@ def fix_dims(
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             old = list(value.shape or ())
-            new = [d if isinstance(d, int) else _sized(d, sizes, symbols) for d in old]
+            new = [
+                dim_with(d, sizes)
+                if isinstance(d, ir.SymbolicDim) and (d.value in sizes or symbols_in(d) <= symbols)
+                else d
+                for d in old
+            ]
             for size in new:
                 if isinstance(size, int) and size >= 1 << 63:
                     raise UsageError(f"the size {size} of {value.name!r} has more than 64 bits")
@@ -77,14 +82,6 @@ def fix_dims(
         record["input_shapes"][name] = given
     model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
     return True
-
-
-def _sized(
-    dim: ir.SymbolicDim, sizes: Mapping[str, int], declared: Collection[str]
-) -> int | ir.SymbolicDim:
-    """Return a dimension with the sizes, if it is a declared name or an expression of such."""
-    is_known = dim.value in sizes or symbols_in(dim) <= {*declared}
-    return dim_with(dim, sizes) if is_known else dim
 
 
 def _collect(

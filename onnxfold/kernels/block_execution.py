@@ -20,9 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.evaluation import TimeLimit
-from onnxfold.kernels.dtypes import broadcast_shape
 from onnxfold.kernels.operation import Operation, operands_first
-from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
+from onnxfold.kernels.registry import Kind, Postpone, Unfoldable, broadcast_shape
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Box, Source, boxes, copy, distance, fast_axis
 from onnxfold.pool.buffer import Array, distinct

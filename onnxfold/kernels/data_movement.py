@@ -12,17 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.kernels.dtypes import (
+from onnxfold.kernels.registry import (
     INTEGERS,
+    Array,
     Integers,
+    Kind,
+    NotExact,
+    Unfoldable,
     broadcast_shape,
     check_allocatable,
     check_representable,
     integers,
+    kernel,
     normalized_axis,
     require,
 )
-from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 
 _DOUBLE_EXACT = 1 << 53
 _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"

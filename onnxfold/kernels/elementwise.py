@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.kernels.dtypes import (
+from onnxfold.kernels.registry import (
     BFLOAT16,
     BOOL,
     FLOAT16,
@@ -26,13 +26,17 @@ from onnxfold.kernels.dtypes import (
     ORDERED,
     SIGNED,
     STRING,
+    Array,
     DType,
+    Kind,
+    NotExact,
+    Unfoldable,
     broadcast_shape,
     check_allocatable,
     elementwise_on,
+    kernel,
     require,
 )
-from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 from onnxfold.pool.buffer import distinct
 
 _LOGICAL = frozenset((BOOL,))

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels import inference
 from onnxfold.kernels.block_execution import Streams, is_large, is_streamable
-from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
 from onnxfold.kernels.operation import (
     EAGER_BYTES,
@@ -25,7 +24,7 @@ from onnxfold.kernels.operation import (
     one_element_array,
     postponed,
 )
-from onnxfold.kernels.registry import Kind, NotExact, Postpone
+from onnxfold.kernels.registry import Kind, NotExact, Postpone, check_representable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.dtypes import broadcast_shape
-from onnxfold.kernels.registry import Kind, NumpyKernel, find
+from onnxfold.kernels.registry import Kind, NumpyKernel, broadcast_shape, find
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array, distinct
 

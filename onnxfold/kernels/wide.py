@@ -18,10 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.kernels.dtypes import BFLOAT16, DType
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Conversion, Operation, WideOperation
-from onnxfold.kernels.registry import Array, Kind, NumpyKernel, Unfoldable
+from onnxfold.kernels.registry import BFLOAT16, Array, DType, Kind, NumpyKernel, Unfoldable
 from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 

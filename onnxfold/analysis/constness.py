@@ -47,10 +47,6 @@ def select_runtime_constants(
 
     They are given by names or globs, or by the model's metadata (`RECORD_KEY`). With
     ``overridable``, every input that has a default value is one, too.
-
-    Raises:
-        UsageError: A name matches no input.
-        ModelError: The record in the metadata cannot be read.
     """
     inputs = {value.name: value for value in model.graph.inputs if value.name}
     chosen: set[str] = set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Hashable, Iterable
-from typing import Any
 
 import onnx_ir as ir
 
@@ -44,8 +43,7 @@ def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | N
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
     """Return a key of names, types and bits: 0.0 differs from -0.0, and NaN equals itself.
 
-    Returns:
-        None if an attribute is a graph, a type, a sparse or a large tensor.
+    None if an attribute is a graph, a type, a sparse or a large tensor.
     """
     contents = []
     for attribute in attributes:
@@ -57,8 +55,12 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
             content = value
         elif kind in _LISTS:
             content = tuple(value)
+        elif kind is ir.AttributeType.FLOAT:
+            content = struct.pack("<d", value)
+        elif kind is ir.AttributeType.FLOATS:
+            content = struct.pack(f"<{len(value)}d", *value)
         else:
-            content = _content_of_value(kind, value)
+            content = content_of_tensor(value) if kind is ir.AttributeType.TENSOR else None
         if content is None:
             return None
         contents.append((attribute.name, kind, content))
@@ -70,11 +72,3 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
 _PLAIN = frozenset((ir.AttributeType.INT, ir.AttributeType.STRING))
 _LISTS = frozenset((ir.AttributeType.INTS, ir.AttributeType.STRINGS))
 _name = operator.itemgetter(0)
-
-
-def _content_of_value(kind: ir.AttributeType, value: Any) -> Hashable | None:
-    if kind is ir.AttributeType.FLOAT:
-        return struct.pack("<d", value)
-    if kind is ir.AttributeType.FLOATS:
-        return struct.pack(f"<{len(value)}d", *value)
-    return content_of_tensor(value) if kind is ir.AttributeType.TENSOR else None

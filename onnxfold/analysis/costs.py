@@ -112,7 +112,7 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
         return NODE + nbytes + BYTES_PER_FLOP * flops
     if node.op_type in _UNKNOWN:
         return NODE + 64 * nbytes
-    return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _read(node, sizes))
+    return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _bytes(node.inputs, sizes))
 
 
 def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
@@ -120,12 +120,8 @@ def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
     if node.domain not in ("", "ai.onnx"):
         return False
     made = sum(sizes.nbytes(v) or 0 for v in node.outputs)
-    selects_more = node.op_type in _SELECTING and made > _read(node, sizes)
+    selects_more = node.op_type in _SELECTING and made > _bytes(node.inputs, sizes)
     return node.op_type in _EXPANDING or selects_more
-
-
-def _read(node: ir.Node, sizes: NominalSizes) -> int:
-    return _bytes(node.inputs, sizes)
 
 
 def work_fused(
@@ -143,7 +139,7 @@ def work_fused(
         return math.inf, math.inf
     single, fused = 0.0, float(_bytes(read, sizes) + _bytes(outputs, sizes))
     for node in (node for node in nodes if node.op_type not in _FREE):
-        before, after = _read(node, sizes), _bytes(node.outputs, sizes)
+        before, after = _bytes(node.inputs, sizes), _bytes(node.outputs, sizes)
         # onnxruntime writes into new memory, a kernel into the memory of earlier results
         single += before + 2 * after
         fused += before if node.op_type in _REREAD else 0

@@ -25,10 +25,7 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """The facts about one model with sorted nodes, each computed at its first use.
-
-    The evaluator computes small constants.
-    """
+    """The facts about one model with sorted nodes, each computed at its first use."""
 
     def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
         self.scopes = Scopes(model)

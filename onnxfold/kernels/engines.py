@@ -1,7 +1,4 @@
-"""Select the engine that computes an operation: a NumPy kernel or onnxruntime.
-
-This is the one door to onnxruntime for computing constants.
-"""
+"""Select the engine that computes an operation: a NumPy kernel or onnxruntime."""
 
 from __future__ import annotations
 
@@ -52,12 +49,8 @@ _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 class Engines:
     """Computes operations as a whole, within the limits of time and memory of a run.
 
-    Args:
-        pool: Where operands and results live; its memory limit is also that of one computation.
-        functions: The model's local functions, for calls of them.
-        exact: Compute nothing whose result depends on how many threads onnxruntime has, but in
-            wide precision: rounding hides the last bits.
-        time: What all computations may take together; that of a small model if not given.
+    The pool's memory limit is also that of one computation. ``exact`` excludes what depends on the
+    number of onnxruntime's threads, but in wide precision: rounding hides the last bits.
     """
 
     def __init__(
@@ -76,10 +69,7 @@ class Engines:
         self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
     def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
-        """Compute the awaited results of an operation; record it if that fails.
-
-        Nothing is done if an operand could not be computed.
-        """
+        """Compute the awaited results of an operation, unless an operand failed."""
         awaited = operation.awaited()
         if not awaited or any(o.awaited() for o in postponed(operation.operands)):
             return
@@ -95,11 +85,7 @@ class Engines:
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
     def evaluate(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return the wanted results of an operation whose operands are known, by their index.
-
-        Raises:
-            Unfoldable: No engine can compute it, with the reason.
-        """
+        """Return the wanted results, by index. Raises Unfoldable with the reason if none can."""
         self._admit(operation)
         if operation.kernel is not None:
             arrays = [None if b is None else b.array() for b in operation.operands]
@@ -113,11 +99,7 @@ class Engines:
             raise Unfoldable(str(error)) from error
 
     def _by_onnxruntime(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return results of an operation; only what is certain runs in this process.
-
-        Raises:
-            EvaluationError: As for `evaluate_isolated`.
-        """
+        """Return results of an operation; only what is certain runs in this process."""
         if not self.time.share():
             raise EvaluationError(self.time.reason)
         exact = self._exact and not operation.is_wide

@@ -143,11 +143,7 @@ class Evaluator:
     # ------------------------------------------------------------ what was postponed
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
-        """Compute deferred buffers and what they need; other deferred buffers stay so.
-
-        Raises:
-            ComputationFailed: operations among them cannot be computed; the others are.
-        """
+        """Compute deferred buffers and what they need; raise ComputationFailed at the end."""
         buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
             return
@@ -165,10 +161,7 @@ class Evaluator:
     def source(self, buffer: Buffer) -> Source | None:
         """Return what computes a deferred buffer block by block; what it needs is computed now.
 
-        If there is none, the buffer is computed.
-
-        Raises:
-            ComputationFailed: operations below it cannot be computed.
+        If there is none, the buffer is computed. Raises ComputationFailed.
         """
         operations = postponed([buffer])
         if not operations or not is_streamable(operations[-1]):

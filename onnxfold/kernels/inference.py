@@ -40,8 +40,7 @@ class ResultType(NamedTuple):
 def infer(operation: Operation) -> list[ResultType | None]:
     """Return the types of the results in order; None if onnx cannot infer them.
 
-    Raises:
-        Unfoldable: The operation is invalid, or its result is no tensor or has an impossible size.
+    Raises Unfoldable for an invalid operation, and for a result that is no tensor.
     """
     node = operation.node
     schema = schema_of(node.op_type, operation.opset, node.domain)
@@ -73,10 +72,8 @@ def infer_types(
 ) -> Mapping[str, onnx.TypeProto]:
     """Return the types that onnx infers for the outputs of a node, by name.
 
-    The inputs' types and known elements are given by name, the opsets by domain.
-
-    Raises:
-        Unfoldable: onnx rejects the node, or would crash or never end on it.
+    The inputs' types and known elements are given by name, the opsets by domain. Raises Unfoldable
+    if onnx rejects the node, or would crash or never end on it.
     """
     for attribute in node.attribute:
         is_wide = not -(1 << 31) <= attribute.i < 1 << 31

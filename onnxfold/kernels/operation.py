@@ -25,14 +25,10 @@ _Computed = TypeVar("_Computed")
 
 
 class Operation(Deferred):
-    """An op with constant operands, possibly postponed.
+    """The op of a node with constant operands, possibly postponed.
 
-    Args:
-        node: The node it stands for (its op, attributes and number of outputs; never changed).
-        inputs: One buffer an input; None for an omitted optional input.
-        opsets: Domain to version, of the model or function the node is in.
-        captures: Buffers of outer values that the node's subgraphs read. They are operands like
-            the inputs, behind which they stand in ``operands``.
+    The captures are outer values that the node's subgraphs read; ``operands`` are the buffers of
+    the inputs, then of the captures.
     """
 
     is_wide = False

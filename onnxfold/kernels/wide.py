@@ -53,11 +53,7 @@ class Widening:
         self._refused: set[ir.Node] = set()
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation, with their dtypes and shapes in normal precision.
-
-        Raises:
-            Unfoldable, ComputationFailed: The operation fails in normal precision, too.
-        """
+        """Return the results of an operation, with their dtypes and shapes in normal precision."""
         results = self._apply(operation)
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
             return results

@@ -77,9 +77,7 @@ def create(
 
 @functools.cache
 def all_passes() -> dict[str, PassInfo]:
-    """Return every pass by name: ours first, then onnx-ir's, then the entry points
-    ``onnxfold.passes``.
-    """
+    """Return every pass by name; those of the entry points ``onnxfold.passes`` are the last."""
     found = {
         name: PassInfo(name, doc, __name__ + home if home[0] == "." else home)
         for name, (home, doc) in _KNOWN.items()

@@ -135,11 +135,8 @@ def first_folding(
 ) -> tuple[Folding, RunContext]:
     """Return what constant propagation finds to fold when it runs first; nothing large is computed.
 
-    The model is changed by the passes that come before. The arguments are as for `run_passes`.
-
-    Raises:
-        UsageError: the options name passes, and constant propagation is not among them; or a name
-            is neither a rule nor a rule set.
+    The model is changed by the passes that come before. Raises UsageError if the options name other
+    passes only, or a name that is neither a rule nor a rule set.
     """
     before = ("lift-constants", "deduplicate")
     passes = (*before, "constant-propagation") if options.passes is None else options.passes

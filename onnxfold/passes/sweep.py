@@ -81,11 +81,7 @@ class Sweep:
         self.inlined = 0
 
     def run(self) -> None:
-        """Visit the main graph and all functions.
-
-        Raises:
-            ComputationFailed: a postponed operation whose value was needed cannot be computed.
-        """
+        """Visit the main graph and all functions; may raise ComputationFailed."""
         for graph in root_graphs(self._model):
             self._computed.clear()
             self._graph(graph, self.scopes.of(graph).opsets)

@@ -44,11 +44,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         self._run = run
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Run the pass on a model.
-
-        Raises:
-            UsageError: A dimension or input to fix does not exist or has another size.
-        """
+        """Run the pass on a model. Raises UsageError for dimensions that cannot be fixed."""
         options = self._options
         fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         facts = facts_of(model)

@@ -151,8 +151,7 @@ class Pool:
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
         """Return a buffer whose elements are computed at their first use.
 
-        The operands of ``deferred`` are retained with its first result, until all its results are
-        computed or freed.
+        Its operands are retained until all results are computed or freed.
         """
         buffer = Buffer(self, shape, dtype, deferred)
         if deferred.outstanding == 0:

@@ -5,10 +5,9 @@ Einsum, without biases, and count as two operations. Ops that only move, copy, s
 elements count none. All others count one operation per element that they read or write, whichever
 is more; pooling ops count one per element of the window.
 
-Work is measured in bytes that could be read from memory in the same time. This is coarse: a core
-reads one byte in the time of about ten floating-point operations. A kernel saves the traffic
-between ops: it reads operands once and writes results once. It is slower at matrix products. The
-constants about kernels are measured by ``python -m tests.benchmarks kernels``.
+Work is measured in bytes that could be read from memory in the same time. A kernel saves the
+traffic between ops, and is slower at matrix products; the constants about kernels are measured by
+``python -m tests.benchmarks kernels``.
 """
 
 from __future__ import annotations

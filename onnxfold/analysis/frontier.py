@@ -62,12 +62,9 @@ def choose(
 ) -> Choice[V]:
     """Return the values to store; of equally small sets the one that folds the most ops.
 
-    Args:
-        ops: The region's ops in any order; other values than their outputs are in the file.
-        demanded: Values that are read outside of the region.
-        cost: Stored bytes of each value; FORBIDDEN for a value that cannot be stored, which must
-            not be in the file.
-        growth: Allowances above the minimum, applied one after the other.
+    The ops of the region are in any order; other values than their outputs are in the file. The
+    demanded values are read outside of the region. The cost of a value is its stored bytes, or
+    FORBIDDEN if it cannot be stored. The allowances above the minimum apply one after the other.
     """
     wanted = set(demanded)
     total = Choice[V]()

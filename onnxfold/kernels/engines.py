@@ -104,7 +104,9 @@ class Engines:
             raise EvaluationError(self.time.reason)
         exact = self._exact and not operation.is_wide
         is_certain = _is_certain(operation)
-        functions = self._called_by(operation)
+        nodes = nodes_within([operation.node]) if self._functions else ()
+        is_call = any(n.op_identifier() in self._functions for n in nodes)
+        functions = self._serialized if is_call else []
         proto, operands = _assemble(operation, wanted, functions, general=is_certain)
         model, outputs = proto.SerializeToString(), [output.name for output in proto.graph.output]
         feeds = {name: b.array() for name, b in operands.items()}
@@ -125,13 +127,6 @@ class Engines:
             memory=max(self._memory // 4, self._memory - used),
         )
         return [_encoded(array) for array in results]
-
-    def _called_by(self, operation: Operation) -> list[onnx.FunctionProto]:
-        """Return the model's functions, if one of them is called."""
-        nodes = nodes_within([operation.node])
-        if not self._functions or not any(n.op_identifier() in self._functions for n in nodes):
-            return []
-        return self._serialized
 
     @functools.cached_property
     def _serialized(self) -> list[onnx.FunctionProto]:

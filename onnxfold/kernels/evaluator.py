@@ -6,7 +6,6 @@ result is a buffer with shape and dtype only, which is computed when its element
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -84,16 +83,17 @@ class Evaluator:
                 return results
         self._engines.admit_graphs(operation)
         types = inference.infer(operation)
-        wanted = [bool(output.name) for output in operation.node.outputs]
-        if any(t is None or t.shape is None for t in itertools.compress(types, wanted)):
+        outputs = operation.node.outputs
+        if any(o.name and t is None for o, t in zip(outputs, types, strict=True)):
             return self._apply_now(operation)
         results = []
-        for result_type, is_wanted in zip(types, wanted, strict=True):
-            if not is_wanted or result_type is None or result_type.shape is None:
+        for result_type in types:
+            if result_type is None:
                 results.append(None)
                 continue
-            check_representable(result_type.shape, result_type.dtype.numpy())
-            results.append(self.pool.defer(result_type.shape, result_type.dtype, operation))
+            shape, dtype = result_type
+            check_representable(shape, dtype.numpy())
+            results.append(self.pool.defer(shape, dtype, operation))
         operation.results = results
         return results
 

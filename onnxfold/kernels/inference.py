@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import onnx
 import onnx.checker
@@ -30,15 +29,11 @@ _REFUSED = (
 )
 
 
-class ResultType(NamedTuple):
-    """The inferred type of a result: a tensor's dtype and its shape, if it is static."""
-
-    dtype: ir.DataType
-    shape: tuple[int, ...] | None
+_Type = tuple[tuple[int, ...], ir.DataType]
 
 
-def infer(operation: Operation) -> list[ResultType | None]:
-    """Return the types of the results in order; None if onnx cannot infer them.
+def infer(operation: Operation) -> list[_Type | None]:
+    """Return the shapes and dtypes of the results in order; None if onnx cannot infer them.
 
     Raises Unfoldable for an invalid operation, and for a result that is no tensor.
     """
@@ -203,17 +198,16 @@ def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
     return onnx.numpy_helper.from_array(texts, name)
 
 
-def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
+def _result_type(proto: onnx.TypeProto | None) -> _Type | None:
     if proto is None or not proto.WhichOneof("value"):
         return None
     if not proto.HasField("tensor_type"):
         raise Unfoldable("its result is not a tensor")
     tensor = proto.tensor_type
-    if not tensor.elem_type:
+    is_static = tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
+    if not tensor.elem_type or not is_static:
         return None
-    shape: tuple[int, ...] | None = None
-    if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
-        shape = tuple(d.dim_value for d in tensor.shape.dim)
-        if any(d < 0 for d in shape):
-            raise Unfoldable(f"its result would have shape {list(shape)}")
-    return ResultType(ir.DataType(tensor.elem_type), shape)
+    shape = tuple(d.dim_value for d in tensor.shape.dim)
+    if any(d < 0 for d in shape):
+        raise Unfoldable(f"its result would have shape {list(shape)}")
+    return shape, ir.DataType(tensor.elem_type)

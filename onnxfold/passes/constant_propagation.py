@@ -39,19 +39,14 @@ class Folding:
 class ConstantPropagation(ir.passes.InPlacePass):
     """Fold every node whose inputs are constant, as far as the model grows no more than it may.
 
-    Visits the main graph, subgraphs and model-local functions. All arithmetic happens on buffers
-    of a pool; initializers are made for final results only, and those are still views or postponed
-    work where that is possible: saving the model computes them tile by tile.
+    Initializers are made for final results only, and those are still views or postponed work where
+    that is possible: saving the model computes them tile by tile.
 
     A node is kept if its result would take too many bytes more than its operands, if it is random,
     if ONNX does not define its op, if no evaluator computes it bit-exactly, and (by default) if it
     dequantizes a weight. ``outcome`` tells which and why.
 
-    Args:
-        options: What may be folded and at what cost.
-        run: The run that this is part of; it has the pool, and counts what was done.
-        per_node: Bytes that may be spent for each node that goes by them, of those by which the
-            model may still grow.
+    Of the bytes by which the model may grow, ``per_node`` may be spent for each node that goes.
     """
 
     def __init__(

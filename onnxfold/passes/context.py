@@ -84,12 +84,7 @@ class Observer(Protocol):
 class RunContext:
     """What the passes of one run share. A pass that is used alone makes a run of its own.
 
-    Args:
-        options: The options of the run.
-        bytes_before: What the model took when it came; 0 if that is not known.
-        scratch_folder: Where buffers go when the options limit memory.
-        time: What evaluating constants may take; that of a small model if not given.
-        observers: Told of each pass that has run; one that is a `Watch` sees the pool, too.
+    The arguments are those of `run_passes`; an observer that is a `Watch` observes the pool, too.
     """
 
     def __init__(

@@ -31,11 +31,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     of an outer graph; equal ones of two branches move to the graph in which both are. Large tensors
     are compared only if dtype, shape and a few sampled elements agree, so one without a twin is
     never read. Initializers that are graph inputs can be overridden and are left alone; those that
-    are graph outputs keep their place.
-
-    Args:
-        run: The run that this is part of: then it looks at each tensor once, and at none if there
-            are no new ones.
+    are graph outputs keep their place. In a run, each tensor is read once.
     """
 
     def __init__(self, *, run: RunContext | None = None) -> None:

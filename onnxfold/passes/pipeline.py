@@ -46,15 +46,8 @@ def run_bounded(
     What folding adds is counted on the way. What rules add is some dozens of bytes for each node
     that goes: only a small model whose options allow no growth becomes larger by it.
 
-    Args:
-        model: The model; changed.
-        open_again: Gives it as it was.
-        options: As for :func:`run_passes`.
-        bytes_before: Bytes of the model before the run.
-        how: Further arguments of :func:`run_passes`.
-
-    Returns:
-        The model, or the one that was opened again, and what was done to it.
+    Returns the model, or the one that was opened again as it had been, and what was done to it. The
+    other arguments are those of `run_passes`.
     """
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
@@ -96,11 +89,11 @@ def run_passes(
     Args:
         model: The model; it is in order (`put_in_order`).
         options: Which passes and rules, at which level.
-        scratch_folder: Where buffers spill to when the options limit memory.
-        bytes_before: What the model took when it came; 0 if that is not known.
-        time: What evaluating constants may take; if not given, what is due to a model of its size.
+        scratch_folder: The folder for buffers above the memory limit.
+        bytes_before: Bytes of the model before the run; 0 if unknown.
+        time: The limit for evaluating constants; by default that of a model of its size.
         count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
-        observers: Told what the run does.
+        observers: Observers of the passes.
     """
     run = RunContext(
         options,

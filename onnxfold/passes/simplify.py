@@ -25,14 +25,8 @@ class Simplify(ir.passes.InPlacePass):
     Constant expressions that rules make are nodes over constants: run constant propagation
     afterwards. ``report`` holds the counts of the last run.
 
-    Args:
-        sets: Rule sets to choose from; those of the options if not given.
-        options: The level (1 for rewrites that keep every bit, 2 for inexact ones, too), which
-            rules to use, the target, and which values' nodes must stay.
-        run: The run that this is part of; it counts what was done.
-
-    Raises:
-        UsageError: a name is neither a rule nor a rule set.
+    The rules are those of the options, or of the given sets. Raises UsageError if the options name
+    what is neither a rule nor a rule set.
     """
 
     def __init__(

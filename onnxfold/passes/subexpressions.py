@@ -24,9 +24,6 @@ class CommonSubexpressions(ir.passes.InPlacePass):
     if their results may differ (random ops, ops that ONNX does not define, functions with such
     ops), if they have subgraphs, or if their attributes differ in one bit. Of two nodes that make
     graph outputs, which keep their names, other nodes read the first.
-
-    Args:
-        options: The values that must stay.
     """
 
     def __init__(self, options: Options | None = None) -> None:

@@ -32,11 +32,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
     operand becomes a constant if 0 and -1 can express the rest. Duplicate computations are merged,
     shapes are assembled with the fewest nodes, and Reshape, Expand, Slice and the like are removed
     if they change nothing.
-
-    Args:
-        options: Sizes of dimensions (``{"batch": 1}``) and shapes of inputs to declare; dimensions
-            that stay dynamic; values that must stay.
-        run: The context of the run, which collects the assumptions.
     """
 
     def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:

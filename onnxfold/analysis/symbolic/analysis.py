@@ -2,9 +2,8 @@
 
 For some conditions, the run fails for one outcome, so they have the other one in every run.
 TorchScript writes ``squeeze(x, 1)`` as ``If(size of axis 1 == 1) Squeeze(x) else x``, whose result
-has no known rank. A value computed from it may require one rank, as an LSTM does. Both outcomes of
-such a condition are assumed and propagated through the graph. If a node then has invalid inputs for
-one of them, the condition has the other one.
+has no known rank, but an LSTM requires one. Both outcomes are assumed and propagated through the
+graph. If a node then has invalid inputs for one of them, the condition has the other one.
 """
 
 from __future__ import annotations

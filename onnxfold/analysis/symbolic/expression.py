@@ -1,9 +1,7 @@
 """Integers that are known only at run time: polynomials over symbols in a normal form.
 
-Shape arithmetic consists of thousands of additions, multiplications and divisions of sizes, and
-nearly always tests whether two results are equal. With polynomials, this is a comparison of tuples.
-A general algebra system takes 0.4 s to import and a hundred times as long for each operation; its
-other abilities (factoring, inequalities under assumptions) are not needed.
+Shape arithmetic nearly always tests whether two results are equal. With polynomials, this is a
+comparison of tuples; a general algebra system takes a hundred times as long for each operation.
 
 An operation that is not a polynomial (a division with a remainder, a minimum, a selection) becomes
 an *atom*: a new variable for this operation on these operands, always the same one. Every atom has

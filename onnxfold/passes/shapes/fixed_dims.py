@@ -24,14 +24,8 @@ def fix_dims(
 ) -> bool:
     """Declare sizes of the inputs' dimensions, for all values with a dimension of the same name.
 
-    Args:
-        model: The model, changed in place; its metadata records the sizes.
-        dims: Sizes by the name of a dimension.
-        input_shapes: Shapes by the name of an input; -1 keeps the declared size.
-        keep: Names of dimensions that stay dynamic, even in ``input_shapes``.
-
-    Returns:
-        Whether a size was fixed.
+    In a shape of an input, -1 keeps the declared size; dimensions in ``keep`` stay dynamic even
+    there. The model's metadata records the sizes. Returns whether a size was fixed.
 
     Raises:
         UsageError: A dimension or input does not exist, has another size, must be kept, or would be

@@ -101,7 +101,10 @@ class Evaluator:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
         operands, kind = operation.operands, operation.kind
         if kind is Kind.VIEW:
-            self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
+            # the elements of a shape or axes determine the shape of the result
+            lists = [b for b in operands if b is not None and len(b.shape) <= 1]
+            integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
+            self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
         if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
@@ -204,12 +207,3 @@ class Evaluator:
         ]
         read = {b for operation in postponed(found) for b in operation.operands}
         return [buffer for buffer in found if buffer not in read]
-
-
-def _may_be_sizes(buffer: Buffer) -> bool:
-    """Return whether a list of integers, which may be a shape or axes."""
-    return (
-        len(buffer.shape) <= 1
-        and buffer.dtype in (ir.DataType.INT64, ir.DataType.INT32)
-        and buffer.nbytes <= EAGER_BYTES
-    )

@@ -50,9 +50,10 @@ def infer(operation: Operation) -> list[_Type | None]:
         if buffer is None:
             continue
         types[name] = type_of(buffer)
-        tensor = _small_data(buffer)
-        if tensor is not None:
-            data[name] = tensor
+        # of floats (scales of a Resize) onnx and onnxruntime may compute other sizes
+        is_integer = buffer.dtype.is_integer() and buffer.dtype.bitwidth >= 8
+        if is_integer and buffer.is_known and buffer.size <= MOST_SIZES:
+            data[name] = tensor_proto(buffer.array())
     proto = operation.to_proto(names, outputs)
     inferred = infer_types(schema, proto, types, data, operation.opsets)
     return [_result_type(inferred.get(name)) for name in outputs]
@@ -115,8 +116,12 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
         # shape inference reads constant axes, but only as int64
         if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
             return False
-        if node.op_type == "Reshape" and index == 1 and not _is_shape(node, elements):
-            return False
+        if node.op_type == "Reshape" and index == 1:
+            # runtimes accept 0 and -1 with ``allowzero`` for empty tensors only
+            allows = node.attributes.get("allowzero")
+            is_allowed = allows is not None and (allows.is_ref() or allows.value)
+            if is_allowed and {0, -1} <= set(elements.ravel().tolist()):
+                return False
     return True
 
 
@@ -132,14 +137,6 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None
-
-
-def _is_shape(node: ir.Node, elements: Array) -> bool:
-    """Return False for 0 and -1 with ``allowzero``, accepted by runtimes for empty tensors only."""
-    allows = node.attributes.get("allowzero")
-    if allows is None or not (allows.is_ref() or allows.value):
-        return True
-    return not {0, -1} <= set(elements.ravel().tolist())
 
 
 @functools.cache
@@ -181,15 +178,6 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
         return True
     formal = schema.inputs[min(index, len(schema.inputs) - 1)]
     return f"tensor({dtype.name.lower()})" in formal.types
-
-
-def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
-    """Return integers that may be sizes; onnxruntime may compute other sizes of floats."""
-    if not buffer.is_known or buffer.size > MOST_SIZES:
-        return None
-    if not buffer.dtype.is_integer() or buffer.dtype.bitwidth < 8:
-        return None
-    return tensor_proto(buffer.array())
 
 
 def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:

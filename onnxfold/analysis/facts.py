@@ -60,8 +60,6 @@ class ModelFacts:
         self.scopes.refresh()
         self._has_old_types = True
 
-    # ---------------------------------------------------------------- nodes
-
     @cached_property
     def constness(self) -> ConstnessAnalysis:
         """The constness of values, by the runtime constants that the model's metadata record."""

@@ -132,8 +132,6 @@ class Engines:
     def _serialized(self) -> list[onnx.FunctionProto]:
         return list(map(ir.serde.serialize_function, self._functions.values()))
 
-    # ------------------------------------------------------------ limits
-
     def _admit(self, operation: Operation) -> None:
         """Make room for computing an operation. Raises Unfoldable if that takes too much."""
         needed = sum(_memory_of(b) for b in operation.operands if b is not None)

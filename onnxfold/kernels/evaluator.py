@@ -63,8 +63,6 @@ class Evaluator:
         self.time = self._engines.time
         pool.evaluator = self
 
-    # ------------------------------------------------------------ one operation
-
     def apply(self, operation: Operation) -> list[Buffer | None]:
         """Return the results of an operation: known or deferred buffers.
 
@@ -142,8 +140,6 @@ class Evaluator:
         for k, array in zip(wanted, self._engines.evaluate(operation, wanted), strict=True):
             results[k] = self.pool.adopt(array)
         return results
-
-    # ------------------------------------------------------------ what was postponed
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
         """Compute deferred buffers and what they need; raise ComputationFailed at the end."""

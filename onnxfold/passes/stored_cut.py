@@ -85,8 +85,6 @@ class Cut:
         )
         """True if nodes stay only because of the bytes that their results take."""
 
-    # ---------------------------------------------------------------- the region
-
     def _operands(self, node: ir.Node) -> list[ir.Value]:
         inside = self._sweep.read_in_bodies.get(node, ())
         return [v for v in (*node.inputs, *inside) if v is not None]
@@ -158,8 +156,6 @@ class Cut:
         # a result of a node that stays for another of its results is there already
         self.stored = [v for v in reversed(stored) if v.producer() not in self._staying]
 
-    # ---------------------------------------------------------------- explaining
-
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
         """Return what was decided about nodes with constant inputs that stay, or are ``folded``."""
         stored = set(self.stored)
@@ -185,10 +181,15 @@ class Cut:
             if not stays or value in stored or value not in self._sweep.cost:
                 kept += self._nbytes(value)
         results = self._results(node)
+        if stays and all(self._cost[v] != FORBIDDEN for v in results):
+            folded = sum(map(self._nbytes, results))
+            reason = f"the model would grow: its result takes {folded:,} bytes"
+            return _describe(node, False, folded, kept, reason)
         if stays:
-            forbidden = any(self._cost[v] == FORBIDDEN for v in results)
-            folded = None if forbidden else self._result_bytes(node)
-            return _describe(node, False, folded, kept, self._why_it_stays(node))
+            reason = "an op that reads its result takes no constant there"
+            if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
+                reason = stays_quantized()
+            return _describe(node, False, None, kept, reason)
         in_file = [v for v in results if v in stored]
         if not in_file:
             return _describe(node, True, 0, None, "only folded nodes read its result")
@@ -205,16 +206,6 @@ class Cut:
         if folded <= kept + NEGLIGIBLE_GROWTH:
             return f"takes at most {NEGLIGIBLE_GROWTH} bytes more than its operands"
         return "folded with the nodes around it, the model stays within the limit of growth"
-
-    def _why_it_stays(self, node: ir.Node) -> str:
-        if all(self._cost[v] != FORBIDDEN for v in self._results(node)):
-            return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
-        if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
-            return stays_quantized()
-        return "an op that reads its result takes no constant there"
-
-    def _result_bytes(self, node: ir.Node) -> int:
-        return sum(map(self._nbytes, self._results(node)))
 
     def _nbytes(self, value: ir.Value) -> int:
         if value not in self._sweep.cost:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import Texts
+from onnxfold.analysis.symbolic.fact import Texts, differ
 from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
 
@@ -131,7 +131,7 @@ class _Description:
             if value.shape is None:
                 continue
             fact = self._analysis.of(value)
-            agree = _agree(fact, value.shape)
+            agree = fact.shape is not None and not differ(fact.shape, tuple(value.shape))
             for k, dim in enumerate(value.shape):
                 if isinstance(dim, int) or not dim.value:
                     continue
@@ -145,7 +145,7 @@ class _Description:
         if fact.shape is None:
             return value.shape if fact.dtype == value.dtype else None
         given: Iterable[int | ir.SymbolicDim | None] = itertools.repeat(None)
-        if value.shape is not None and _agree(fact, value.shape):
+        if value.shape is not None and not differ(fact.shape, tuple(value.shape)):
             given = value.shape
         return ir.Shape([self._dim(d, g) for d, g in zip(fact.shape, given, strict=False)])
 
@@ -169,13 +169,3 @@ class _Description:
         value.type = ir.TensorType(fact.dtype)
         value.shape = shape
         return before != (value.type, value.shape)
-
-
-def _agree(fact: Fact, shape: ir.Shape | None) -> bool:
-    """Return whether a shape of the file is compatible with the inferred one."""
-    if shape is None or fact.shape is None or len(shape) != len(fact.shape):
-        return False
-    return all(
-        not isinstance(known, int) or not isinstance(given, int) or known == given
-        for known, given in zip(fact.shape, shape, strict=True)
-    )

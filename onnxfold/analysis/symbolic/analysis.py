@@ -69,8 +69,6 @@ class SymbolicAnalysis(FactPropagation):
                 needed.update(self.needed(node) if node in self.scopes.parents else node.inputs)
         return found
 
-    # ---------------------------------------------------------------- after changes
-
     def _update(self, changed: _Values, affected: Collection[ir.Node]) -> None:
         """Visit ``affected`` nodes, those with new or ``changed`` inputs, and holders of such."""
         read, holders = self._read, self.scopes.parents
@@ -120,8 +118,6 @@ class SymbolicAnalysis(FactPropagation):
             one is other or (one and other and known(one) is known(other) is not None)
             for one, other in zip(before, after, strict=True)
         )
-
-    # ---------------------------------------------------------------- suppositions
 
     def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
         """Find the conditions of Ifs that have one outcome in every run, with its fact.

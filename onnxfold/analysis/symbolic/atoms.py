@@ -160,8 +160,6 @@ class Atoms:
             found = self._expressions[terms] = Expr(terms, *self._bounds(terms))
         return found
 
-    # ---------------------------------------------------------------- bounds
-
     def low(self, a: Number) -> Bound:
         """Return the lower bound of an expression."""
         if isinstance(a, int):

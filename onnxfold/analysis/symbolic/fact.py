@@ -146,7 +146,7 @@ def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
     return of_type(one.dtype, sizes, algebra)
 
 
-def differ(left: Shape | None, right: Shape | None) -> bool:
+def differ(left: Sequence[object] | None, right: Sequence[object] | None) -> bool:
     """Return whether two shapes certainly differ; None is an unknown shape."""
     if left is None or right is None:
         return False

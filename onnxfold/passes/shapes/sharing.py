@@ -109,8 +109,6 @@ class Sharing:
             return False
         return self._edit.replace(value, first)
 
-    # ---------------------------------------------------------------- putting together anew
-
     def _rebuild(self, value: ir.Value, fact: Fact, node: ir.Node) -> None:
         items = fact.items
         if items is None or fact.dtype != ir.DataType.INT64:

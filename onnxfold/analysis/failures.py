@@ -38,17 +38,9 @@ _Facts = Sequence[Fact | None]
 
 
 class Failures:
-    """Finds nodes that may fail, on inputs of the model's types with at least one element.
+    """Finds nodes that may fail, on inputs of the given sizes with at least one element.
 
-    Args:
-        model: The model.
-        sizes: Sizes of its inputs: numbers and names.
-        is_fixed: Whether a constant has its current value in every run.
-
-    Attributes:
-        reason: Why no node is safe: an input has no elements.
-        unequal: Sizes that must be equal for the last checked node.
-        rows: By names of inputs that are indices, the number of rows that they must be within.
+    ``is_fixed`` returns whether a constant has its current value in every run.
     """
 
     def __init__(
@@ -58,8 +50,11 @@ class Failures:
         is_fixed: Callable[[ir.TensorProtocol], bool] = lambda _: True,
     ) -> None:
         self.reason: str | None = None
+        """Why no node is safe: an input has no elements."""
         self.unequal: list[tuple[Number, Number]] = []
+        """Sizes that must be equal for the last checked node."""
         self.rows: dict[str, int] = {}
+        """By names of inputs that are indices, the number of rows that they must be within."""
         self._inputs = sizes.keys()
         self._functions = model.functions
         self._opset = model.opset_imports.get("", 1)

@@ -36,10 +36,6 @@ class ComputationFailed(Exception):
         super().__init__("; ".join(f"{o.label}: {reason}" for o, reason in failures.items()))
         self.failures = failures
 
-    def reasons(self) -> dict[ir.Node, str]:
-        """Return why nodes cannot be computed, except those that can in normal precision."""
-        return {o.node: reason for o, reason in self.failures.items() if not o.is_wide}
-
 
 class Evaluator:
     """Computes operations on the buffers of one pool.

@@ -4,9 +4,8 @@ A kernel is a plain function. Positional parameters are the op's inputs as ``num
 (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
 keyword-only parameters are the op's attributes with the defaults of the ONNX schema. An attribute
 of older opsets that is an input in newer ones is a positional parameter, too. The name
-``n_outputs`` is reserved for the number of outputs of the node.
-A kernel returns one array, or a sequence of arrays for several outputs. It may return a view of an
-input: the pool keeps the memory alive. It never writes to an input.
+``n_outputs`` is reserved for the number of outputs of the node. A kernel returns one array, or a
+sequence of arrays. It may return a view of an input, and never writes to it.
 """
 
 from __future__ import annotations

@@ -109,4 +109,6 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
-                    run.uncomputable.update(failure.reasons())
+                    for operation, reason in failure.failures.items():
+                        if not operation.is_wide:  # else it can in normal precision
+                            run.uncomputable[operation.node] = reason

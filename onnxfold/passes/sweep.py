@@ -153,12 +153,8 @@ class Sweep:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
         if node in self.scopes.parents:
             self.read_in_bodies[node] = self._read_in_bodies(node)
-        operation = Operation(
-            node,
-            operands,
-            opsets,
-            {value: self._pool.buffer_of(value) for value in captures},
-        )
+        captured = {value: self._pool.buffer_of(value) for value in captures}
+        operation = Operation(node, operands, opsets, captured)
         twin = self._twin(operation) if self.scopes.parents else None
         if twin is None:
             results = self._evaluator.apply(operation)
@@ -253,14 +249,10 @@ class Sweep:
 
     def _use_gone(self, value: ir.Value) -> bool:
         """Count down the users of a value; True when the last one is gone."""
-        remaining = self._remaining.get(value)
-        if remaining is None:
-            remaining = len(uses(value)) + value.is_graph_output()
-        remaining -= 1
+        remaining = self._remaining.pop(value, len(uses(value)) + value.is_graph_output()) - 1
         if remaining:
             self._remaining[value] = remaining
             return False
-        self._remaining.pop(value, None)
         self._pool.unbind(value)
         return True
 

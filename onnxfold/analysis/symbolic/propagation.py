@@ -179,14 +179,10 @@ class FactPropagation:
         return []
 
     def _repeat(self, body: ir.Graph, given: Sequence[Fact]) -> Sequence[Fact]:
-        """Find the invariants of the values carried by a loop.
+        """Return the facts of a Loop's carried values at the end, then of others in each iteration.
 
         At first, all facts are assumed to hold as before the first iteration. Those that the body
         changes are then dropped, until the rest holds.
-
-        The inputs of the body are the iteration number, a condition, and the carried values; its
-        outputs are a condition, the next carried values, and others. Returns the facts of the
-        carried values after the last iteration, and of the others in each iteration.
         """
         # onnxruntime gives an iteration number that is declared with axes one; the condition is
         # that of the first iteration, as declared, or an output of the body

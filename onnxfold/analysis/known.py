@@ -159,12 +159,10 @@ class KnownValues:
 
     def _look(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
         """Return what a function says of the elements of a constant."""
-        tensor = self.tensor(value)
-        # where no kernel computes it: if it is folded the question comes again, else it is not
-        # worth the time and the memory that onnxruntime takes
         buffer = self._small_buffer(value)
-        if buffer is None and tensor is not None:
-            buffer = self.pool.wrap(tensor)
+        if buffer is None:
+            buffer = self.buffer(value)
+        # a deferred one is not worth the time and the memory that onnxruntime takes
         if buffer is None or not buffer.is_known:
             return None
         self._keep(buffer)

@@ -93,7 +93,9 @@ class Widening:
         formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
         # operands that determine a result's dtype are widened, and so are other floats
         widened = [
-            b is not None and _name_of(WIDE.get(b.dtype)) in allowed.get(variable, ())
+            b is not None
+            and b.dtype in WIDE
+            and f"tensor({WIDE[b.dtype].name.lower()})" in allowed.get(variable, ())
             for b, variable in zip(operation.operands, formal, strict=True)
         ]
         if not any(is_wide and t in given for is_wide, t in zip(widened, formal, strict=True)):
@@ -174,10 +176,6 @@ def _form(
     )
 
 
-def _name_of(dtype: ir.DataType | None) -> str:
-    return "" if dtype is None else f"tensor({dtype.name.lower()})"
-
-
 def _wide_of(buffer: Buffer) -> Buffer | None:
     """Return the wide buffer from which a buffer is rounded."""
     deferred = buffer.deferred
@@ -195,11 +193,7 @@ def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
 @functools.cache
 def _kernel(dtype: ir.DataType) -> NumpyKernel:
     """Return a kernel that converts to a dtype element by element."""
-    target = dtype.numpy()
-
-    def convert(x: Array) -> Array:
-        return rounded(x, target)
-
+    convert = functools.partial(rounded, target=dtype.numpy())
     return NumpyKernel("", convert, 1, Kind.ELEMENTWISE)
 
 

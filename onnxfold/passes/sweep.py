@@ -249,9 +249,10 @@ class Sweep:
 
     def _use_gone(self, value: ir.Value) -> bool:
         """Count down the users of a value; True when the last one is gone."""
-        remaining = self._remaining.pop(value, len(uses(value)) + value.is_graph_output()) - 1
-        if remaining:
-            self._remaining[value] = remaining
+        if value not in self._remaining:
+            self._remaining[value] = len(uses(value)) + value.is_graph_output()
+        self._remaining[value] -= 1
+        if self._remaining[value]:
             return False
         self._pool.unbind(value)
         return True

@@ -166,8 +166,7 @@ def root_of(array: Array) -> object:
         base = getattr(current, "base", None)
         if not isinstance(base, np.ndarray):
             # as_strided and broadcast_to put a small holder between the view and its base
-            inner = getattr(base, "base", None)
-            if not isinstance(inner, np.ndarray):
-                return current
-            base = inner
+            base = getattr(base, "base", None)
+        if not isinstance(base, np.ndarray):
+            return current
         current = base

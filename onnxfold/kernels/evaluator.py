@@ -33,7 +33,7 @@ class ComputationFailed(Exception):
     """Postponed operations turned out not to be computable: their nodes have to stay."""
 
     def __init__(self, failures: Mapping[Operation, str]) -> None:
-        super().__init__("; ".join(f"{o.label}: {reason}" for o, reason in failures.items()))
+        super().__init__("; ".join(failures.values()))
         self.failures = failures
 
 

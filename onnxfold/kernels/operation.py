@@ -76,11 +76,6 @@ class Operation(Deferred):
         return self.opsets.get(self.node.domain, 1)
 
     @property
-    def label(self) -> str:
-        """Name of the node, or of its first output where it has none: for messages."""
-        return self.node.name or next((o.name for o in self.node.outputs if o.name), "") or "?"
-
-    @property
     def kind(self) -> Kind:
         """What its NumPy kernel is for these operands; GENERAL if it has none.
 

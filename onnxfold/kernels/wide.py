@@ -1,9 +1,8 @@
 """Wide precision: constants in float64, int64 and uint64, rounded once at the end of a chain.
 
 A result of a chain has the declared dtype and is rounded from a wide buffer, from which further
-results are computed. Both are postponed like other operations: if only the last result of a chain
-is stored, only that one is rounded, tile by tile. A chain continues behind a stored result as long
-as that is postponed.
+results are computed. Both are postponed like other operations: only what is stored is rounded, tile
+by tile. A chain continues behind a stored result as long as that is postponed.
 
 A chain ends where the dtype matters: comparisons, casts, quantization, bodies and functions get the
 rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers that

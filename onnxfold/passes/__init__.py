@@ -103,12 +103,12 @@ _KNOWN = {
     ),
     "dead-code": (".cleanups:RemoveDeadCode", "Remove unused nodes, initializers and functions."),
     "deduplicate": (
-        ".deduplicate:DeduplicateInitializers",
+        ".duplicates:DeduplicateInitializers",
         "Store initializers with the same bytes and type once.",
     ),
     "lift-constants": (".cleanups:LiftConstants", "Turn Constant nodes into initializers."),
     "common-subexpressions": (
-        ".subexpressions:CommonSubexpressions",
+        ".duplicates:CommonSubexpressions",
         "Compute the same op on the same inputs once.",
     ),
     "inline-functions": (

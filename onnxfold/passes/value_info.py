@@ -165,7 +165,6 @@ class _Description:
                 return True
             return False  # the file may have a type that is not inferred
         before = (value.type, value.shape)
-        shape = self._shape(value, fact)
+        value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)
-        value.shape = shape
         return before != (value.type, value.shape)

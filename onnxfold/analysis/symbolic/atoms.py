@@ -39,10 +39,8 @@ def _not_known(self: Expr, other: object) -> Any:
 
 
 # Operators are disabled, as they would not name the algebra.
-for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
-    setattr(Expr, f"__{_name}__", _not_known)
-    setattr(Expr, f"__r{_name}__", _not_known)
-for _name in ("lt", "le", "gt", "ge"):
+_OPERATORS = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")
+for _name in (*_OPERATORS, *(f"r{name}" for name in _OPERATORS), "lt", "le", "gt", "ge"):
     setattr(Expr, f"__{_name}__", _not_known)
 
 Number = int | Expr

@@ -51,7 +51,7 @@ class ModelFacts:
         if self._types is None:
             self._types = SymbolicAnalysis(self.model, scopes=self.scopes, known=self.known)
         elif self._has_old_types:
-            self._types.refresh()
+            self._types.update()
         self._has_old_types = False
         return self._types
 

@@ -214,10 +214,8 @@ def _supply(
 def _is_certain(operation: Operation) -> bool:
     """Return whether onnxruntime may compute an operation in this process.
 
-    Another process costs a third of a second, which most models need not pay: what they have
-    onnxruntime compute are functions of single elements, sums and quantized weights. It goes over
-    their operands once, and reads no element as a place or a size, so there is nothing in a tensor
-    that could make it crash or hang.
+    Another process costs a third of a second. Functions of single elements, sums and quantized
+    weights read no element as a place or a size: nothing in a tensor could make them crash or hang.
     """
     node = operation.node
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]

@@ -147,8 +147,13 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 tensor = value.const_value
                 if tensor is None or value.is_graph_input():
                     continue
-                known = tensor in self._contents
-                content = self._contents[tensor] if known else self._content(tensor)
+                if tensor in self._contents:
+                    content = self._contents[tensor]
+                else:
+                    content = content_of_tensor(tensor)
+                    # a buffer whose tensor is remembered stays in memory
+                    if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
+                        self._contents[tensor] = content
                 kind = None if content else (tensor.dtype, storage.sizes_of(tensor))
                 alike.setdefault((content, kind), []).append(value)
         removed = 0
@@ -156,14 +161,6 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             if len(group) > 1:
                 removed += self._share(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
-
-    def _content(self, tensor: ir.TensorProtocol) -> Hashable | None:
-        """Return the content of a small tensor, and remember it; None for a large one."""
-        content = content_of_tensor(tensor)
-        # a buffer whose tensor is remembered stays in memory
-        if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
-            self._contents[tensor] = content
-        return content
 
     def _share(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
         """Share small tensors of this content or large ones of equal shape; return how many go."""

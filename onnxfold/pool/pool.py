@@ -87,8 +87,6 @@ class Pool:
         self.evaluator: Any = None
         """The ``onnxfold.kernels.evaluator.Evaluator`` of deferred buffers, which sets itself."""
 
-    # ---------------------------------------------------------------- values
-
     def buffer_of(self, value: ir.Value) -> Buffer:
         """Return the buffer of a constant value: at first use a view of the model's bytes."""
         if value in self._bound:
@@ -121,8 +119,6 @@ class Pool:
         for value in [*self._bound]:
             if value not in kept:
                 self.unbind(value)
-
-    # ---------------------------------------------------------------- making buffers
 
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
         """Return a buffer on the bytes of a tensor of the model: mapped if they are in a file."""
@@ -201,8 +197,6 @@ class Pool:
         if self._watch is not None:
             self._watch.holds(statistics.live_bytes)
 
-    # ---------------------------------------------------------------- references
-
     def retain(self, buffer: Buffer) -> None:
         """Add a reference to the buffer."""
         buffer.references += 1
@@ -245,8 +239,6 @@ class Pool:
                 pending.extend(_released([current.held]))
                 current.held = None
 
-    # ---------------------------------------------------------------- storing
-
     def store(self, source: Source) -> Array:
         """Return the elements of a source, computed block by block with several threads.
 
@@ -275,8 +267,6 @@ class Pool:
             self.add_live(-working)
         source.release()
         return array
-
-    # ---------------------------------------------------------------- spilling
 
     def make_room(self, nbytes: int, keep: Region | None = None) -> None:
         """Spill the largest owned blocks but one until so many more bytes are within the limit."""

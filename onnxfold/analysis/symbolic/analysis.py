@@ -9,7 +9,7 @@ graph. If a node then has invalid inputs for one of them, the condition has the 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -52,11 +52,7 @@ class SymbolicAnalysis(FactPropagation):
                 break
             self._decided |= decided
             self._facts.update(decided)
-            self._update(_Values(decided), affected)
-
-    def refresh(self) -> None:
-        """Visit nodes with replaced inputs, and nodes with more facts about their inputs."""
-        self._update(_Values(), ())
+            self.update(decided, affected)
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
         """Return the nodes of a graph on which its outputs depend: runtimes run no others."""
@@ -69,16 +65,16 @@ class SymbolicAnalysis(FactPropagation):
                 needed.update(self.needed(node) if node in self.scopes.parents else node.inputs)
         return found
 
-    def _update(self, changed: _Values, affected: Collection[ir.Node]) -> None:
+    def update(self, changed: Iterable[ir.Value] = (), affected: Collection[ir.Node] = ()) -> None:
         """Visit ``affected`` nodes, those with new or ``changed`` inputs, and holders of such."""
-        read, holders = self._read, self.scopes.parents
+        new, read, holders = _Values(changed), self._read, self.scopes.parents
         for graph in root_graphs(self.model):
             for node in nodes_of(graph):
                 for inner in nodes_within((node,)) if node in holders else (node,):
                     inputs = inner.inputs
-                    learned = inner in affected or not changed.isdisjoint(inputs)
+                    learned = inner in affected or not new.isdisjoint(inputs)
                     if learned or read.get(inner) is not inputs:
-                        self._visit_again(node, changed, learned or inner is not node)
+                        self._visit_again(node, new, learned or inner is not node)
                         break
 
     def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:

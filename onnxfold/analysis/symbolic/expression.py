@@ -40,8 +40,6 @@ class Algebra(Atoms):
     terms becomes an atom, so that each operation takes bounded time.
     """
 
-    # ---------------------------------------------------------------- sums and products
-
     def add(self, a: Number, b: Number) -> Number:
         """Return the sum."""
         if isinstance(a, int):
@@ -103,8 +101,6 @@ class Algebra(Atoms):
         if too_large:
             return self._atom(op, in_order(a, b), -INFINITY, INFINITY)
         return self._expression(tuple(kept))
-
-    # ---------------------------------------------------------------- divisions
 
     def exact_quotient(self, a: Number, b: Number) -> Number | None:
         """Return the q with a = q * b, or None if there is no such polynomial."""
@@ -190,8 +186,6 @@ class Algebra(Atoms):
             return self.floor_div(a, b)
         return self._atom("trunc_div", (a, b), -INFINITY, INFINITY)
 
-    # ---------------------------------------------------------------- choices
-
     def minimum(self, a: Number, b: Number) -> Number:
         """Return the minimum of two numbers."""
         return self._extreme("min", a, b)
@@ -258,8 +252,6 @@ class Algebra(Atoms):
         if atom is None or atom.op != "floor_div":
             return False
         return self.exact_quotient(atom.args[0], b) is not None  # type: ignore[arg-type]
-
-    # ---------------------------------------------------------------- comparisons: 0, 1 or an atom
 
     def equal(self, a: Number, b: Number) -> Number:
         """Return 1 if the numbers are equal in every run, 0 if in none."""

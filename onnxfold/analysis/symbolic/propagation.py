@@ -95,8 +95,6 @@ class FactPropagation:
             shape = known.shape if found.shape is None else found.shape
             self.set(new, Fact(dtype, shape) if known.other is None else known)
 
-    # ---------------------------------------------------------------- on demand
-
     def _find(self, value: ir.Value) -> Fact:
         facts = self._facts
         pending = [value]
@@ -128,8 +126,6 @@ class FactPropagation:
         if node in self.scopes.parents:
             needed.extend(captured_values(node))
         return needed
-
-    # ---------------------------------------------------------------- graphs
 
     def run_graph(self, graph: ir.Graph) -> None:
         """Visit the nodes of a graph whose inputs have facts."""
@@ -218,8 +214,6 @@ class FactPropagation:
         ]
         return of_type(fact.dtype, [turns, *sizes], self.algebra)
 
-    # ---------------------------------------------------------------- values without a producer
-
     def _source(self, value: ir.Value) -> Fact:
         """Return the facts of an initializer, a Constant or an input of the model."""
         tensor = self.known.tensor(value)
@@ -254,8 +248,6 @@ class FactPropagation:
             for dim in value.shape
         ]
         return self.table.shared(of_type(value.dtype, sizes, self.algebra))
-
-    # ---------------------------------------------------------------- nodes
 
     def _visit(self, node: ir.Node, scope: Scope | None) -> None:
         """Infer the facts of a node's outputs."""

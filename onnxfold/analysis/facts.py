@@ -126,8 +126,7 @@ class ModelFacts:
 def facts_of(model: ir.Model) -> ModelFacts:
     """Return what is known of a model; its nodes are sorted first.
 
-    Within :func:`shared_facts` every call returns the same object. Otherwise each call makes a new
-    one, because callers may have changed the model without `onnxfold.editing`.
+    Within :func:`shared_facts` every call returns the same object.
     """
     shared: ModelFacts | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
@@ -137,10 +136,7 @@ def facts_of(model: ir.Model) -> ModelFacts:
 
 
 def put_in_order(model: ir.Model) -> None:
-    """Sort the nodes, and make users of values only those nodes that are in the model.
-
-    A model that was just loaded is so, and what changes it by ``editing`` keeps it so.
-    """
+    """Sort the nodes, and make users of values only those nodes that are in the model."""
     for graph in root_graphs(model):
         graph.sort()
     remove_foreign_users(model)

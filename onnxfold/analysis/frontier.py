@@ -209,10 +209,8 @@ class _Network:
     """A network whose minimum cut is found from the sink's side.
 
     It is found by a maximum preflow, by push-relabel, highest label first (Goldberg, Tarjan 1988).
-    Flow from several vertices is merged and pushed on as one amount, so a long chain with a source
-    at every link takes one pass. Labels are lower bounds of the distance to the sink; if no vertex
-    has a label, the sink is unreachable from all vertices above it. Excess that cannot reach the
-    sink stays at its vertex: this suffices for minimum cuts.
+    Labels are lower bounds of the distance to the sink; if no vertex has a label, the sink is
+    unreachable from all vertices above it. Excess that cannot reach the sink stays at its vertex.
     """
 
     def __init__(self) -> None:

@@ -256,8 +256,7 @@ def _infer(
     names = [f"i{k}" if f is not None else "" for k, f in enumerate(inputs)]
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
-    for attribute in node.attributes.values():
-        proto.attribute.append(ir.serde.serialize_attribute(attribute))
+    proto.attribute.extend(map(ir.serde.serialize_attribute, node.attributes.values()))
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
     types = {name: _type_proto(fact, algebra) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}

@@ -185,8 +185,7 @@ def quantized_recurrent(application: Application) -> Sequence[Fact]:
 def global_pool(application: Application) -> Sequence[Fact]:
     """Reduce the axes after the second to 1."""
     sizes = application.shape(0)
-    shape = (*sizes[:2], *([1] * (len(sizes) - 2)))
-    return application.like(shape)
+    return application.like((*sizes[:2], *([1] * (len(sizes) - 2))))
 
 
 @shape_function("Resize", "Upsample")

@@ -25,11 +25,9 @@ def fix_dims(
     """Declare sizes of the inputs' dimensions, for all values with a dimension of the same name.
 
     In a shape of an input, -1 keeps the declared size; dimensions in ``keep`` stay dynamic even
-    there. The model's metadata records the sizes. Returns whether a size was fixed.
-
-    Raises:
-        UsageError: A dimension or input does not exist, has another size, must be kept, or would be
-            too large.
+    there. The model's metadata records the sizes. Returns whether a size was fixed; raises
+    UsageError if a dimension or input does not exist, has another size, must be kept, or is too
+    large.
     """
     if not dims and not input_shapes and not keep:
         return False

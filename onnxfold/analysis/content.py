@@ -41,10 +41,7 @@ def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | N
 
 
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
-    """Return a key of names, types and bits: 0.0 differs from -0.0, and NaN equals itself.
-
-    None if an attribute is a graph, a type, a sparse or a large tensor.
-    """
+    """Return a key of names, types and bits; None for graphs, types, sparse and large tensors."""
     contents = []
     for attribute in attributes:
         kind, value = attribute.type, attribute.value

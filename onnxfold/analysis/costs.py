@@ -159,10 +159,7 @@ def _bytes(values: Iterable[ir.Value | None], sizes: NominalSizes) -> int:
 def operations_of(
     node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
 ) -> tuple[int, int] | None:
-    """Return the multiply-accumulates and the floating-point operations of a node.
-
-    None if a size is unknown, or the op is not one of ONNX's own.
-    """
+    """Return the multiply-accumulates and the operations of an ONNX op, if its sizes are known."""
     if node.domain != "":
         return None
     if node.op_type in _MOVING:

@@ -24,10 +24,7 @@ class Determinism:
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        """Return why a node with constant inputs must not be evaluated; None if it may be.
-
-        Ops that ONNX does not define (custom domains) are never evaluated.
-        """
+        """Return why a node with constant inputs must not be evaluated; None if it may be."""
         if self._functions:
             identifier = node.op_identifier()
             function = self._functions.get(identifier)

@@ -8,8 +8,6 @@ node is safe only if all this is proved:
 - Indices, lengths, axes and counts are known, or follow from sizes. They are recognized by their
   type in ONNX, 32-bit or 64-bit integers only. Indices are within range.
 - Integers are divided by known numbers other than 0.
-
-Constant sizes are checked when the model is loaded.
 """
 
 from __future__ import annotations

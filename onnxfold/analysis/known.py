@@ -97,10 +97,7 @@ class KnownValues:
     def result_of(
         self, node: ir.Node, operands: Sequence[Buffer | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Return the first result of a deterministic node that is in no graph.
-
-        A large one is postponed; it is None if it cannot be computed.
-        """
+        """Return the first result of a deterministic node in no graph, if it can be computed."""
         results = self._applied(Operation(node, operands, opsets))
         return results[0] if results else None
 

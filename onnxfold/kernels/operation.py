@@ -196,10 +196,7 @@ def effective_bytes(arrays: Sequence[Array | None]) -> int:
 def collapse(
     arrays: Sequence[Array | None],
 ) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
-    """Cut axes along which no operand varies to extent 1; also return the full shape.
-
-    If there is no such axis, the shape is None.
-    """
+    """Cut axes along which no operand varies to extent 1; return the full shape if there are."""
     present = [a for a in arrays if a is not None]
     if all(a.size <= 64 for a in present):
         return arrays, None

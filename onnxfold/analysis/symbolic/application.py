@@ -38,8 +38,6 @@ _MOVING = frozenset(ops(Trait.MOVES))
 INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions of a shape function for an invalid node: a missing axis, a list of lists."""
 
-Results = Sequence[Fact]
-
 
 @dataclass(slots=True)
 class Application:
@@ -83,11 +81,6 @@ class Application:
         """Return the elements of an input as Python numbers and expressions."""
         fact = self.input(k)
         return None if fact is None else fact.objects
-
-    def known(self, k: int) -> Array | None:
-        """Return the elements of an input if all are numbers."""
-        fact = self.input(k)
-        return None if fact is None else fact.known
 
     def require(self, holds: bool) -> None:
         """Record that the node fails in every run unless a condition holds."""
@@ -136,12 +129,12 @@ class Application:
         """
         if name in self.attributes:
             return [int(v) for v in self.attributes[name]]
-        if self.input(position) is None:
+        fact = self.input(position)
+        if fact is None:
             return None
-        known = self.known(position)
-        if known is None:
+        if fact.known is None:
             raise Undecided
-        return [int(v) for v in known.reshape(-1)]
+        return [int(v) for v in fact.known.reshape(-1)]
 
 
 class Undecided(Exception):
@@ -177,7 +170,7 @@ def axis_of(axis: int, rank: int) -> int:
 
 def results_of(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
-) -> Results:
+) -> Sequence[Fact]:
     """Return the facts of the outputs of a node without subgraphs that calls no function."""
     attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
     op_type, operands = node.op_type, inputs
@@ -206,7 +199,7 @@ def results_of(
     return found
 
 
-def _computed(application: Application) -> Results | None:
+def _computed(application: Application) -> Sequence[Fact] | None:
     """Return the results of the op's kernel if all operands are known and small.
 
     For an op that only moves elements, some may be expressions: the kernel moves their indices.

@@ -206,7 +206,8 @@ def resize(application: Application) -> Sequence[Fact]:
         return application.tensor(list(wanted), dtype)
     scales = application.attributes.get("scales")  # of Upsample before opset 9
     if scales is None:
-        scales = application.known(2 if application.opset >= 11 else 1)
+        fact = application.input(2 if application.opset >= 11 else 1)
+        scales = None if fact is None else fact.known
     if scales is None or len(scales) != len(sizes):
         raise Undecided
     if any(float(s) != int(s) or s < 1 for s in scales):  # onnx and onnxruntime round differently

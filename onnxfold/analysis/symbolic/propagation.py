@@ -42,11 +42,8 @@ class FactPropagation:
     """The facts of every value of a model.
 
     The ``value_info`` of a file is ignored: some tools leave stale entries. Facts stay valid while
-    the graph is rewritten, as the result of a node never changes; the facts of new values are
-    inferred on demand, too.
-
-    Results of the model's functions are unknown; the pass ``inline-functions`` replaces calls by
-    their nodes. The nodes are in topological order; scopes and constants are found if not given.
+    the graph is rewritten, as the result of a node never changes. Results of the model's functions
+    are unknown. The nodes are in topological order.
     """
 
     def __init__(

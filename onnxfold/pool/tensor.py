@@ -57,9 +57,7 @@ class BufferTensor(StoredTensor, TensorBase):
         return self.buffer.span()
 
     def numpy(self) -> Array:
-        """Return the elements as a read-only view (no copy; computed now where they
-        were deferred).
-        """
+        """Return the elements as a read-only view; deferred ones are computed."""
         return self.buffer.array()
 
     def tobytes(self) -> bytes:
@@ -76,9 +74,7 @@ class BufferTensor(StoredTensor, TensorBase):
             file.write(piece.data)
 
     def pieces(self) -> Iterator[Array]:
-        """Yield the stored bytes from the first to the last; each piece is there until the next
-        one.
-        """
+        """Yield the stored bytes in order; each piece is valid until the next one."""
         room = np.empty(0, np.uint8)
         for block in blocks_of(self._open(), _STREAM):
             if block.nbytes > room.nbytes:

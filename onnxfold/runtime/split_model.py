@@ -27,7 +27,7 @@ from onnxfold.comparison.dims import check_names
 from onnxfold.errors import UsageError, option
 from onnxfold.files import os_error
 from onnxfold.options import Level, OptionArguments, SplitArguments, options_of
-from onnxfold.passes.inline_functions import InlineFunctions
+from onnxfold.passes.cleanups import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest

@@ -27,7 +27,7 @@ from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, inherit, set_input
 from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import is_used, uses
-from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
 
 _STEPS = 40_000

@@ -49,7 +49,7 @@ class FactPropagation:
     def __init__(
         self, model: ir.Model, *, scopes: Scopes | None = None, known: KnownValues | None = None
     ) -> None:
-        self.model = model
+        self.model, self._functions = model, model.functions
         self.algebra = Algebra()
         self.scopes = scopes or Scopes(model)
         self.known = known or KnownValues(self.scopes)
@@ -266,17 +266,16 @@ class FactPropagation:
             facts[outputs[0]] = self._decided[outputs[0]]
 
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
-        values = node.inputs
+        values = self._read[node]
         if not values and is_constant_node(node):
             return [self._source(node.outputs[0])]
         facts = self._facts
         inputs = [None if v is None else facts[v] if v in facts else self._find(v) for v in values]
         if node in self.scopes.parents:
             return list(map(self.table.shared, self._of_bodies(node, inputs)))
-        functions = self.model.functions
         if scope.in_function and has_references(node):
             return []
-        if functions and node.op_identifier() in functions:
+        if self._functions and node.op_identifier() in self._functions:
             return []
         # the kernel may compute results from known sizes
         listed = [fact for fact in inputs if fact is not None and fact.items is not None]

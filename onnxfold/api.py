@@ -284,14 +284,13 @@ def _report(
     model: ir.Model, result: Result, clock: _Clock, fold: Options, check: Comparison | None
 ) -> Report:
     """Return what a run of the passes did; files and bytes are missing."""
-    propagation = result.propagation
     return Report(
         nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
-        folded=propagation.folded,
-        kept=result.stays(),
+        folded=result.folded,
+        kept=result.kept(),
         decisions=result.decisions(),
-        pool=asdict(propagation.statistics),
+        pool=asdict(result.statistics),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),
@@ -304,7 +303,7 @@ def _report(
         places=result.places,
         inexact=dict(result.inexact.most_common()),
         withheld=dict(result.withheld.most_common()),
-        rounded=propagation.rounded,
+        rounded=result.rounded,
     )
 
 

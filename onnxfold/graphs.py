@@ -131,10 +131,13 @@ def captured_values(node: ir.Node) -> list[ir.Value]:
 
 def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), subgraphs and functions included."""
-    counts: Counter[tuple[str, str]] = Counter()
+    found: Counter[ir.OperatorIdentifier] = Counter()
     for graph in all_graphs(model):
-        counts.update([(node.domain, node.op_type) for node in nodes_in(graph)])
-    return {f"{domain}::{op}" if domain else op: n for (domain, op), n in counts.items()}
+        found.update([node.op_identifier() for node in nodes_in(graph)])
+    counts: Counter[str] = Counter()
+    for (domain, op_type, _), count in found.items():
+        counts[f"{domain}::{op_type}" if domain else op_type] += count
+    return counts
 
 
 def op_name(node: ir.Node) -> str:

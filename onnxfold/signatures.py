@@ -85,9 +85,14 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     if kind is Annotated:
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
-        found = [next(problems(name, value, each), "") for each in inner if _is_a(value, each)]
-        if all(found):
-            yield found[0] if found else _wrong_type(name, value, hint)
+        wrong = ""
+        for each in inner:
+            if _is_a(value, each):
+                found = next(problems(name, value, each), "")
+                if not found:
+                    return
+                wrong = wrong or found
+        yield wrong or _wrong_type(name, value, hint)
     elif not _is_a(value, hint):
         yield _wrong_type(name, value, hint)
     elif kind in _NUMBERS and not least <= value < math.inf:

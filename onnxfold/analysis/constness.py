@@ -45,15 +45,8 @@ def select_runtime_constants(
 ) -> list[ir.Value]:
     """Return the model inputs that are runtime constants, in the order of the model's inputs.
 
-    Args:
-        model: The model.
-        names: Names of inputs, or globs of them; the names in the model's metadata (`RECORD_KEY`)
-            are added.
-        overridable: Also every input that has a default value (an overridable initializer).
-
-    Raises:
-        UsageError: A name matches no input.
-        ModelError: The record in the metadata cannot be read.
+    They are given by names or globs, or by the model's metadata (`RECORD_KEY`). With
+    ``overridable``, every input that has a default value is one, too.
     """
     inputs = {value.name: value for value in model.graph.inputs if value.name}
     chosen: set[str] = set()
@@ -75,11 +68,7 @@ def select_runtime_constants(
 
 
 def recorded(model: ir.Model) -> set[str]:
-    """Return the names of the runtime constants that the model's metadata record.
-
-    Raises:
-        ModelError: The record is not a JSON list of strings.
-    """
+    """Return the names of the runtime constants that the model's metadata record."""
     text = model.metadata_props.get(RECORD_KEY)
     if text is None:
         return set()
@@ -100,15 +89,8 @@ def record(model: ir.Model, names: Sequence[str]) -> None:
 class ConstnessAnalysis:
     """The constness of the values of a model, found on demand and remembered.
 
-    What changes from turn to turn of a loop's body is variable there, and so is what a function is
-    given, inside it. Answers stay right while the graph is rewritten as long as no node changes its
-    inputs: what a node computes never does.
-
-    Args:
-        model: The model.
-        runtime_constants: The inputs of its graph that are runtime constants.
-        scopes: Its scopes; found out if not given.
-        determinism: Which of its nodes may be computed; found out if not given.
+    Inputs of a loop's body or of a function are variable in it. Results stay valid while the graph
+    is rewritten as long as no node changes its inputs.
     """
 
     def __init__(
@@ -135,7 +117,10 @@ class ConstnessAnalysis:
                 continue
             node, missing = current.producer(), []
             level = Constness.COMPILE_TIME
-            for read in () if node is None else self._read_by(node):
+            values: Sequence[ir.Value | None] = () if node is None else node.inputs
+            if node in self._scopes.parents:
+                values = (*values, *captured_values(node))
+            for read in values:
                 if read is None:
                     continue
                 if read not in found:
@@ -158,17 +143,11 @@ class ConstnessAnalysis:
         return min(map(self.of, node.outputs), default=Constness.VARIABLE)
 
     def has_risen(self, value: ir.Value) -> bool:
-        """Return whether a variable value has become a compile-time constant, by other inputs of
-        its node.
-        """
+        """Return whether other inputs have made a variable value a compile-time constant."""
         if self._found.get(value) is not Constness.VARIABLE:
             return False
         del self._found[value]
         return self.of(value) is Constness.COMPILE_TIME
-
-    def _read_by(self, node: ir.Node) -> Sequence[ir.Value | None]:
-        inputs = node.inputs
-        return (*inputs, *captured_values(node)) if node in self._scopes.parents else inputs
 
     def _may_be_computed(self, node: ir.Node) -> bool:
         """Return whether the results of a node are constant if all that it reads is."""

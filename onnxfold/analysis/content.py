@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Hashable, Iterable
-from typing import Any
 
 import onnx_ir as ir
 
@@ -18,11 +17,7 @@ _SMALL = 1024
 
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
-    """Return a key that is equal for tensors with the same dtype, shape and bytes only.
-
-    Returns:
-        None for a large tensor, or for one without a dtype.
-    """
+    """Return a key of dtype, shape and bytes; None for a large tensor or one without a dtype."""
     dtype, shape = tensor.dtype, sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
         return None  # an empty attribute, which custom operators have
@@ -37,9 +32,7 @@ def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | None:
-    """Return a key that is equal only for nodes that compute the same if deterministic, or None.
-    ``operands`` are keys of the inputs.
-    """
+    """Return a key of what a deterministic node computes of keys of its inputs, or None."""
     attributes = content_of_attributes(node.attributes.data.values())
     # the results of a kernel may depend on which outputs are used
     outputs = tuple(bool(value.name) for value in node.outputs)
@@ -48,11 +41,7 @@ def content_of_node(node: ir.Node, operands: Iterable[Hashable]) -> Hashable | N
 
 
 def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
-    """Return a key of names, types and bits: 0.0 differs from -0.0, and NaN equals itself.
-
-    Returns:
-        None if an attribute is a graph, a type, a sparse or a large tensor.
-    """
+    """Return a key of names, types and bits; None for graphs, types, sparse and large tensors."""
     contents = []
     for attribute in attributes:
         kind, value = attribute.type, attribute.value
@@ -63,8 +52,12 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
             content = value
         elif kind in _LISTS:
             content = tuple(value)
+        elif kind is ir.AttributeType.FLOAT:
+            content = struct.pack("<d", value)
+        elif kind is ir.AttributeType.FLOATS:
+            content = struct.pack(f"<{len(value)}d", *value)
         else:
-            content = _content_of_value(kind, value)
+            content = content_of_tensor(value) if kind is ir.AttributeType.TENSOR else None
         if content is None:
             return None
         contents.append((attribute.name, kind, content))
@@ -76,11 +69,3 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
 _PLAIN = frozenset((ir.AttributeType.INT, ir.AttributeType.STRING))
 _LISTS = frozenset((ir.AttributeType.INTS, ir.AttributeType.STRINGS))
 _name = operator.itemgetter(0)
-
-
-def _content_of_value(kind: ir.AttributeType, value: Any) -> Hashable | None:
-    if kind is ir.AttributeType.FLOAT:
-        return struct.pack("<d", value)
-    if kind is ir.AttributeType.FLOATS:
-        return struct.pack(f"<{len(value)}d", *value)
-    return content_of_tensor(value) if kind is ir.AttributeType.TENSOR else None

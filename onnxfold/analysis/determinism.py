@@ -16,11 +16,7 @@ _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
 
 class Determinism:
-    """Decides which nodes of a model may be evaluated; caches results for functions.
-
-    Args:
-        model: The model. Functions added to it later are unknown.
-    """
+    """Decides which nodes of a model may be evaluated; caches results for functions."""
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
@@ -28,14 +24,15 @@ class Determinism:
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
-        """Return why a node with constant inputs must not be evaluated; None if it may be.
-
-        Ops that ONNX does not define (custom domains) are never evaluated.
-        """
+        """Return why a node with constant inputs must not be evaluated; None if it may be."""
         if self._functions:
-            function = self._functions.get(node.op_identifier())
+            identifier = node.op_identifier()
+            function = self._functions.get(identifier)
             if function is not None:
-                return self._objection_in_function(function)
+                if identifier not in self._known:
+                    self._known[identifier] = f"function {function.name} calls itself"
+                    self._known[identifier] = self._objection_in(function, function.opset_imports)
+                return self._known[identifier]
         op_type, domain = node.op_type, node.domain
         version = opsets.get(domain)
         schema = schema_of(op_type, version, domain) if version is not None else None
@@ -61,13 +58,6 @@ class Determinism:
         if is_random(op_type, version, domain):
             return f"{op_type} gives another result each time"
         return None
-
-    def _objection_in_function(self, function: ir.Function) -> str | None:
-        identifier = function.identifier()
-        if identifier not in self._known:
-            self._known[identifier] = f"function {function.name} calls itself"
-            self._known[identifier] = self._objection_in(function, function.opset_imports)
-        return self._known[identifier]
 
     def _objection_in(self, nodes: Iterable[ir.Node], opsets: Mapping[str, int]) -> str | None:
         for node in nodes:

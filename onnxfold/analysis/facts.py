@@ -25,17 +25,12 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """The facts about one model, each computed at its first use.
-
-    Args:
-        model: The model; its nodes are sorted.
-        evaluator: Computes small constants; one of its own if not given.
-    """
+    """The facts about one model with sorted nodes, each computed at its first use."""
 
     def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
         self.scopes = Scopes(model)
         self.determinism = Determinism(model)
-        self.model = model
+        self.model, self.functions = model, model.functions
         self._evaluator = evaluator
         self._types: SymbolicAnalysis | None = None
         self._has_old_types = False
@@ -56,7 +51,7 @@ class ModelFacts:
         if self._types is None:
             self._types = SymbolicAnalysis(self.model, scopes=self.scopes, known=self.known)
         elif self._has_old_types:
-            self._types.refresh()
+            self._types.update()
         self._has_old_types = False
         return self._types
 
@@ -64,8 +59,6 @@ class ModelFacts:
         """Call it when a pass has changed the model."""
         self.scopes.refresh()
         self._has_old_types = True
-
-    # ---------------------------------------------------------------- nodes
 
     @cached_property
     def constness(self) -> ConstnessAnalysis:
@@ -83,12 +76,10 @@ class ModelFacts:
         return schema_of(node.op_type, self.opset(node) or 1, node.domain)
 
     def is_op(self, node: ir.Node, domain: str) -> bool:
-        """Return True for an op of the domain, False for a function of the model that
-        has its name.
-        """
+        """Return True for an op of the domain, False for a function of its name."""
         if node.domain != domain or node.overload:
             return False
-        return not self.model.functions or node.op_identifier() not in self.model.functions
+        return not self.functions or node.op_identifier() not in self.functions
 
     def attribute(self, node: ir.Node, name: str) -> Any:
         """Return the value as written, or the default, as int, float, str or tuple.
@@ -121,9 +112,7 @@ class ModelFacts:
         return array is not None and array.size == 1 and is_exactly(array, number)
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
-        """Return True for the same value, or two small constants of the same dtype,
-        shape and bits.
-        """
+        """Return True for the same value, or two small constants with the same bits."""
         if one is other:
             return True
         left, right = self.known.array(one), self.known.array(other)
@@ -137,8 +126,7 @@ class ModelFacts:
 def facts_of(model: ir.Model) -> ModelFacts:
     """Return what is known of a model; its nodes are sorted first.
 
-    Within :func:`shared_facts` every call returns the same object. Otherwise each call makes a new
-    one, because callers may have changed the model without `onnxfold.editing`.
+    Within :func:`shared_facts` every call returns the same object.
     """
     shared: ModelFacts | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
@@ -148,10 +136,7 @@ def facts_of(model: ir.Model) -> ModelFacts:
 
 
 def put_in_order(model: ir.Model) -> None:
-    """Sort the nodes, and make users of values only those nodes that are in the model.
-
-    A model that was just loaded is so, and what changes it by ``editing`` keeps it so.
-    """
+    """Sort the nodes, and make users of values only those nodes that are in the model."""
     for graph in root_graphs(model):
         graph.sort()
     remove_foreign_users(model)
@@ -159,14 +144,10 @@ def put_in_order(model: ir.Model) -> None:
 
 @contextlib.contextmanager
 def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
-    """Passes that run meanwhile share what they find out.
+    """Share the facts of a model that is in order (`put_in_order`) among the passes in the context.
 
-    All of them change the model by ``editing``; who runs them calls ``note_change`` after each that
+    All of them change the model by ``editing``; the caller calls ``note_change`` after each that
     has changed it.
-
-    Args:
-        model: The model; it is in order (`put_in_order`).
-        evaluator: Computes small constants.
     """
     facts = ModelFacts(model, evaluator)
     model.meta[_KEY] = facts
@@ -219,9 +200,7 @@ _POOLS = ("MaxPool", "AveragePool", "LpPool")
 
 
 def _implied_default(node: ir.Node, name: str, types: SymbolicAnalysis) -> tuple[int, ...] | None:
-    """Return a default that the op's text defines but its schema does not hold; None if
-    not known.
-    """
+    """Return a default that ONNX defines outside of the op's schema; None if not known."""
     operand = node.inputs[0] if node.inputs else None
     rank = None if operand is None else types.of(operand).rank
     if node.op_type == "Transpose" and name == "perm" and rank is not None:

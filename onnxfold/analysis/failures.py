@@ -8,8 +8,6 @@ node is safe only if all this is proved:
 - Indices, lengths, axes and counts are known, or follow from sizes. They are recognized by their
   type in ONNX, 32-bit or 64-bit integers only. Indices are within range.
 - Integers are divided by known numbers other than 0.
-
-Constant sizes are checked when the model is loaded.
 """
 
 from __future__ import annotations
@@ -20,10 +18,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, python_value
+from onnxfold.analysis.symbolic.application import (
+    INVALID_NODE_ERRORS,
+    Application,
+    Undecided,
+    find,
+)
 from onnxfold.analysis.symbolic.fact import of_type
-from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.kernels.inference import is_elementwise, schema_of
+from onnxfold.kernels.operation import python_value
 from onnxfold.ops import Trait, ops
 
 _READ_AT_FLOATS = ops(Trait.READS_AT_FLOATS)
@@ -33,17 +36,9 @@ _Facts = Sequence[Fact | None]
 
 
 class Failures:
-    """Finds nodes that may fail, on inputs of the model's types with at least one element.
+    """Finds nodes that may fail, on inputs of the given sizes with at least one element.
 
-    Args:
-        model: The model.
-        sizes: Sizes of its inputs: numbers and names.
-        is_fixed: Whether a constant has its current value in every run.
-
-    Attributes:
-        reason: Why no node is safe: an input has no elements.
-        unequal: Sizes that must be equal for the last checked node.
-        rows: By names of inputs that are indices, the number of rows that they must be within.
+    ``is_fixed`` returns whether a constant has its current value in every run.
     """
 
     def __init__(
@@ -53,8 +48,11 @@ class Failures:
         is_fixed: Callable[[ir.TensorProtocol], bool] = lambda _: True,
     ) -> None:
         self.reason: str | None = None
+        """Why no node is safe: an input has no elements."""
         self.unequal: list[tuple[Number, Number]] = []
+        """Sizes that must be equal for the last checked node."""
         self.rows: dict[str, int] = {}
+        """By names of inputs that are indices, the number of rows that they must be within."""
         self._inputs = sizes.keys()
         self._functions = model.functions
         self._opset = model.opset_imports.get("", 1)
@@ -174,9 +172,7 @@ class Failures:
         )
 
     def _is_place(self, node: ir.Node, position: int) -> bool:
-        """Return whether an operand can only be indices, lengths, axes or counts, by its type in
-        ONNX.
-        """
+        """Return whether an operand can only be indices or sizes, by its type in ONNX."""
         schema = schema_of(node.op_type, self._opset, node.domain)
         if schema is None or not schema.inputs:
             return False

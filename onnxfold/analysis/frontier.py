@@ -18,8 +18,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
-from onnxfold.analysis.preflow import SINK, SOURCE, Network
-
 V = TypeVar("V", bound=Hashable)
 
 FORBIDDEN = math.inf
@@ -27,6 +25,7 @@ FORBIDDEN = math.inf
 
 _HIGHEST = 1 << 62  # more than the bytes of any region
 _HALVES = 9  # number of prices that are tried, each half of the next one
+_SOURCE, _SINK = 0, 1
 
 
 @dataclass(eq=False, slots=True)
@@ -63,12 +62,9 @@ def choose(
 ) -> Choice[V]:
     """Return the values to store; of equally small sets the one that folds the most ops.
 
-    Args:
-        ops: The region's ops in any order; other values than their outputs are in the file.
-        demanded: Values that are read outside of the region.
-        cost: Stored bytes of each value; FORBIDDEN for a value that cannot be stored, which must
-            not be in the file.
-        growth: Allowances above the minimum, applied one after the other.
+    The ops of the region are in any order; other values than their outputs are in the file. The
+    demanded values are read outside of the region. The cost of a value is its stored bytes, or
+    FORBIDDEN if it cannot be stored. The allowances above the minimum apply one after the other.
     """
     wanted = set(demanded)
     total = Choice[V]()
@@ -136,9 +132,7 @@ class _Part(Generic[V]):
         return self._cuts[price]
 
     def _weigh(self, stored: set[V]) -> tuple[set[V], float, int]:
-        """Return the needed ones of these values, their bytes plus the cost of staying ops, and the
-        number of those.
-        """
+        """Return the needed values, their bytes plus the cost of staying ops, and their number."""
         staying: set[int] = set()
         needed: set[V] = set()
         pending = list(self._wanted)
@@ -183,7 +177,7 @@ def _minimum_cut(
 
     An op that stays costs its own cost and the price, so a higher price never folds less.
     """
-    network = Network()
+    network = _Network()
     index: dict[V, int] = {}
     """The start vertex of each value's own edge; the end vertex is the next number."""
 
@@ -200,12 +194,130 @@ def _minimum_cut(
             network.edge(before(value) + 1, vertex, math.inf)
         for value in op.outputs:
             network.edge(vertex, before(value), math.inf)
-        network.edge(SOURCE, vertex, op.cost + price)
+        network.edge(_SOURCE, vertex, op.cost + price)
     produced = {value for op in ops for value in op.outputs}
     for value, vertex in index.items():
         if value not in produced:
-            network.edge(SOURCE, vertex, cost[value])
+            network.edge(_SOURCE, vertex, cost[value])
         if value in wanted:
-            network.edge(vertex + 1, SINK, math.inf)
+            network.edge(vertex + 1, _SINK, math.inf)
     reached = network.before_sink()
     return {v for v, vertex in index.items() if vertex + 1 in reached and vertex not in reached}
+
+
+class _Network:
+    """A network whose minimum cut is found from the sink's side.
+
+    It is found by a maximum preflow, by push-relabel, highest label first (Goldberg, Tarjan 1988).
+    Labels are lower bounds of the distance to the sink; if no vertex has a label, the sink is
+    unreachable from all vertices above it. Excess that cannot reach the sink stays at its vertex.
+    """
+
+    def __init__(self) -> None:
+        self._heads: list[list[int]] = [[], []]  # vertex -> its edges
+        self._to: list[int] = []  # edges come in pairs: k and k ^ 1 are opposite
+        self._left: list[float] = []
+
+    def vertex(self) -> int:
+        """Return a new vertex, besides _SOURCE and _SINK."""
+        self._heads.append([])
+        return len(self._heads) - 1
+
+    def edge(self, start: int, end: int, capacity: float) -> None:
+        """Add an edge; it is cut only if just its end is on the sink's side."""
+        self._heads[start].append(len(self._to))
+        self._to.append(end)
+        self._left.append(capacity)
+        self._heads[end].append(len(self._to))
+        self._to.append(start)
+        self._left.append(0)
+
+    def before_sink(self) -> set[int]:
+        """Return the vertices on the sink's side of the minimum cut with the smallest such side."""
+        self._nowhere = nowhere = len(self._heads)  # the label without a path to the sink
+        self._label = [nowhere] * nowhere
+        for vertex, distance in self._distances().items():
+            self._label[vertex] = distance
+        self._label[_SOURCE] = nowhere
+        self._excess: list[float] = [0] * nowhere
+        self._position = [0] * nowhere
+        self._active: list[list[int]] = [[] for _ in self._heads]
+        self._labelled: list[list[int]] = [[] for _ in self._heads]
+        for vertex, label in enumerate(self._label):
+            if label < nowhere:
+                self._labelled[label].append(vertex)
+        self._count = [len(vertices) for vertices in self._labelled]
+        self._top = max(k for k, count in enumerate(self._count) if count)
+        for edge in self._heads[_SOURCE]:
+            self._push(edge, self._left[edge])
+        highest = self._top
+        while highest > 0:
+            if self._active[highest]:
+                highest = self._discharge(self._active[highest].pop(), highest)
+            else:
+                highest -= 1
+        return set(self._distances())
+
+    def _distances(self) -> dict[int, int]:
+        """Return the number of edges to the sink from each vertex that can reach it."""
+        distance = {_SINK: 0}
+        queue = [_SINK]
+        for vertex in queue:
+            for edge in self._heads[vertex]:
+                start = self._to[edge]
+                if start not in distance and self._left[edge ^ 1] > 0:
+                    distance[start] = distance[vertex] + 1
+                    queue.append(start)
+        return distance
+
+    def _push(self, edge: int, amount: float) -> None:
+        end = self._to[edge]
+        self._left[edge] -= amount
+        self._left[edge ^ 1] += amount
+        if not self._excess[end] and 0 < self._label[end] < self._nowhere:
+            self._active[self._label[end]].append(end)
+        self._excess[end] += amount
+
+    def _discharge(self, vertex: int, label: int) -> int:
+        """Push the excess of a vertex, relabelling it as needed; return its final label."""
+        edges = self._heads[vertex]
+        while self._excess[vertex] and self._label[vertex] == label:
+            position = self._position[vertex]
+            if position == len(edges):
+                label = self._relabel(vertex, label)
+                continue
+            edge = edges[position]
+            if self._left[edge] > 0 and self._label[self._to[edge]] == label - 1:
+                amount = min(self._excess[vertex], self._left[edge])
+                self._push(edge, amount)
+                self._excess[vertex] -= amount
+            else:
+                self._position[vertex] = position + 1
+        return label
+
+    def _relabel(self, vertex: int, label: int) -> int:
+        """Raise the label of a vertex and return it, or the old one if the sink is unreachable."""
+        self._position[vertex] = 0
+        self._count[label] -= 1
+        if not self._count[label]:
+            self._label[vertex] = self._nowhere
+            self._cut_off(label)
+            return label
+        higher = 1 + min(self._label[self._to[e]] for e in self._heads[vertex] if self._left[e] > 0)
+        self._label[vertex] = min(higher, self._nowhere)
+        if higher >= self._nowhere:
+            return label
+        self._labelled[higher].append(vertex)
+        self._count[higher] += 1
+        self._top = max(self._top, higher)
+        return higher
+
+    def _cut_off(self, label: int) -> None:
+        """Relabel the vertices above a label that no vertex has: they cannot reach the sink."""
+        for above in range(label + 1, self._top + 1):
+            for vertex in self._labelled[above]:
+                if self._label[vertex] == above:
+                    self._label[vertex] = self._nowhere
+            self._labelled[above].clear()
+            self._count[above] = 0
+        self._top = label

@@ -28,13 +28,7 @@ _ELEMENTS = 1 << 18  # looked at together
 
 
 class KnownValues:
-    """The compile-time constants of a model, found on demand and remembered.
-
-    Args:
-        scopes: The scopes of the model.
-        constness: The constness of its values; found out if not given.
-        evaluator: Computes what is small; one of its own if not given.
-    """
+    """The compile-time constants of a model, found on demand and remembered."""
 
     def __init__(
         self,
@@ -45,7 +39,7 @@ class KnownValues:
         self._scopes, self._functions = scopes, scopes.model.functions
         self.constness = constness or ConstnessAnalysis(scopes.model, scopes=scopes)
         self._evaluator = evaluator or Evaluator(Pool())
-        self._pool = self._evaluator.pool
+        self.pool = self._evaluator.pool
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Of what operations compute and read: None for what is not small."""
         self._repeated: dict[ir.Value, Array | None] = {}
@@ -63,11 +57,7 @@ class KnownValues:
         return constant_tensor(node) if is_constant_node(node) else None
 
     def array(self, value: ir.Value) -> Array | None:
-        """Return the elements of a small constant (up to ``READABLE_BYTES``), read-only.
-
-        None for a value that is not constant, is larger, or cannot be computed from constants of
-        that size.
-        """
+        """Return the elements of a constant that is small and computed of small ones, or None."""
         buffer = self._small_buffer(value) if self.is_constant(value) else None
         if buffer is None or buffer.is_known:
             return None if buffer is None else buffer.elements
@@ -90,7 +80,7 @@ class KnownValues:
                 tensor = self.tensor(current)
                 self._buffers[current] = None
                 if tensor is not None and data_bytes(tensor.dtype, tensor.shape) <= READABLE_BYTES:
-                    self._buffers[current] = self._keep(self._pool.wrap(tensor))
+                    self._buffers[current] = self._keep(self.pool.wrap(tensor))
                 continue
             missing = [v for v in node.inputs if v is not None and v not in self._buffers]
             if missing:
@@ -102,30 +92,22 @@ class KnownValues:
     def buffer(self, value: ir.Value) -> Buffer | None:
         """Return the buffer of a constant that is stored or small; None for another one."""
         tensor = self.tensor(value)
-        return self._small_buffer(value) if tensor is None else self._pool.wrap(tensor)
-
-    def adopt(self, array: Array, dtype: ir.DataType) -> Buffer:
-        """Return a buffer of the pool for an array."""
-        return self._pool.adopt(array, dtype)
+        return self._small_buffer(value) if tensor is None else self.pool.wrap(tensor)
 
     def result_of(
         self, node: ir.Node, operands: Sequence[Buffer | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Return the first result of a node that is in no graph; a large one is postponed.
+        """Return the first result of a deterministic node in no graph, if it can be computed."""
+        results = self._applied(Operation(node, operands, opsets))
+        return results[0] if results else None
 
-        Args:
-            node: A deterministic op.
-            operands: What it reads.
-            opsets: Domain to version: those that the node is written for.
-
-        Returns:
-            The result; None if it cannot be computed.
-        """
+    def _applied(self, operation: Operation) -> Sequence[Buffer | None]:
+        """Return the results of an operation; none if it cannot be computed."""
         try:
             with np.errstate(all="ignore"):
-                return self._evaluator.apply(Operation(node, operands, opsets))[0]
+                return self._evaluator.apply(operation)
         except (Unfoldable, ComputationFailed):
-            return None
+            return ()
 
     def is_computable(self, buffer: Buffer) -> bool:
         """Return whether a postponed buffer can be computed; what may fail is computed now."""
@@ -144,26 +126,20 @@ class KnownValues:
         scope = self._scopes.find(node.graph)
         if scope is None or node in self._scopes.parents or node.op_identifier() in self._functions:
             return
-        operation = Operation(node, operands, scope.opsets)
-        try:
-            with np.errstate(all="ignore"):
-                results = self._evaluator.apply(operation)
-        except (Unfoldable, ComputationFailed):
-            return
+        results = self._applied(Operation(node, operands, scope.opsets))
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is not None:
                 is_small = buffer.nbytes <= READABLE_BYTES
                 self._buffers[output] = self._keep(buffer) if is_small else None
 
     def _keep(self, buffer: Buffer) -> Buffer:
-        self._pool.retain(buffer)
+        self.pool.retain(buffer)
         return buffer
 
     def all_equal(self, value: ir.Value, number: float) -> bool | None:
         """Return whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
 
-        Stops at the first tile with another one: a large tensor is never held in memory. None if
-        the value is not constant or not computed yet.
+        None if the value is not constant or not computed yet. Large tensors are read by tiles.
         """
         if not self.is_constant(value):
             return None
@@ -173,21 +149,17 @@ class KnownValues:
         return None if element is None else element.size > 0 and is_exactly(element, number)
 
     def is_finite(self, value: ir.Value) -> bool | None:
-        """Return whether no element of a constant is infinite or a NaN; None as for
-        :meth:`all_equal`.
-        """
+        """Return whether a constant has only finite elements; None as for :meth:`all_equal`."""
         if not self.is_constant(value):
             return None
         return self._look(value, lambda array: _passes(array, _is_finite))
 
     def _look(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
         """Return what a function says of the elements of a constant."""
-        tensor = self.tensor(value)
-        # where no kernel computes it: if it is folded the question comes again, else it is not
-        # worth the time and the memory that onnxruntime takes
         buffer = self._small_buffer(value)
-        if buffer is None and tensor is not None:
-            buffer = self._pool.wrap(tensor)
+        if buffer is None:
+            buffer = self.buffer(value)
+        # a deferred one is not worth the time and the memory that onnxruntime takes
         if buffer is None or not buffer.is_known:
             return None
         self._keep(buffer)
@@ -196,13 +168,11 @@ class KnownValues:
         finally:
             if buffer.nbytes > READABLE_BYTES:
                 buffer.release_pages()
-            self._pool.release(buffer)
+            self.pool.release(buffer)
 
 
 def is_exactly(array: Array, number: float) -> bool:
-    """Return True if all elements are ``number``, a zero with the same sign where the dtype has
-    signs.
-    """
+    """Return True if all elements are ``number``; zeros have the same sign."""
     kind = array.dtype.kind
     if isinstance(number, bool) != (kind == "b") or kind in "OSUc":
         return False

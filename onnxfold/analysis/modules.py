@@ -76,8 +76,7 @@ _BASE = "base_layer"
 
 
 def parameter_names(model: ir.Model) -> dict[ir.Value, str]:
-    """Return the PyTorch names of the main graph's weights:
-    "layers.0.q_proj.lora_A.default.weight".
+    """Return the PyTorch names of the main graph's weights: "layers.0.q_proj.lora_A.weight".
 
     It is the name in the file if that has dots. Exporters rename weights that they transpose; the
     name then comes from the module of the node that reads it. Weights read by several modules, or
@@ -107,10 +106,9 @@ def _kind(value: ir.Value, node: ir.Node, operand: int) -> str:
 
 
 def _with_part(module: Module, known: Collection[Module]) -> Module:
-    """Return the module as peft names it: TorchScript names lora_A.default and lora_B.default
-    alike.
+    """Return the module as peft names it, as "lora_A.default" or "lora_B.default".
 
-    The second one called has the suffix "_1".
+    TorchScript names both alike; the second one called has the suffix "_1".
     """
     if not module or (*module[:-1], _BASE) not in known:
         return module

@@ -28,11 +28,7 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of all graphs of a model.
-
-    Args:
-        model: The model. Graphs added to it later are unknown until :meth:`refresh`.
-    """
+    """The scopes of all graphs of a model. Graphs added later are unknown until `refresh`."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model
@@ -82,10 +78,7 @@ class Scopes:
         return None if graph is None else self._by_graph.get(graph)
 
     def path(self, graph: ir.Graph | None) -> list[ir.Graph]:
-        """Return a graph and the graphs around it, innermost first, whose values it can read.
-
-        For a graph that is not in the model, there are none.
-        """
+        """Return a graph of the model and the graphs around it, innermost first; or none."""
         if graph not in self._paths:
             scope = self.find(graph)
             holder = None if scope is None or scope.parent is None else scope.parent.graph

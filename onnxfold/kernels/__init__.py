@@ -1,6 +1,6 @@
 """NumPy kernels, one file for each family of ops; importing the package registers them."""
 
-from onnxfold.kernels import cast, data_movement, elementwise
+from onnxfold.kernels import data_movement, elementwise
 from onnxfold.kernels.registry import KERNELS, Kind, NotExact, Unfoldable, find
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "Unfoldable",
     "KERNELS",
     "find",
-    "cast",
     "elementwise",
     "data_movement",
 ]

@@ -1,44 +1,197 @@
 """Compute large results block by block, and choose those that are stored.
 
 Large intermediate constants are not stored if possible: a view is other strides on the same memory,
-and element-wise work is done block by block where its result is written or stored (:mod:`.chains`).
-All other large results are computed whole.
+and element-wise work and concatenation are done block by block where their results are written or
+stored. All other large results are computed whole.
+
+A chain is a graph of expressions. Views are not expressions: they are applied to the arrays at the
+leaves, which are broadcast to the viewed shape first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Union
 
 import numpy as np
+import onnx_ir as ir
 
 from onnxfold.evaluation import TimeLimit
-from onnxfold.kernels.elementwise_chains import (
-    Chain,
-    Expression,
-    Joined,
-    Leaf,
-    Step,
-    is_joined,
-    viewed,
-)
-from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kind, Postpone, Unfoldable
+from onnxfold.kernels.operation import Operation, operands_first
+from onnxfold.kernels.registry import Kind, Postpone, Unfoldable, broadcast_shape
 from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.blocks import KEPT_BYTES, Box, Source, boxes, copy, distance, fast_axis
+from onnxfold.pool.buffer import Array, distinct
 
 # Operations whose operands and results are all smaller (bytes) are computed one by one.
 _LARGE = 1 << 18
-_STREAMED = (Kind.VIEW, Kind.ELEMENTWISE, Kind.ASSEMBLED)
+# Bytes that a step reads and writes at a time: a few of these fit the second-level cache.
+_PIECE = 1 << 17
+# Elements along the row in a piece where rows and columns are exchanged.
+_COLUMNS = 64
+
+
+class Leaf:
+    """The elements of a known buffer, as a view with any strides."""
+
+    operands: Sequence[Expression | None] = ()
+
+    def __init__(self, buffer: Buffer, array: Array) -> None:
+        self.buffer = buffer
+        self.array = array
+        self.shape: tuple[int, ...] = array.shape
+
+
+class Step:
+    """An element-wise operation; omitted operands are None, broadcast operands are leaves."""
+
+    def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
+        shape = broadcast_shape(*(e.shape for e in operands if e is not None))
+        self.operands = [
+            Leaf(e.buffer, np.broadcast_to(e.array, shape)) if isinstance(e, Leaf) else e
+            for e in operands
+        ]
+        self.operation = operation
+        self.shape: tuple[int, ...] = shape
+
+    @functools.cached_property
+    def call(self) -> Callable[..., Any]:
+        """The function that computes the elements from arrays of the operands."""
+        assert self.operation.kernel is not None
+        return functools.partial(self.operation.kernel.function, **self.operation.attributes)
+
+
+Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
+
+
+def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
+    """Return the view of an expression by an operation. Raises Postpone if there is none."""
+    others = [None if b is None else b.array() for b in operation.operands[1:]]
+    made: dict[Expression, Expression] = {}
+    for e in _in_order(expression):
+        if isinstance(e, Leaf):
+            made[e] = Leaf(e.buffer, operation.call([e.array, *others], most_bytes=0)[index])
+        else:
+            made[e] = Step(e.operation, [None if o is None else made[o] for o in e.operands])
+    return made[expression]
+
+
+def _in_order(expression: Expression) -> list[Expression]:
+    """Return an expression and all its operands, each once, operands first."""
+    return operands_first([expression], lambda e: [o for o in e.operands if o is not None])
+
+
+class Chain:
+    """Computes an expression block by block for the pool: :class:`onnxfold.pool.blocks.Source`.
+
+    If it is ``compact``, axes along which all its elements repeat get extent 1.
+    """
+
+    def __init__(
+        self, expression: Expression, dtype: ir.DataType, *, compact: bool = False
+    ) -> None:
+        self._order = order = _in_order(expression)
+        self.dtype = dtype
+        self._leaves = [e for e in order if isinstance(e, Leaf)]
+        self.shape: tuple[int, ...] = tuple(
+            1 if compact and all(e.array.strides[axis] == 0 for e in self._leaves) else extent
+            for axis, extent in enumerate(expression.shape)
+        )
+        nbytes = {e: distinct(e.array).nbytes for e in self._leaves}
+        self.read_bytes: int = sum(nbytes.values())
+        self.fast_axis: int = fast_axis(max(self._leaves, key=nbytes.__getitem__).array)
+        itemsizes = [e.array.itemsize for e in self._leaves]
+        self._piece = _PIECE // max(dtype.numpy().itemsize, *itemsizes, 1)
+        self._unused: dict[Expression, list[Expression]] = {}
+        for operand, user in {o: e for e in order for o in e.operands if o is not None}.items():
+            self._unused.setdefault(user, []).append(operand)
+        self._touched = 0
+        self._lock = threading.Lock()
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Compute the elements in a box into ``target``, an array of any strides."""
+        root = self._order[-1]
+        if isinstance(root, Leaf):
+            copy(target, self._read(root, box))
+            return
+        with np.errstate(all="ignore"):  # the setting is per thread
+            for piece in boxes(target.shape, self._piece, self.fast_axis, _COLUMNS):
+                inner = tuple(
+                    slice(b.start + p.start, b.start + p.stop)
+                    for b, p in zip(box, piece, strict=True)
+                )
+                copy(target[piece], self._compute(inner))
+
+    def _compute(self, box: Box) -> Array:
+        """Return the elements in a box, with extent 1 along axes where they repeat."""
+        made: dict[Expression | None, Any] = {None: None}
+        for expression in self._order:
+            if isinstance(expression, Leaf):
+                made[expression] = distinct(self._read(expression, box))
+            else:
+                made[expression] = expression.call(*[made[o] for o in expression.operands])
+            for operand in self._unused.get(expression, ()):
+                del made[operand]
+        return np.asarray(made[self._order[-1]])
+
+    def _read(self, expression: Leaf, box: Box) -> Array:
+        """Return the part of a leaf in a box; release pages after many bytes."""
+        part = expression.array[box]
+        # a strided read leaves parts of its pages, which are read soon
+        is_dense = distance(part) <= 4 * part.nbytes
+        with self._lock:
+            self._touched += part.nbytes if is_dense else part.nbytes // 4
+            is_time = self._touched > KEPT_BYTES
+            if is_time:
+                self._touched = 0
+        if is_time:
+            self.release()
+        return part
+
+    def release(self) -> None:
+        """Release the mapped pages that were read."""
+        for expression in self._leaves:
+            expression.buffer.release_pages()
+
+
+class Joined:
+    """Concatenates chains along an axis, for the pool as `Chain`."""
+
+    def __init__(self, parts: Sequence[Chain], axis: int) -> None:
+        self._parts = parts
+        self._axis = axis
+        first = parts[0]
+        self.dtype = first.dtype
+        self.fast_axis: int = first.fast_axis
+        self.read_bytes: int = sum(part.read_bytes for part in parts)
+        length = sum(part.shape[axis] for part in parts)
+        self.shape: tuple[int, ...] = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Write the elements in a box into ``target``, an array of any strides."""
+        axis, end = self._axis, 0
+        for part in self._parts:
+            start, end = end, end + part.shape[axis]
+            low, high = max(box[axis].start, start), min(box[axis].stop, end)
+            if low < high:
+                inner = (*box[:axis], slice(low - start, high - start), *box[axis + 1 :])
+                begin = low - box[axis].start
+                place = (*(slice(None),) * axis, slice(begin, begin + high - low))
+                part.fill(inner, target[place])
+
+    def release(self) -> None:
+        """Release the mapped pages that were read."""
+        for part in self._parts:
+            part.release()
 
 
 class Streams:
-    """A run of postponed operations.
+    """A run of postponed operations, operands first.
 
-    Args:
-        pool: The pool of the operands and results.
-        time: The limit of the time to compute.
-        operations: Postponed operations, operands first.
-        wanted: Results that must be stored.
-        root: A result of the last operation that is wanted block by block.
+    Results that are ``wanted`` are stored; a ``root`` of the last one is wanted block by block.
     """
 
     def __init__(
@@ -58,11 +211,10 @@ class Streams:
         """The operations that :meth:`make` computes."""
         self._stored = self._to_store(operations, wanted)
         self._expressions: dict[Buffer, Expression] = {}
+        self._joined: Joined | None = None
 
     def _to_store(self, operations: Sequence[Operation], wanted: Iterable[Buffer]) -> set[Buffer]:
-        """Return the results to store: the wanted ones, and those that would be computed more than
-        once.
-        """
+        """Return the wanted results, and those that would be computed more than once."""
         uses: dict[Buffer, list[Operation]] = {}
         for operation in operations:
             for operand in operation.operands:
@@ -123,46 +275,43 @@ class Streams:
         result: Buffer,
     ) -> None:
         expression: Expression
-        if operation.kind is Kind.ELEMENTWISE:
-            expression = Step(operation, operands)
-        elif operation.kind is Kind.ASSEMBLED:
+        if operation.kind is Kind.ASSEMBLED:
             parts = [
-                Chain(self._without_joined(b, e), b.dtype)
+                Chain(e, b.dtype)
                 for b, e in zip(operation.operands, operands, strict=True)
                 if b is not None and e is not None and b.size
             ]
-            expression = Joined(parts, operation.attributes["axis"] % len(result.shape))
+            joined = Joined(parts, operation.attributes["axis"] % len(result.shape))
+            if result is self._root:
+                self._joined = joined
+            else:
+                self._store(result, joined)
+            return
+        if operation.kind is Kind.ELEMENTWISE:
+            expression = Step(operation, operands)
         else:
             first, operand = operation.operands[0], operands[0]
             assert first is not None and operand is not None
-            operand = self._without_joined(first, operand)
             try:
                 expression = viewed(operation, index, operand)
             except Postpone:  # strides cannot express it; the elements are in the same order
                 expression = operand
                 if result is not self._root:
-                    self._store(result, expression)
+                    self._store(result, Chain(expression, result.dtype))
                     return
             else:
                 if isinstance(expression, Leaf) and first.is_known:
                     self._pool.fulfil(result, expression.array)
                     return
         if result in self._stored:
-            self._store(result, expression)
+            self._store(result, Chain(expression, result.dtype, compact=True))
         else:
             self._expressions[result] = expression
 
-    def _without_joined(self, buffer: Buffer, expression: Expression) -> Expression:
-        """Return an expression without concatenations; the result of one with them is stored."""
-        if buffer.is_known or not is_joined(expression):
-            return expression
-        self._store(buffer, expression)
-        return Leaf(buffer, buffer.array())
-
-    def _store(self, buffer: Buffer, expression: Expression) -> None:
-        source = Chain(expression, buffer.dtype, compact=expression.shape == buffer.shape)
-        if self._root is None and source.nbytes > self._time.nbytes:
-            raise Unfoldable(f"it would take too long to compute {source.nbytes:,} bytes")
+    def _store(self, buffer: Buffer, source: Source) -> None:
+        nbytes = math.prod(source.shape) * buffer.dtype.numpy().itemsize
+        if self._root is None and nbytes > self._time.nbytes:
+            raise Unfoldable(f"it would take too long to compute {nbytes:,} bytes")
         with self._time.spending():
             array = self._pool.store(source)
         if array.size == buffer.size:
@@ -171,10 +320,10 @@ class Streams:
             array = np.broadcast_to(array, buffer.shape)
         self._pool.fulfil(buffer, array)
 
-    def chain(self, buffer: Buffer) -> Chain | None:
-        """Return the chain that computes the root; None if the root is known."""
-        expression = self._expressions.get(buffer)
-        return None if expression is None else Chain(expression, buffer.dtype)
+    def source(self, root: Buffer) -> Source | None:
+        """Return what computes the root; None if the root is known."""
+        expression = self._expressions.get(root)
+        return self._joined if expression is None else Chain(expression, root.dtype)
 
 
 def is_large(operation: Operation) -> bool:
@@ -196,4 +345,4 @@ def is_streamable(operation: Operation) -> bool:
     if operation.kind is Kind.VIEW:
         first, *others = operation.operands
         return first is not None and all(b is None or b.is_known for b in others)
-    return operation.kind in _STREAMED
+    return operation.kind in (Kind.ELEMENTWISE, Kind.ASSEMBLED)

@@ -6,23 +6,28 @@ The result is a view if strides can express it, also of read-only, mapped and ze
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from onnxfold.kernels.dtypes import (
+from onnxfold.kernels.registry import (
     INTEGERS,
+    Array,
     Integers,
+    Kind,
+    NotExact,
+    Unfoldable,
     broadcast_shape,
     check_allocatable,
     check_representable,
     integers,
+    kernel,
     normalized_axis,
     require,
 )
-from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 
 _DOUBLE_EXACT = 1 << 53
 _RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
@@ -51,16 +56,13 @@ def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
     0 keeps the dimension of ``x`` at that index (with ``allowzero=1`` it means 0), and one -1 is
     inferred. A copy is made only if strides cannot express the result.
     """
-    return _reshaped(x, _target_shape(x.shape, integers(shape, "shape"), allowzero == 1))
-
-
-def _target_shape(old: Sequence[int], new: Sequence[int], keep_zero: bool) -> list[int]:
-    target = [size if size or keep_zero else old[k] for k, size in enumerate(new)]
+    given = integers(shape, "shape")
+    target = [size if size or allowzero == 1 else x.shape[k] for k, size in enumerate(given)]
     if -1 in target and (known := -math.prod(target)):
-        target[target.index(-1)] = math.prod(old) // known
-    if min(target, default=0) < 0 or math.prod(target) != math.prod(old):
-        raise Unfoldable(f"{math.prod(old)} elements do not fit shape {list(new)}")
-    return target
+        target[target.index(-1)] = math.prod(x.shape) // known
+    if min(target, default=0) < 0 or math.prod(target) != math.prod(x.shape):
+        raise Unfoldable(f"{math.prod(x.shape)} elements do not fit shape {given}")
+    return _reshaped(x, target)
 
 
 def _reshaped(x: Array, shape: Sequence[int]) -> Array:
@@ -167,20 +169,19 @@ def split_(
     split: Integers | None = None,
     *,
     n_outputs: int,
-    opset: int,
     axis: int = 0,
     num_outputs: int | None = None,
 ) -> list[Array]:
     """Return ``x`` cut along ``axis`` into the given sizes, or into equal parts.
 
-    From opset 18 on the last part may be smaller if the sizes cannot be equal; before, that is an
-    error.
+    With ``num_outputs``, which opset 18 added, the last part may be smaller if the sizes cannot be
+    equal; without it, that is an error.
     """
     axis, parts = normalized_axis(axis, x.ndim), num_outputs or n_outputs
     size = x.shape[axis]
     sizes = integers(() if split is None else split, "split")
     if not sizes:
-        if opset < 18 and size % parts:
+        if num_outputs is None and size % parts:
             raise Unfoldable(f"{size} does not split into {parts} equal parts")
         part = -(-size // parts)
         if size and part * (parts - 1) >= size:
@@ -188,14 +189,7 @@ def split_(
         sizes = [min(part, size - k * part) for k in range(parts)]
     if min(sizes, default=0) < 0 or sum(sizes) != size or len(sizes) != parts:
         raise Unfoldable(f"sizes {sizes} do not split dimension {size} in {parts}")
-    before = (slice(None),) * axis
-    result: list[Array] = []
-    start = 0
-    for length in sizes:
-        index = (*before, slice(start, start + length))
-        result.append(x[index])
-        start += length
-    return result
+    return np.split(x, [*itertools.accumulate(sizes[:-1])], axis)
 
 
 @kernel("Shape", kind=Kind.SHAPE)
@@ -230,11 +224,6 @@ def concat(*operands: Array, axis: int) -> Array:
     if len(operands) == 1:
         return first
     axis = normalized_axis(axis, first.ndim)
-    frame = first.shape[:axis] + first.shape[axis + 1 :]
-    for x in operands:
-        if x.ndim != first.ndim or x.shape[:axis] + x.shape[axis + 1 :] != frame:
-            shapes = [list(x.shape) for x in operands]
-            raise Unfoldable(f"shapes {shapes} do not fit together along axis {axis}")
     total = sum(x.shape[axis] for x in operands)
     check_allocatable((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
     return np.concatenate(operands, axis=axis)

@@ -1,4 +1,4 @@
-"""Element-wise ops that IEEE 754, two's complement or logic fully define: Add, Where and others.
+"""Element-wise ops that IEEE 754, two's complement or logic fully define: Add, Cast and others.
 
 float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are undefined.
 The callers disable NumPy's floating-point warnings once for many kernels.
@@ -6,13 +6,15 @@ The callers disable NumPy's floating-point warnings once for many kernels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
-from onnxfold.kernels.dtypes import (
+from onnxfold.kernels.registry import (
     BFLOAT16,
     BOOL,
     FLOAT16,
@@ -23,13 +25,18 @@ from onnxfold.kernels.dtypes import (
     NUMBERS,
     ORDERED,
     SIGNED,
+    STRING,
+    Array,
     DType,
+    Kind,
+    NotExact,
+    Unfoldable,
     broadcast_shape,
     check_allocatable,
     elementwise_on,
+    kernel,
     require,
 )
-from onnxfold.kernels.registry import Array, Kind, NotExact, Unfoldable, kernel
 from onnxfold.pool.buffer import distinct
 
 _LOGICAL = frozenset((BOOL,))
@@ -108,18 +115,18 @@ def _refuse_traps(a: Array, b: Array) -> None:
         raise Unfoldable("integer division overflows")
 
 
-@kernel("Clip", since=11, kind=elementwise_on(ORDERED))
-def clip(x: Array, low: Array | None = None, high: Array | None = None, *, opset: int) -> Array:
+@kernel("Clip", since=12, kind=elementwise_on(ORDERED))
+def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """Return ``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound is ignored.
 
     An omitted bound is the dtype's greatest *finite* value, to which infinities are clipped. For
-    bfloat16, and for float16 in opset 11, it is infinity.
+    bfloat16 it is infinity.
     """
     require(x, ORDERED)
     finfo: Any = ml_dtypes.finfo
     info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
     least, greatest = info.min, info.max
-    if x.dtype == BFLOAT16 or (x.dtype == FLOAT16 and opset < 12):
+    if x.dtype == BFLOAT16:
         least, greatest = -np.inf, np.inf
     low = np.asarray(least, x.dtype) if low is None else low.reshape(())
     high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
@@ -148,3 +155,53 @@ def where(condition: Array, x: Array, y: Array) -> Array:
     if x.dtype in _SELECTED_BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
         raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
     return selected
+
+
+_CASTABLE = NUMBERS | {BOOL}
+
+
+def _cast_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+    source, target = dtypes[0], _numpy_dtype(attributes["to"])
+    if source == target:
+        fails = source == STRING
+    else:
+        fails = source not in _CASTABLE or target not in _CASTABLE
+        fails = fails or (source in FLOATS and target in INTEGERS)
+    return Kind.GENERAL if fails else Kind.ELEMENTWISE
+
+
+@kernel("Cast", since=6, kind=_cast_kind)
+def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
+    """Return the elements of ``x`` in the dtype with ONNX number ``to``.
+
+    Floats are truncated toward zero to integers, integers wrap, everything but 0 is true. float64
+    is converted to 16-bit floats through float32, which rounds twice.
+    """
+    target = _numpy_dtype(to)
+    if x.dtype == target:
+        return x
+    if x.dtype not in _CASTABLE or target not in _CASTABLE:
+        raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
+    if x.dtype in FLOATS and target in INTEGERS:
+        _refuse_out_of_range(x, target)
+    if x.dtype == FLOAT64 and target in (FLOAT16, BFLOAT16):
+        x = x.astype(FLOAT32)  # as onnxruntime rounds
+    return np.asarray(x.astype(target))
+
+
+@functools.cache
+def _numpy_dtype(number: int) -> DType:
+    return ir.DataType(number).numpy()
+
+
+def _refuse_out_of_range(x: Array, target: DType) -> None:
+    check_allocatable(x.shape, target)
+    if not x.size:
+        return
+    x = distinct(x)
+    # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
+    info = np.iinfo(target)
+    low, high = float(info.min), float(int(info.max) + 1)
+    least, greatest = float(x.min()), float(x.max())
+    if not (low - 1 < least and greatest < high) or (low - 1 == low and least < low):
+        raise NotExact(f"a value is NaN or out of range for {target.name}")

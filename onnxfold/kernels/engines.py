@@ -1,7 +1,4 @@
-"""Select the engine that computes an operation: a NumPy kernel or onnxruntime.
-
-This is the one door to onnxruntime for computing constants.
-"""
+"""Select the engine that computes an operation: a NumPy kernel or onnxruntime."""
 
 from __future__ import annotations
 
@@ -23,11 +20,9 @@ from onnxfold.evaluation import (
     time_for,
 )
 from onnxfold.graphs import nodes_within, subgraphs_of
-from onnxfold.kernels.assembly import assemble
-from onnxfold.kernels.inference import is_elementwise
-from onnxfold.kernels.operation import Operation, postponed
+from onnxfold.kernels.inference import is_elementwise, tensor_proto, type_of
+from onnxfold.kernels.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
 from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
-from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes
 from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
@@ -43,18 +38,19 @@ _MOST_PRODUCTS = 1 << 24
 _KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
 _PRODUCTS = ("Gemm", "MatMul")
 _CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
+# Operands up to this many bytes are stored in the model, larger ones are fed.
+_INLINE_BYTES = 4096
+# All supported versions of onnxruntime read it, even if the model's own version is newer than the
+# installed one supports; the first version with overloads of functions.
+_IR_VERSION = 10
 _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 
 
 class Engines:
     """Computes operations as a whole, within the limits of time and memory of a run.
 
-    Args:
-        pool: Where operands and results live; its memory limit is also that of one computation.
-        functions: The model's local functions, for calls of them.
-        exact: Compute nothing whose result depends on how many threads onnxruntime has, but in
-            wide precision: rounding hides the last bits.
-        time: What all computations may take together; that of a small model if not given.
+    The pool's memory limit is also that of one computation. ``exact`` excludes what depends on the
+    number of onnxruntime's threads, but in wide precision: rounding hides the last bits.
     """
 
     def __init__(
@@ -73,12 +69,7 @@ class Engines:
         self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
 
     def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
-        """Compute the awaited results of an operation, unless an operand could not be computed.
-
-        Args:
-            operation: What its operands need has been computed, or has failed.
-            failures: Gets the operation if it cannot be computed, with the reason.
-        """
+        """Compute the awaited results of an operation, unless an operand failed."""
         awaited = operation.awaited()
         if not awaited or any(o.awaited() for o in postponed(operation.operands)):
             return
@@ -94,15 +85,7 @@ class Engines:
                 failures[operation] = f"inference and evaluation disagree: {error}"
 
     def evaluate(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return results of an operation, computed by the engine that is selected here.
-
-        Args:
-            operation: The operation, whose operands are known.
-            wanted: Which of its results, by their index.
-
-        Raises:
-            Unfoldable: No engine can compute it, with the reason.
-        """
+        """Return the wanted results, by index. Raises Unfoldable with the reason if none can."""
         self._admit(operation)
         if operation.kernel is not None:
             arrays = [None if b is None else b.array() for b in operation.operands]
@@ -116,17 +99,15 @@ class Engines:
             raise Unfoldable(str(error)) from error
 
     def _by_onnxruntime(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
-        """Return results of an operation; only what is certain runs in this process.
-
-        Raises:
-            EvaluationError: As for `evaluate_isolated`.
-        """
+        """Return results of an operation; only what is certain runs in this process."""
         if not self.time.share():
             raise EvaluationError(self.time.reason)
         exact = self._exact and not operation.is_wide
         is_certain = _is_certain(operation)
-        functions = self._called_by(operation)
-        proto, operands = assemble(operation, wanted, functions, general=is_certain)
+        nodes = nodes_within([operation.node]) if self._functions else ()
+        is_call = any(n.op_identifier() in self._functions for n in nodes)
+        functions = self._serialized if is_call else []
+        proto, operands = _assemble(operation, wanted, functions, general=is_certain)
         model, outputs = proto.SerializeToString(), [output.name for output in proto.graph.output]
         feeds = {name: b.array() for name, b in operands.items()}
         if is_certain:
@@ -147,18 +128,9 @@ class Engines:
         )
         return [_encoded(array) for array in results]
 
-    def _called_by(self, operation: Operation) -> list[onnx.FunctionProto]:
-        """Return the model's functions, if one of them is called."""
-        nodes = nodes_within([operation.node])
-        if not self._functions or not any(n.op_identifier() in self._functions for n in nodes):
-            return []
-        return self._serialized
-
     @functools.cached_property
     def _serialized(self) -> list[onnx.FunctionProto]:
         return list(map(ir.serde.serialize_function, self._functions.values()))
-
-    # ------------------------------------------------------------ limits
 
     def _admit(self, operation: Operation) -> None:
         """Make room for computing an operation. Raises Unfoldable if that takes too much."""
@@ -188,14 +160,62 @@ class Engines:
             raise Unfoldable(_TOO_LARGE.format(needed))
 
 
-def _is_certain(operation: Operation) -> bool:
-    """Return whether onnxruntime may compute an operation in this process: nothing can make it
-    slow.
+def _assemble(
+    operation: Operation,
+    wanted: Sequence[int],
+    functions: Sequence[onnx.FunctionProto],
+    *,
+    general: bool,
+) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
+    """Return a model of an operation, and the operands that are not in it by their names.
 
-    Another process costs a third of a second, which most models need not pay: what they have
-    onnxruntime compute are functions of single elements, sums and quantized weights. It goes over
-    their operands once, and reads no element as a place or a size, so there is nothing in a tensor
-    that could make it crash or hang.
+    A ``general`` model is the same for operands of other sizes and elements, but for strings and
+    numbers of less than a byte. onnxruntime may compute other bits than for constants.
+    """
+    imports = dict(operation.opsets)
+    for function in functions:
+        imports.setdefault(function.domain, 1)
+    model = onnx.ModelProto(ir_version=_IR_VERSION, functions=functions)
+    for domain, version in imports.items():
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    graph = model.graph
+    graph.name = "fold"
+    feeds: dict[str, Buffer] = {}
+    names: dict[Buffer | None, str] = {None: ""}
+    inputs = operation.inputs
+    for buffer in inputs:
+        if buffer is not None and buffer not in names:
+            names[buffer] = f"{OWN}c{len(names)}"
+            _supply(graph, feeds, buffer, names[buffer], general)
+    for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
+        assert buffer is not None and value.name is not None
+        _supply(graph, feeds, buffer, value.name, general)
+    outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
+    graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
+    graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in wanted)
+    return model, feeds
+
+
+def _supply(
+    graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
+) -> None:
+    """Put a known operand into the model, or add it to the feeds."""
+    inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
+    if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
+        graph.initializer.append(tensor_proto(buffer.array(), name))
+        return
+    kind = type_of(buffer)
+    for dimension in kind.tensor_type.shape.dim if general else ():
+        dimension.Clear()
+    graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
+    feeds[name] = buffer
+
+
+def _is_certain(operation: Operation) -> bool:
+    """Return whether onnxruntime may compute an operation in this process.
+
+    Another process costs a third of a second. Functions of single elements, sums and quantized
+    weights read no element as a place or a size: nothing in a tensor could make them crash or hang.
     """
     node = operation.node
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
@@ -214,9 +234,7 @@ def _is_certain(operation: Operation) -> bool:
 
 
 def _memory_of(buffer: Buffer) -> int:
-    """Return the bytes an evaluator has to hold for an operand; one that is there in order costs
-    none.
-    """
+    """Return the bytes that an engine holds for an operand: none if it is in row-major order."""
     if buffer.dtype == ir.DataType.STRING and buffer.is_known:
         once = distinct(buffer.array())
         return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
@@ -226,9 +244,7 @@ def _memory_of(buffer: Buffer) -> int:
 
 
 def _is_free(operation: Operation) -> bool:
-    """Return whether a view, or element-wise work on zero-stride operands: no memory whatever its
-    size.
-    """
+    """Return whether the result takes no memory: a view, or work on zero-stride operands."""
     if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
         return False
     if operation.kind is Kind.ELEMENTWISE:

@@ -6,7 +6,6 @@ result is a buffer with shape and dtype only, which is computed when its element
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
@@ -16,42 +15,32 @@ import onnx_ir as ir
 from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels import inference
 from onnxfold.kernels.block_execution import Streams, is_large, is_streamable
-from onnxfold.kernels.dtypes import check_representable
 from onnxfold.kernels.engines import Engines
-from onnxfold.kernels.operation import Operation, postponed
-from onnxfold.kernels.registry import Kind, NotExact, Postpone
-from onnxfold.kernels.repeated_axes import EAGER_BYTES, effective_bytes, one_element_array
+from onnxfold.kernels.operation import (
+    EAGER_BYTES,
+    Operation,
+    effective_bytes,
+    one_element_array,
+    postponed,
+)
+from onnxfold.kernels.registry import Kind, NotExact, Postpone, check_representable
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
-
-# Kinds whose result is not known by shape and dtype without computing it as a whole.
-_WHOLE = (Kind.GENERAL, Kind.ASSEMBLED)
 
 
 class ComputationFailed(Exception):
     """Postponed operations turned out not to be computable: their nodes have to stay."""
 
     def __init__(self, failures: Mapping[Operation, str]) -> None:
-        super().__init__("; ".join(f"{o.label}: {reason}" for o, reason in failures.items()))
+        super().__init__("; ".join(failures.values()))
         self.failures = failures
-
-    def reasons(self) -> dict[ir.Node, str]:
-        """Return why each node cannot be computed; without those that still can, in
-        less precision.
-        """
-        return {o.node: reason for o, reason in self.failures.items() if not o.is_wide}
 
 
 class Evaluator:
     """Computes operations on the buffers of one pool.
 
-    Args:
-        pool: Where operands and results live.
-        functions: The model's local functions, for calls of them.
-        exact: Compute nothing whose result depends on how many threads onnxruntime has.
-        time: What all computations may take together; that of a small model if not given.
-        wide: Compute chains of operations in wide precision.
+    The arguments are those of `Engines`; ``wide`` is for wide precision.
     """
 
     def __init__(
@@ -70,11 +59,8 @@ class Evaluator:
         self.time = self._engines.time
         pool.evaluator = self
 
-    # ------------------------------------------------------------ one operation
-
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation: known buffers, or deferred ones with their shape
-        and dtype.
+        """Return the results of an operation: known or deferred buffers.
 
         Raises:
             Unfoldable: no engine can compute it, with the reason.
@@ -91,16 +77,17 @@ class Evaluator:
                 return results
         self._engines.admit_graphs(operation)
         types = inference.infer(operation)
-        wanted = [bool(output.name) for output in operation.node.outputs]
-        if any(t is None or t.shape is None for t in itertools.compress(types, wanted)):
+        outputs = operation.node.outputs
+        if any(o.name and t is None for o, t in zip(outputs, types, strict=True)):
             return self._apply_now(operation)
         results = []
-        for result_type, is_wanted in zip(types, wanted, strict=True):
-            if not is_wanted or result_type is None or result_type.shape is None:
+        for result_type in types:
+            if result_type is None:
                 results.append(None)
                 continue
-            check_representable(result_type.shape, result_type.dtype.numpy())
-            results.append(self.pool.defer(result_type.shape, result_type.dtype, operation))
+            shape, dtype = result_type
+            check_representable(shape, dtype.numpy())
+            results.append(self.pool.defer(shape, dtype, operation))
         operation.results = results
         return results
 
@@ -108,9 +95,12 @@ class Evaluator:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
         operands, kind = operation.operands, operation.kind
         if kind is Kind.VIEW:
-            self.compute([b for b in operands if b is not None and _may_be_sizes(b)])
+            # the elements of a shape or axes determine the shape of the result
+            lists = [b for b in operands if b is not None and len(b.shape) <= 1]
+            integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
+            self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
         known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
-        if kind in _WHOLE and not (
+        if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
             return None
@@ -127,16 +117,13 @@ class Evaluator:
         except NotExact:
             operation.kernel = None
             return None
-        except Postpone as larger:
-            if len(operation.node.outputs) != 1:
-                return None
-            computed = None
-            types = [(larger.shape, ir.DataType.from_numpy(larger.dtype))]
-        if computed is not None:
-            if known:
-                return [self.pool.adopt(array) for array in computed]
-            types = [(a.shape, ir.DataType.from_numpy(a.dtype)) for a in computed]
-        results = [self.pool.defer(shape, dtype, operation) for shape, dtype in types]
+        except Postpone:
+            return None
+        if known:
+            return [self.pool.adopt(array) for array in computed]
+        results = [
+            self.pool.defer(a.shape, ir.DataType.from_numpy(a.dtype), operation) for a in computed
+        ]
         operation.results = results
         return list(results)
 
@@ -150,14 +137,8 @@ class Evaluator:
             results[k] = self.pool.adopt(array)
         return results
 
-    # ------------------------------------------------------------ what was postponed
-
     def compute(self, buffers: Sequence[Buffer]) -> None:
-        """Compute deferred buffers and what they need; other deferred buffers stay so.
-
-        Raises:
-            ComputationFailed: operations among them cannot be computed; the others are.
-        """
+        """Compute deferred buffers and what they need; raise ComputationFailed at the end."""
         buffers = [buffer for buffer in buffers if not buffer.is_known]
         if not buffers:
             return
@@ -173,13 +154,9 @@ class Evaluator:
             self._fail(failures)
 
     def source(self, buffer: Buffer) -> Source | None:
-        """Return what computes a deferred buffer block by block; what it needs besides is
-        computed now.
+        """Return what computes a deferred buffer block by block; what it needs is computed now.
 
-        None if that cannot be: the buffer is known then.
-
-        Raises:
-            ComputationFailed: operations below it cannot be computed.
+        If there is none, the buffer is computed. Raises ComputationFailed.
         """
         operations = postponed([buffer])
         if not operations or not is_streamable(operations[-1]):
@@ -189,7 +166,7 @@ class Evaluator:
             streams = self._compute(operations, [], buffer)
         if streams.failures:
             self._fail(streams.failures)
-        return streams.chain(buffer)
+        return streams.source(buffer)
 
     def _fail(self, failures: Mapping[Operation, str]) -> NoReturn:
         if self._widening is not None:
@@ -197,10 +174,7 @@ class Evaluator:
         raise ComputationFailed(failures)
 
     def _compute(
-        self,
-        operations: list[Operation],
-        wanted: Sequence[Buffer],
-        root: Buffer | None = None,
+        self, operations: list[Operation], wanted: Sequence[Buffer], root: Buffer | None = None
     ) -> Streams:
         """Compute what is wanted and what the root needs, which is wanted block by block."""
         streams = Streams(self.pool, self.time, operations, wanted, root)
@@ -215,10 +189,7 @@ class Evaluator:
         return streams
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
-        """Return the deferred buffers that these need and whose computation could fail.
-
-        What is done to them afterwards cannot. What only others of them need is left out.
-        """
+        """Return the last deferred buffers on the way to these whose computation could fail."""
         found = [
             buffer
             for operation in postponed(buffers)
@@ -228,14 +199,3 @@ class Evaluator:
         ]
         read = {b for operation in postponed(found) for b in operation.operands}
         return [buffer for buffer in found if buffer not in read]
-
-
-def _may_be_sizes(buffer: Buffer) -> bool:
-    """Return whether a list of integers: a shape or axes, whose values decide about a result's
-    shape.
-    """
-    return (
-        len(buffer.shape) <= 1
-        and buffer.dtype in (ir.DataType.INT64, ir.DataType.INT32)
-        and buffer.nbytes <= EAGER_BYTES
-    )

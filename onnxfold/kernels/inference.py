@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import onnx
 import onnx.checker
@@ -30,18 +29,13 @@ _REFUSED = (
 )
 
 
-class ResultType(NamedTuple):
-    """The inferred type of a result: a tensor's dtype and its shape, if it is static."""
-
-    dtype: ir.DataType
-    shape: tuple[int, ...] | None
+_Type = tuple[tuple[int, ...], ir.DataType]
 
 
-def infer(operation: Operation) -> list[ResultType | None]:
-    """Return the types of the results in order; None if onnx cannot infer them.
+def infer(operation: Operation) -> list[_Type | None]:
+    """Return the shapes and dtypes of the results in order; None if onnx cannot infer them.
 
-    Raises:
-        Unfoldable: The operation is invalid, or its result is no tensor or has an impossible size.
+    Raises Unfoldable for an invalid operation, and for a result that is no tensor.
     """
     node = operation.node
     schema = schema_of(node.op_type, operation.opset, node.domain)
@@ -56,9 +50,10 @@ def infer(operation: Operation) -> list[ResultType | None]:
         if buffer is None:
             continue
         types[name] = type_of(buffer)
-        tensor = _small_data(buffer)
-        if tensor is not None:
-            data[name] = tensor
+        # of floats (scales of a Resize) onnx and onnxruntime may compute other sizes
+        is_integer = buffer.dtype.is_integer() and buffer.dtype.bitwidth >= 8
+        if is_integer and buffer.is_known and buffer.size <= MOST_SIZES:
+            data[name] = tensor_proto(buffer.array())
     proto = operation.to_proto(names, outputs)
     inferred = infer_types(schema, proto, types, data, operation.opsets)
     return [_result_type(inferred.get(name)) for name in outputs]
@@ -73,15 +68,8 @@ def infer_types(
 ) -> Mapping[str, onnx.TypeProto]:
     """Return the types that onnx infers for the outputs of a node, by name.
 
-    Args:
-        schema: The schema of its op.
-        node: The node.
-        types: The types of its inputs, by name.
-        data: The inputs with known elements, by name.
-        opsets: Domain to version.
-
-    Raises:
-        Unfoldable: onnx rejects the node, or would crash or never end on it.
+    The inputs' types and known elements are given by name, the opsets by domain. Raises Unfoldable
+    if onnx rejects the node, or would crash or never end on it.
     """
     for attribute in node.attribute:
         is_wide = not -(1 << 31) <= attribute.i < 1 << 31
@@ -117,10 +105,7 @@ def is_overwritten(node: ir.Node, index: int) -> bool:
 def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array | None) -> bool:
     """Return whether runtimes load a model in which a computed value is a constant.
 
-    Args:
-        value: The value, whose users are checked.
-        dtype: The dtype of the constant.
-        elements: The constant; None if it is too large to be sizes or axes.
+    The elements are None if they are too many to be sizes or axes.
     """
     for use in uses(value):
         node, index = use.node, use.idx
@@ -131,8 +116,12 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
         # shape inference reads constant axes, but only as int64
         if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
             return False
-        if node.op_type == "Reshape" and index == 1 and not _is_shape(node, elements):
-            return False
+        if node.op_type == "Reshape" and index == 1:
+            # runtimes accept 0 and -1 with ``allowzero`` for empty tensors only
+            allows = node.attributes.get("allowzero")
+            is_allowed = allows is not None and (allows.is_ref() or allows.value)
+            if is_allowed and {0, -1} <= set(elements.ravel().tolist()):
+                return False
     return True
 
 
@@ -150,26 +139,12 @@ def schema_of(op_type: str, opset: int, domain: str) -> onnx.defs.OpSchema | Non
         return None
 
 
-def _is_shape(node: ir.Node, elements: Array) -> bool:
-    """Return False for 0 and -1 with ``allowzero``, accepted by runtimes for empty tensors only."""
-    allows = node.attributes.get("allowzero")
-    if allows is None or not (allows.is_ref() or allows.value):
-        return True
-    return not {0, -1} <= set(elements.ravel().tolist())
-
-
 @functools.cache
 def is_elementwise(op_type: str, opset: int, dtypes: tuple[ir.DataType | None, ...]) -> bool:
-    """Return whether an ONNX op works element by element on operands of floating-point or boolean
-    dtypes.
+    """Return whether an ONNX op works element by element on floats or booleans of these dtypes.
 
     The result then has the shape of operands of the same shape, whatever it is, and no integer is a
-    position or a count.
-
-    Args:
-        op_type: The op.
-        opset: Version of its domain.
-        dtypes: The dtypes of its operands; None for omitted ones.
+    position or a count. The dtype of an omitted operand is None.
     """
     schema = schema_of(op_type, opset, "")
     kinds = onnx.defs.OpSchema.AttrType
@@ -205,34 +180,22 @@ def takes(op_type: str, opset: int, domain: str, index: int, dtype: ir.DataType)
     return f"tensor({dtype.name.lower()})" in formal.types
 
 
-def _small_data(buffer: Buffer) -> onnx.TensorProto | None:
-    """Return integers that may be sizes. From floats (bounds of a Range, scales of a Resize) onnx
-    and onnxruntime do not always compute the same sizes.
-    """
-    if not buffer.is_known or buffer.size > MOST_SIZES:
-        return None
-    if not buffer.dtype.is_integer() or buffer.dtype.bitwidth < 8:
-        return None
-    return tensor_proto(buffer.array())
-
-
 def tensor_proto(elements: Array, name: str = "") -> onnx.TensorProto:
     """Return a tensor of the elements of a pool array."""
     texts = elements.astype(object) if elements.dtype.kind == "S" else elements
     return onnx.numpy_helper.from_array(texts, name)
 
 
-def _result_type(proto: onnx.TypeProto | None) -> ResultType | None:
+def _result_type(proto: onnx.TypeProto | None) -> _Type | None:
     if proto is None or not proto.WhichOneof("value"):
         return None
     if not proto.HasField("tensor_type"):
         raise Unfoldable("its result is not a tensor")
     tensor = proto.tensor_type
-    if not tensor.elem_type:
+    is_static = tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
+    if not tensor.elem_type or not is_static:
         return None
-    shape: tuple[int, ...] | None = None
-    if tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
-        shape = tuple(d.dim_value for d in tensor.shape.dim)
-        if any(d < 0 for d in shape):
-            raise Unfoldable(f"its result would have shape {list(shape)}")
-    return ResultType(ir.DataType(tensor.elem_type), shape)
+    shape = tuple(d.dim_value for d in tensor.shape.dim)
+    if any(d < 0 for d in shape):
+        raise Unfoldable(f"its result would have shape {list(shape)}")
+    return shape, ir.DataType(tensor.elem_type)

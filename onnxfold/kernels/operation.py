@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -10,26 +11,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.registry import Kind, NumpyKernel, find
-from onnxfold.kernels.repeated_axes import collapse
+from onnxfold.kernels.registry import Kind, NumpyKernel, broadcast_shape, find
 from onnxfold.pool import Buffer, Deferred
-from onnxfold.pool.buffer import Array
+from onnxfold.pool.buffer import Array, distinct
 
 OWN = "onnxfold:"
 """A prefix of names that no model has."""
+
+# Operands and results up to this many bytes each are computed at once, larger ones postponed.
+EAGER_BYTES = 1 << 16
 
 _Computed = TypeVar("_Computed")
 
 
 class Operation(Deferred):
-    """An op with constant operands, possibly postponed.
+    """The op of a node with constant operands, possibly postponed.
 
-    Args:
-        node: The node it stands for (its op, attributes and number of outputs; never changed).
-        inputs: One buffer an input; None for an omitted optional input.
-        opsets: Domain to version, of the model or function the node is in.
-        captures: Buffers of outer values that the node's subgraphs read. They are operands like
-            the inputs, behind which they stand in ``operands``.
+    The captures are outer values that the node's subgraphs read; ``operands`` are the buffers of
+    the inputs, then of the captures.
     """
 
     is_wide = False
@@ -60,17 +59,8 @@ class Operation(Deferred):
 
     @functools.cached_property
     def attributes(self) -> dict[str, Any]:
-        """Attributes as Python values; tensors as arrays. Graphs are left out."""
-        found: dict[str, Any] = {}
-        for name, attribute in self.node.attributes.data.items():
-            value = attribute.value
-            if attribute.type == ir.AttributeType.TENSOR:
-                value = value.numpy()
-            elif isinstance(value, tuple):
-                value = list(value)
-            if attribute.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                found[name] = value
-        return found
+        """The attributes as Python values."""
+        return {name: python_value(a) for name, a in self.node.attributes.data.items()}
 
     def awaited(self) -> list[tuple[int, Buffer]]:
         """Return the results that are still to be computed, by their index."""
@@ -84,11 +74,6 @@ class Operation(Deferred):
     def opset(self) -> int:
         """Version of the op's domain."""
         return self.opsets.get(self.node.domain, 1)
-
-    @property
-    def label(self) -> str:
-        """Name of the node, or of its first output where it has none: for messages."""
-        return self.node.name or next((o.name for o in self.node.outputs if o.name), "") or "?"
 
     @property
     def kind(self) -> Kind:
@@ -106,33 +91,22 @@ class Operation(Deferred):
     def call(
         self, arrays: Sequence[Array | None], most_bytes: int | None = None
     ) -> Sequence[Array]:
-        """Its results by its NumPy kernel; element-wise work on what is repeated is done once.
+        """Return the results of the NumPy kernel, as `NumpyKernel.__call__`.
 
-        Args:
-            arrays: The operands, or what stands for them.
-            most_bytes: Bytes that the kernel may allocate; None for any.
-
-        Raises:
-            NotExact, Postpone, Unfoldable: as kernels do.
+        Element-wise work on repeated elements is done once.
         """
         assert self.kernel is not None
         shape = None
         if self.kind is Kind.ELEMENTWISE:
             arrays, shape = collapse(arrays)
-        computed = self.kernel(
-            arrays,
-            self.attributes,
-            n_outputs=len(self.node.outputs),
-            opset=self.opset,
-            most_bytes=most_bytes,
-        )
+        outputs = len(self.node.outputs)
+        computed = self.kernel(arrays, self.attributes, n_outputs=outputs, most_bytes=most_bytes)
         return computed if shape is None else [np.broadcast_to(a, shape) for a in computed]
 
     def to_proto(self, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.NodeProto:
         """Return the node with other names of its inputs and outputs.
 
-        Its subgraphs read the captures by their own names. Other values must have names that begin
-        with `OWN`, so that they neither are nor hide what a subgraph reads.
+        The names begin with `OWN`, as subgraphs read the captures by their own names.
         """
         attributes = map(ir.serde.serialize_attribute, self.node.attributes.values())
         return onnx.NodeProto(
@@ -143,6 +117,12 @@ class Operation(Deferred):
             output=outputs,
             attribute=attributes,
         )
+
+
+def python_value(attribute: ir.Attr) -> Any:
+    """Return an attribute's value; tensors are converted to arrays."""
+    value = attribute.value
+    return value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:
@@ -180,13 +160,9 @@ class WideOperation(Operation):
 
 
 class Conversion(WideOperation):
-    """Elements in more bits, or rounded to those that the model says: no op of the node does it.
+    """The conversion of an operand to another dtype, for a node in wide precision.
 
-    Args:
-        node: The node that it is done for.
-        operand: What is converted.
-        kernel: Converts, element by element; there is no other engine that does.
-        is_chained: Whether what is computed of the result is to be computed of the operand.
+    If it is chained, further operations on the result are computed from the operand.
     """
 
     def __init__(
@@ -196,3 +172,48 @@ class Conversion(WideOperation):
         self.kernel = kernel
         self.attributes = {}
         self.is_chained = is_chained
+
+
+def one_element_array(buffer: Buffer) -> Array:
+    """Return an array of the buffer's shape and dtype with one element of memory."""
+    return np.broadcast_to(np.zeros((), buffer.dtype.numpy()), buffer.shape)
+
+
+def effective_bytes(arrays: Sequence[Array | None]) -> int:
+    """Return the bytes of the largest operand or result, counting repeated elements once."""
+    if all(a is None or a.size <= 16 for a in arrays):
+        return 8 * 16 * 16  # an estimate for scalars and the like, of which there are thousands
+    present = [a for a in arrays if a is not None]
+    largest = max(distinct(a).nbytes for a in present)
+    if len(present) > 1:
+        # small operands can have a large broadcast, as in an outer sum
+        collapsed = [a for a in collapse(present)[0] if a is not None]
+        shape = broadcast_shape(*(a.shape for a in collapsed))
+        largest = max(largest, math.prod(shape) * max(a.itemsize for a in collapsed))
+    return largest
+
+
+def collapse(
+    arrays: Sequence[Array | None],
+) -> tuple[Sequence[Array | None], tuple[int, ...] | None]:
+    """Cut axes along which no operand varies to extent 1; return the full shape if there are."""
+    present = [a for a in arrays if a is not None]
+    if all(a.size <= 64 for a in present):
+        return arrays, None
+    if not any(0 in a.strides for a in present if a.size > 64):
+        return arrays, None
+    shape = broadcast_shape(*(a.shape for a in present))
+    constant = [
+        axis
+        for axis in range(-len(shape), 0)
+        if shape[axis] > 1
+        and all(a.ndim < -axis or a.shape[axis] == 1 or a.strides[axis] == 0 for a in present)
+    ]
+    if not constant:
+        return arrays, None
+    cut: list[Array | None] = []
+    for a in arrays:
+        axes = () if a is None else range(-a.ndim, 0)
+        once = (*(slice(0, 1) if axis in constant else slice(None) for axis in axes), ...)
+        cut.append(None if a is None else a[once])
+    return cut, shape

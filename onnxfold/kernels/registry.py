@@ -1,12 +1,11 @@
-"""The table of NumPy kernels: the function, the opsets and the kind of each op.
+"""The table of NumPy kernels, and the dtypes and checks that all of them share.
 
 A kernel is a plain function. Positional parameters are the op's inputs as ``numpy.ndarray``
 (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
 keyword-only parameters are the op's attributes with the defaults of the ONNX schema. An attribute
-of older opsets that is an input in newer ones is a positional parameter, too. Two names are
-reserved: ``n_outputs`` (number of outputs of the node) and ``opset`` (version of the op's domain).
-A kernel returns one array, or a sequence of arrays for several outputs. It may return a view of an
-input: the pool keeps the memory alive. It never writes to an input.
+of older opsets that is an input in newer ones is a positional parameter, too. The name
+``n_outputs`` is reserved for the number of outputs of the node. A kernel returns one array, or a
+sequence of arrays. It may return a view of an input, and never writes to it.
 """
 
 from __future__ import annotations
@@ -14,16 +13,43 @@ from __future__ import annotations
 import contextvars
 import enum
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from onnxfold.memory import memory_of_the_machine
+from onnxfold.storage.checks import MAX_RANK
+
 Array = npt.NDArray[Any]
+DType = np.dtype[Any]
 KernelResult = Union[Array, Sequence[Array]]  # noqa: UP007 (evaluated at run time)
 F = TypeVar("F", bound=Callable[..., KernelResult])
+
+BOOL = np.dtype(bool)
+STRING = np.dtype(object)
+FLOAT16 = np.dtype(np.float16)
+FLOAT32 = np.dtype(np.float32)
+FLOAT64 = np.dtype(np.float64)
+INT64 = np.dtype(np.int64)
+BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
+
+SIGNED = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+UNSIGNED = frozenset(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+INTEGERS = SIGNED | UNSIGNED
+FLOATS: frozenset[DType] = frozenset((FLOAT16, BFLOAT16, FLOAT32, FLOAT64))
+NUMBERS = INTEGERS | FLOATS
+ORDERED = NUMBERS - {INT64}
+"""The dtypes that onnxruntime compares correctly. Its SIMD code compares the lower halves of int64
+as signed numbers."""
+
+# Maximum number of axes, sizes or parts of an op.
+_LONGEST_LIST = 1 << 16
+_MEMORY = memory_of_the_machine()
 
 
 class NotExact(Exception):
@@ -35,12 +61,7 @@ class Unfoldable(Exception):
 
 
 class Postpone(Exception):
-    """The result is larger than the caller allows now; its shape and dtype are known."""
-
-    def __init__(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
-        super().__init__(f"{dtype}{list(shape)}")
-        self.shape = tuple(shape)
-        self.dtype = dtype
+    """The result is larger than the caller allows now."""
 
 
 MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
@@ -57,15 +78,14 @@ class Kind(enum.Enum):
     """Every output element depends only on the operands' elements at the same (broadcast) position.
     Never fails on data, so it can be computed in tiles when the result is written."""
     ASSEMBLED = "assembled"
-    """Any box of the result consists of moved boxes of the operands, so the result need not be
-    stored (:mod:`onnxfold.kernels.block_execution`). Never fails on data."""
+    """Any box of the result consists of boxes of the operands. Never fails on data."""
     SHAPE = "shape"
     """Depends only on the shapes of its operands: never worth postponing."""
     GENERAL = "general"
     """Anything else: only such a kernel can fail on data."""
 
 
-KindRule = Callable[[Sequence[np.dtype[Any] | None], Mapping[str, Any]], Kind]
+KindRule = Callable[[Sequence[DType | None], Mapping[str, Any]], Kind]
 """Returns the kind of a kernel for dtypes of the inputs (None if omitted) and attributes."""
 
 
@@ -82,11 +102,8 @@ class NumpyKernel:
     needed: int = 1
     """The number of required inputs."""
 
-    def kind_for(
-        self, dtypes: Sequence[np.dtype[Any] | None], attributes: Mapping[str, Any]
-    ) -> Kind:
-        """Return the kind for operands of these dtypes, as an op may be element-wise for some
-        dtypes only (integer Div can fail on data, float Div cannot).
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes: integer Div can fail, float Div not.
 
         Raises Unfoldable for attributes that no valid model has.
         """
@@ -100,45 +117,34 @@ class NumpyKernel:
     def __call__(
         self,
         inputs: Sequence[Array | None],
-        attributes: dict[str, Any],
+        attributes: Mapping[str, Any],
         *,
         n_outputs: int,
-        opset: int,
         most_bytes: int | None = None,
     ) -> list[Array]:
         """Run the kernel. Raises NotExact or Unfoldable with the reason as its message.
 
         With ``most_bytes`` it raises Postpone instead of allocating more bytes.
         """
-        arguments = self.arguments(attributes, n_outputs=n_outputs, opset=opset)
+        unknown = attributes.keys() - self.names
+        if unknown:
+            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
+        if "n_outputs" in self.names:
+            attributes = {**attributes, "n_outputs": n_outputs}
         if any(x is None for x in inputs[: self.needed]):
             raise Unfoldable("an operand is left out")
         token = MOST_BYTES.set(most_bytes)
         try:
-            result: KernelResult = _refusing(self.function, inputs, arguments)
+            result: KernelResult = _refusing(self.function, inputs, attributes)
         finally:
             MOST_BYTES.reset(token)
         if isinstance(result, np.ndarray):
             return [result]
         return list(result)
 
-    def arguments(
-        self, attributes: Mapping[str, Any], *, n_outputs: int, opset: int
-    ) -> dict[str, Any]:
-        """Return the keyword arguments of ``function``. Raises NotExact for unknown attributes."""
-        unknown = attributes.keys() - self.names
-        if unknown:
-            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
-        arguments: dict[str, Any] = dict(attributes)
-        if "n_outputs" in self.names:
-            arguments["n_outputs"] = n_outputs
-        if "opset" in self.names:
-            arguments["opset"] = opset
-        return arguments
-
 
 def _refusing(
-    function: Callable[..., Any], inputs: Sequence[Any], arguments: dict[str, Any]
+    function: Callable[..., Any], inputs: Sequence[Any], arguments: Mapping[str, Any]
 ) -> Any:
     try:
         return function(*inputs, **arguments)
@@ -152,14 +158,7 @@ KERNELS: dict[str, NumpyKernel] = {}
 
 
 def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -> Callable[[F], F]:
-    """Register the decorated function as the kernel of an op in the default ONNX domain.
-
-    Args:
-        op_type: The op.
-        since: First opset version for which the function is right.
-        kind: How the evaluator may use it, see :class:`Kind`; a function if that depends on the
-            dtypes (such a kernel is GENERAL while these are unknown).
-    """
+    """Register the decorated function as the kernel of an ONNX op, from opset ``since`` on."""
 
     def register(function: F) -> F:
         parameters = list(inspect.signature(function).parameters.values())
@@ -175,3 +174,74 @@ def find(op_type: str, opset: int) -> NumpyKernel | None:
     """Return the kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
     found = KERNELS.get(op_type)
     return found if found is not None and found.since <= opset else None
+
+
+def require(x: Array, accepted: frozenset[DType]) -> None:
+    """Raise NotExact unless the kernel is right for the dtype of ``x``."""
+    if x.dtype not in accepted:
+        raise NotExact(f"no NumPy arithmetic for {x.dtype.name}")
+
+
+def elementwise_on(accepted: frozenset[DType]) -> KindRule:
+    """Return the kind of a kernel that cannot fail if every operand's dtype is in ``accepted``."""
+
+    def rule(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        fits = all(d is None or d in accepted for d in dtypes)
+        return Kind.ELEMENTWISE if fits else Kind.GENERAL
+
+    return rule
+
+
+def check_representable(shape: Sequence[int], dtype: DType) -> None:
+    """Raise Unfoldable for a shape that no NumPy array, not even a view, can have."""
+    if len(shape) > MAX_RANK:
+        raise Unfoldable(f"a result of rank {len(shape)} is not representable")
+    if min(shape, default=0) < 0:
+        raise Unfoldable(f"a result of shape {list(shape)} does not exist")
+    # NumPy's own size check ignores zeros.
+    if math.prod(d for d in shape if d) * dtype.itemsize >= 1 << 63:
+        raise Unfoldable(f"a result of shape {list(shape)} is not representable")
+
+
+def check_allocatable(shape: Sequence[int], dtype: DType) -> None:
+    """Raise Unfoldable above the machine's memory, Postpone above the caller's ``most_bytes``.
+
+    Every kernel whose result can be much larger than its operands calls this before it allocates,
+    as the sizes may come from a hostile file.
+    """
+    check_representable(shape, dtype)
+    size = math.prod(shape) * dtype.itemsize
+    bound = MOST_BYTES.get()
+    if bound is not None and size > bound:
+        raise Postpone
+    if size > _MEMORY:
+        raise Unfoldable(f"a result of shape {list(shape)} would take {size} bytes")
+
+
+def normalized_axis(axis: int, rank: int) -> int:
+    """Return ``axis`` counted from the front. Raises Unfoldable if there is no such axis."""
+    if not -rank <= axis < rank:
+        raise Unfoldable(f"axis {axis} is out of range for rank {rank}")
+    return axis % rank
+
+
+Integers = Array | Sequence[int]
+"""A shape, axes, pads and the like: an operand in newer opsets, an attribute in older ones."""
+
+
+def integers(x: Integers, what: str) -> list[int]:
+    """Return the elements of a 0-d or 1-d integer operand, or of an attribute."""
+    if not isinstance(x, np.ndarray):
+        return list(x)
+    if x.ndim > 1 or x.dtype.kind not in "iu" or x.size > _LONGEST_LIST:
+        raise Unfoldable(f"{what} must be a list of integers")
+    numbers: list[int] = x.ravel().tolist()
+    return numbers
+
+
+def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """Return the common shape by broadcasting. Raises Unfoldable for shapes that do not fit."""
+    try:
+        return np.broadcast_shapes(*map(tuple, shapes))
+    except ValueError as error:
+        raise Unfoldable(f"shapes {[list(s) for s in shapes]}: {error}") from error

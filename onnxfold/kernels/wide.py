@@ -1,9 +1,8 @@
 """Wide precision: constants in float64, int64 and uint64, rounded once at the end of a chain.
 
 A result of a chain has the declared dtype and is rounded from a wide buffer, from which further
-results are computed. Both are postponed like other operations: if only the last result of a chain
-is stored, only that one is rounded, tile by tile. A chain continues behind a stored result as long
-as that is postponed.
+results are computed. Both are postponed like other operations: only what is stored is rounded, tile
+by tile. A chain continues behind a stored result as long as that is postponed.
 
 A chain ends where the dtype matters: comparisons, casts, quantization, bodies and functions get the
 rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers that
@@ -18,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.kernels.dtypes import BFLOAT16, DType
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Conversion, Operation, WideOperation
-from onnxfold.kernels.registry import Array, Kind, NumpyKernel, Unfoldable
+from onnxfold.kernels.registry import BFLOAT16, Array, DType, Kind, NumpyKernel, Unfoldable
+from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 
 _T = ir.DataType
@@ -34,7 +33,7 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
 """The dtype in which elements of a dtype are computed; other dtypes are computed in themselves."""
 
 _CASTS = ("Cast", "CastLike")
-_MOVES = (Kind.VIEW, Kind.ASSEMBLED, Kind.SHAPE)
+_MOVES = frozenset((*ops(Trait.MOVES), *ops(Trait.FREE)))
 
 Apply = Callable[[Operation], list[Buffer | None]]
 
@@ -42,10 +41,8 @@ Apply = Callable[[Operation], list[Buffer | None]]
 class Widening:
     """Applies operations in wide precision.
 
-    Args:
-        pool: The pool of the operands and results.
-        apply: Applies an operation without widening.
-        rounded: Receives the values that could not be computed in wide precision, with the reasons.
+    ``apply`` applies an operation without widening. ``rounded`` receives the values that could not
+    be computed in wide precision, with the reasons.
     """
 
     def __init__(self, pool: Pool, apply: Apply, rounded: dict[str, str]) -> None:
@@ -55,11 +52,7 @@ class Widening:
         self._refused: set[ir.Node] = set()
 
     def apply(self, operation: Operation) -> list[Buffer | None]:
-        """Return the results of an operation, with their dtypes and shapes in normal precision.
-
-        Raises:
-            Unfoldable, ComputationFailed: The operation fails in normal precision, too.
-        """
+        """Return the results of an operation, with their dtypes and shapes in normal precision."""
         results = self._apply(operation)
         if all(b is None or b.dtype not in WIDE for b in operation.operands):
             return results
@@ -86,7 +79,7 @@ class Widening:
         """Return the results rounded from wide ones; None if the given results are used."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
-        if node in self._refused or not (continues or operation.kind not in _MOVES):
+        if node in self._refused or not (continues or node.op_type not in _MOVES):
             return None
         if node.op_type in _CASTS and node.domain == "":
             return self._cast(operation, results)
@@ -99,7 +92,9 @@ class Widening:
         formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
         # operands that determine a result's dtype are widened, and so are other floats
         widened = [
-            b is not None and _name_of(WIDE.get(b.dtype)) in allowed.get(variable, ())
+            b is not None
+            and b.dtype in WIDE
+            and f"tensor({WIDE[b.dtype].name.lower()})" in allowed.get(variable, ())
             for b, variable in zip(operation.operands, formal, strict=True)
         ]
         if not any(is_wide and t in given for is_wide, t in zip(widened, formal, strict=True)):
@@ -107,7 +102,7 @@ class Widening:
                 raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
             return None
         operands = [
-            self._widened(b, node)
+            _wide_of(b) or self._convert(b, WIDE[b.dtype], node, is_chained=False)
             if b is not None and is_wide and (variable in given or b.dtype in _FLOATS)
             else b
             for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True)
@@ -121,15 +116,11 @@ class Widening:
             for buffer in converted:
                 self._pool.release(buffer)
         if any(not _is_twin(*pair) for pair in zip(made, results, strict=True)):
-            _discard(made)
+            for unused in made:
+                if unused is not None and not unused.references:
+                    self._pool.discard(unused)
             raise Unfoldable("what it gives has another shape in wide precision")
         return [self._round(*pair, node) for pair in zip(made, results, strict=True)]
-
-    def _widened(self, buffer: Buffer, node: ir.Node) -> Buffer:
-        wide = _wide_of(buffer)
-        if wide is not None:
-            return wide
-        return self._convert(buffer, WIDE[buffer.dtype], node, is_chained=False)
 
     def _round(
         self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
@@ -184,10 +175,6 @@ def _form(
     )
 
 
-def _name_of(dtype: ir.DataType | None) -> str:
-    return "" if dtype is None else f"tensor({dtype.name.lower()})"
-
-
 def _wide_of(buffer: Buffer) -> Buffer | None:
     """Return the wide buffer from which a buffer is rounded."""
     deferred = buffer.deferred
@@ -202,20 +189,10 @@ def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
     return wide.shape == result.shape and wide.dtype in (result.dtype, WIDE.get(result.dtype))
 
 
-def _discard(buffers: Sequence[Buffer | None]) -> None:
-    for buffer in buffers:
-        if buffer is not None and not buffer.references:
-            buffer.pool.discard(buffer)
-
-
 @functools.cache
 def _kernel(dtype: ir.DataType) -> NumpyKernel:
     """Return a kernel that converts to a dtype element by element."""
-    target = dtype.numpy()
-
-    def convert(x: Array) -> Array:
-        return rounded(x, target)
-
+    convert = functools.partial(rounded, target=dtype.numpy())
     return NumpyKernel("", convert, 1, Kind.ELEMENTWISE)
 
 

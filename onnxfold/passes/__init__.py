@@ -1,4 +1,4 @@
-"""What users name and order: one pass a file, each an ``onnx_ir`` pass, made by name.
+"""What users name and order: ``onnx_ir`` passes, made by name.
 
 Beside ours there are some of onnx-ir's, and those that other packages bring.
 
@@ -77,9 +77,7 @@ def create(
 
 @functools.cache
 def all_passes() -> dict[str, PassInfo]:
-    """Return every pass by name: ours first, then onnx-ir's, then the entry points
-    ``onnxfold.passes``.
-    """
+    """Return every pass by name; those of the entry points ``onnxfold.passes`` are the last."""
     found = {
         name: PassInfo(name, doc, __name__ + home if home[0] == "." else home)
         for name, (home, doc) in _KNOWN.items()
@@ -103,18 +101,18 @@ _KNOWN = {
         ".value_info:ValueInfo",
         "Write the dtypes and shapes of all values into the model.",
     ),
-    "dead-code": (".dead_code:RemoveDeadCode", "Remove unused nodes, initializers and functions."),
+    "dead-code": (".cleanups:RemoveDeadCode", "Remove unused nodes, initializers and functions."),
     "deduplicate": (
-        ".deduplicate:DeduplicateInitializers",
+        ".duplicates:DeduplicateInitializers",
         "Store initializers with the same bytes and type once.",
     ),
-    "lift-constants": (".lift_constants:LiftConstants", "Turn Constant nodes into initializers."),
+    "lift-constants": (".cleanups:LiftConstants", "Turn Constant nodes into initializers."),
     "common-subexpressions": (
-        ".subexpressions:CommonSubexpressions",
+        ".duplicates:CommonSubexpressions",
         "Compute the same op on the same inputs once.",
     ),
     "inline-functions": (
-        ".inline_functions:InlineFunctions",
+        ".cleanups:InlineFunctions",
         "Inline functions with the opsets of the model (onnx-ir).",
     ),
     "sort": (
@@ -122,7 +120,7 @@ _KNOWN = {
         "Sort nodes topologically (onnx-ir).",
     ),
     "clear-metadata": (
-        ".clear_metadata:ClearMetadata",
+        ".cleanups:ClearMetadata",
         "Remove metadata and doc strings of graphs and nodes (onnx-ir).",
     ),
 }

@@ -39,19 +39,14 @@ class Folding:
 class ConstantPropagation(ir.passes.InPlacePass):
     """Fold every node whose inputs are constant, as far as the model grows no more than it may.
 
-    Visits the main graph, subgraphs and model-local functions. All arithmetic happens on buffers
-    of a pool; initializers are made for final results only, and those are still views or postponed
-    work where that is possible: saving the model computes them tile by tile.
+    Initializers are made for final results only, and those are still views or postponed work where
+    that is possible: saving the model computes them tile by tile.
 
     A node is kept if its result would take too many bytes more than its operands, if it is random,
     if ONNX does not define its op, if no evaluator computes it bit-exactly, and (by default) if it
     dequantizes a weight. ``outcome`` tells which and why.
 
-    Args:
-        options: What may be folded and at what cost.
-        run: The run that this is part of; it has the pool, and counts what was done.
-        per_node: Bytes that may be spent for each node that goes by them, of those by which the
-            model may still grow.
+    Of the bytes by which the model may grow, ``per_node`` may be spent for each node that goes.
     """
 
     def __init__(
@@ -64,13 +59,13 @@ class ConstantPropagation(ir.passes.InPlacePass):
         self._options = options or Options()
         self._run = run
         self._per_node = per_node
-        self.outcome = (run or RunContext(self._options)).result.propagation
+        self.outcome = (run or RunContext(self._options)).result
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         # the evaluator of a run knows the functions of one model
         run = self._run or RunContext(self._options)
-        self.outcome = outcome = run.result.propagation
+        self.outcome = outcome = run.result
         folding = self.decide(model, run, compute=True)
         run.room -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, run.pool, folding.sweep.facts)
@@ -88,12 +83,9 @@ class ConstantPropagation(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=folded > 0)
 
     def decide(self, model: ir.Model, run: RunContext, *, compute: bool = False) -> Folding:
-        """Find out what to store and what goes; rewrite only each ``If`` whose branch is known.
+        """Decide what to store and what goes; rewrite only each ``If`` whose branch is known.
 
-        Args:
-            model: The model.
-            run: The run that this is part of.
-            compute: Compute what could fail, which may be large.
+        With ``compute``, what could fail is computed, which may be large.
         """
         facts = facts_of(model)
         pool = run.pool
@@ -117,4 +109,6 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:
                     inlined += sweep.inlined
-                    run.learn(failure)
+                    for operation, reason in failure.failures.items():
+                        if not operation.is_wide:  # else it can in normal precision
+                            run.uncomputable[operation.node] = reason

@@ -10,7 +10,7 @@ from typing import Protocol
 import onnx_ir as ir
 
 from onnxfold.evaluation import TimeLimit
-from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
+from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.options import Options
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.pool import Pool, Statistics, Watch
@@ -19,8 +19,8 @@ from onnxfold.storage import SavePlan
 
 
 @dataclass
-class Propagation:
-    """What constant propagation did in a run."""
+class Result:
+    """What a run of the passes did."""
 
     statistics: Statistics
     """Of the pool."""
@@ -34,13 +34,6 @@ class Propagation:
     """Values that could not be computed in wide precision, and why."""
     declined: bool = False
     """Whether nodes stay only because of the bytes that their results take."""
-
-
-@dataclass
-class Result:
-    """What a run of the passes did."""
-
-    propagation: Propagation
     nodes_before: dict[str, int] = field(default_factory=dict)
     """Nodes by op that the model came with."""
     rewrites: Counter[str] = field(default_factory=Counter)
@@ -59,11 +52,11 @@ class Result:
 
     def decisions(self) -> list[Decision]:
         """Return what was decided about nodes that are gone by it, or are still there."""
-        return [*self.propagation.folds, *self.stays()]
+        return [*self.folds, *self.kept()]
 
-    def stays(self) -> list[Decision]:
+    def kept(self) -> list[Decision]:
         """Return why nodes with constant inputs are still there; no later pass has removed them."""
-        return [d for node, d in self.propagation.stays.items() if node.graph is not None]
+        return [d for node, d in self.stays.items() if node.graph is not None]
 
     def add_rewrites(self, report: RewriteReport) -> None:
         """Count what the rules did once more."""
@@ -82,21 +75,16 @@ class Result:
 
 
 class Observer(Protocol):
-    """Somebody who wants to see what a run does, pass by pass."""
+    """An observer of the passes of a run."""
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """A pass has been over the model; called within its shared facts, if it has them."""
+        """Record the model after a pass; its shared facts, if it has them, are valid."""
 
 
 class RunContext:
     """What the passes of one run share. A pass that is used alone makes a run of its own.
 
-    Args:
-        options: The options of the run.
-        bytes_before: What the model took when it came; 0 if that is not known.
-        scratch_folder: Where buffers go when the options limit memory.
-        time: What evaluating constants may take; that of a small model if not given.
-        observers: Told of each pass that has run; one that is a `Watch` sees the pool, too.
+    The arguments are those of `run_passes`; an observer that is a `Watch` observes the pool, too.
     """
 
     def __init__(
@@ -117,7 +105,7 @@ class RunContext:
         self.pool = Pool(
             memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=watch
         )
-        self.result = Result(Propagation(self.pool.statistics))
+        self.result = Result(self.pool.statistics)
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
         self._evaluator: Evaluator | None = None
@@ -132,14 +120,10 @@ class RunContext:
                 time=self._time,
                 wide=self.options.precision == "wide",
             )
-            self.result.propagation.rounded = self._evaluator.rounded
+            self.result.rounded = self._evaluator.rounded
         return self._evaluator
 
     def passed(self, name: str, model: ir.Model) -> None:
-        """A pass of the run has been over the model."""
+        """Tell the observers that a pass has run."""
         for observer in self._observers:
             observer.passed(name, model)
-
-    def learn(self, failure: ComputationFailed) -> None:
-        """Note the nodes that could not be computed, so that they stay."""
-        self.uncomputable.update(failure.reasons())

@@ -46,15 +46,8 @@ def run_bounded(
     What folding adds is counted on the way. What rules add is some dozens of bytes for each node
     that goes: only a small model whose options allow no growth becomes larger by it.
 
-    Args:
-        model: The model; changed.
-        open_again: Gives it as it was.
-        options: As for :func:`run_passes`, and so are the others.
-        bytes_before: What the model took when it came.
-        how: Further arguments.
-
-    Returns:
-        The model, or the one that was opened again, and what was done to it.
+    Returns the model, or the one that was opened again as it had been, and what was done to it. The
+    other arguments are those of `run_passes`.
     """
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
@@ -96,11 +89,11 @@ def run_passes(
     Args:
         model: The model; it is in order (`put_in_order`).
         options: Which passes and rules, at which level.
-        scratch_folder: Where buffers spill to when the options limit memory.
-        bytes_before: What the model took when it came; 0 if that is not known.
-        time: What evaluating constants may take; if not given, what is due to a model of its size.
+        scratch_folder: The folder for buffers above the memory limit.
+        bytes_before: Bytes of the model before the run; 0 if unknown.
+        time: The limit for evaluating constants; by default that of a model of its size.
         count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
-        observers: Told what the run does.
+        observers: Observers of the passes.
     """
     run = RunContext(
         options,
@@ -135,14 +128,8 @@ def first_folding(
 ) -> tuple[Folding, RunContext]:
     """Return what constant propagation finds to fold when it runs first; nothing large is computed.
 
-    Args:
-        model: The model; it is in order, and changed by the passes that come before.
-        options: As for :func:`run_passes`.
-        bytes_before: As there.
-
-    Raises:
-        UsageError: the options name passes, and constant propagation is not among them; or a name
-            is neither a rule nor a rule set.
+    The model is changed by the passes that come before. Raises UsageError if the options name other
+    passes only, or a name that is neither a rule nor a rule set.
     """
     before = ("lift-constants", "deduplicate")
     passes = (*before, "constant-propagation") if options.passes is None else options.passes
@@ -163,7 +150,7 @@ def first_folding(
 
 
 def nodes_before(model: ir.Model) -> dict[str, int]:
-    """Return the number of nodes by op, those included that reading the model has lifted."""
+    """Return the number of nodes by op, including those that reading the model has lifted."""
     counts = Counter(count_nodes(model))
     counts["Constant"] += model.meta.pop(storage.LIFTED_KEY, 0)
     return dict(sorted((+counts).items()))
@@ -181,13 +168,7 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
 
 
 class _Level:
-    """The passes of a level, each made once.
-
-    Args:
-        model: The model; the dims that the options fix are fixed.
-        run: What the passes share.
-        facts: What they all know of the model.
-    """
+    """The passes of a level, each made once, on a model with fixed dimensions."""
 
     def __init__(self, model: ir.Model, run: RunContext, facts: ModelFacts) -> None:
         self._model = model
@@ -201,13 +182,7 @@ class _Level:
         """The number of changes at which a pass found nothing to do."""
 
     def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
-        """Run the passes.
-
-        Args:
-            bytes_before: What the model took; 0 if that is not known.
-            count_withheld: Count also what level 2 would rewrite.
-            is_lifted: Whether reading the model has made its Constant nodes initializers.
-        """
+        """Run the passes, see `run_passes`; a model that is lifted has no Constant nodes."""
         model, options, run = self._model, self._options, self._run
         if not is_lifted:
             self._do("lift-constants")
@@ -215,7 +190,7 @@ class _Level:
         self._fold(NEGLIGIBLE_GROWTH)
         self._settle()
         self._describe()
-        if run.result.propagation.declined:
+        if run.result.declined:
             if bytes_before:
                 plan, changes = storage.planned(model), self._changes
                 run.room = max(0, bytes_before + options.growth_of(bytes_before) - plan.size)

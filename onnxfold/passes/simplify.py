@@ -13,8 +13,8 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import is_constant_node
 from onnxfold.options import Options
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.context import RunContext
-from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, Seen
 from onnxfold.rewrite.rule import Rule, RuleSet
 
@@ -25,14 +25,8 @@ class Simplify(ir.passes.InPlacePass):
     Constant expressions that rules make are nodes over constants: run constant propagation
     afterwards. ``report`` holds the counts of the last run.
 
-    Args:
-        sets: Rule sets to choose from; those of the options if not given.
-        options: The level (1 for rewrites that keep every bit, 2 for inexact ones, too), which
-            rules to use, the target, and which values' nodes must stay.
-        run: The run that this is part of; it counts what was done.
-
-    Raises:
-        UsageError: a name is neither a rule nor a rule set.
+    The rules are those of the options, or of the given sets. Raises UsageError if the options name
+    what is neither a rule nor a rule set.
     """
 
     def __init__(
@@ -99,16 +93,9 @@ def withheld(model: ir.Model, options: Options) -> Counter[str]:
 
 
 def outlook(model: ir.Model, options: Options) -> dict[str, int]:
-    """Return how many nodes other options would remove beyond those that are gone.
+    """Return how many more nodes other command line options would remove from a model.
 
     The rules are run on a copy that shares all tensors; nothing is computed.
-
-    Args:
-        model: The optimized model; left alone.
-        options: What it was optimized with.
-
-    Returns:
-        Nodes by command line option, only those that would remove any.
     """
     if options.level == 0 or options.passes is not None:
         return {}
@@ -128,9 +115,7 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
 
 
 def _count(model: ir.Model) -> int:
-    """Return the nodes that compute something at run time: what rules leave over constants will be
-    folded.
-    """
+    """Return the number of nodes that are not constant."""
     facts = facts_of(model)
     return sum(
         not (is_constant_node(node) or all(facts.known.is_constant(v) for v in node.outputs))

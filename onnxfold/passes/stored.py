@@ -39,10 +39,7 @@ def node_bytes(node: ir.Node) -> int:
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
     """Estimate the bytes that a node's result takes as a tensor of the model.
 
-    Strings are computed for it, other elements are not.
-
-    Raises:
-        ComputationFailed: they cannot be computed.
+    Strings are computed for it; raises ComputationFailed if they cannot be.
     """
     data = buffer.nbytes
     if buffer.dtype == ir.DataType.STRING:
@@ -75,12 +72,9 @@ def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
 
 
 def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> None:
-    """Store values, equal views once. The nodes that made them have no users afterwards.
+    """Store results of nodes that have buffers in the pool, equal views once.
 
-    Args:
-        values: Results of nodes, with buffers in the pool.
-        pool: The pool.
-        facts: What is known of the model.
+    The nodes that made them have no users afterwards.
     """
     groups: dict[Hashable, list[ir.Value]] = {}
     for value in values:
@@ -99,8 +93,9 @@ def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> No
 
 
 def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFacts) -> ir.Value:
-    """Return a new constant that replaces values, which are results of nodes or initializers: an
-    initializer or the result of a Constant node, in the innermost graph that holds all of them.
+    """Replace results of nodes, or initializers, by a new constant; return it.
+
+    It is an initializer or the result of a Constant node, in the innermost graph that holds all.
     """
     first, node = values[0], values[0].producer()
     paths = [facts.scopes.path(value.graph) for value in values]

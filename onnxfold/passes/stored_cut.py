@@ -54,13 +54,9 @@ class Decision:
 
 
 class Cut:
-    """Which values to store and which nodes to remove, by bytes.
+    """Which values of a sweep to store and which nodes to remove, by bytes.
 
-    Args:
-        sweep: A sweep that has run.
-        pool: Its pool.
-        options: What may be folded, and what may be spent on it.
-        growth: Bytes that may be stored above the minimum, one allowance after the other.
+    ``growth`` are the bytes that may be stored above the minimum, one allowance after the other.
     """
 
     def __init__(
@@ -89,8 +85,6 @@ class Cut:
         )
         """True if nodes stay only because of the bytes that their results take."""
 
-    # ---------------------------------------------------------------- the region
-
     def _operands(self, node: ir.Node) -> list[ir.Value]:
         inside = self._sweep.read_in_bodies.get(node, ())
         return [v for v in (*node.inputs, *inside) if v is not None]
@@ -106,7 +100,10 @@ class Cut:
         for value in (*operands, *results):
             if value not in self._cost:
                 self._cost[value] = self._cost_of(value)
-                self._same[value] = self._first_view(value)
+                self._same[value] = value
+                if self._cost[value] not in (0, FORBIDDEN):
+                    key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
+                    self._same[value] = self._views.setdefault(key, value)
         # a view of a whole weight is the weight, which is stored already
         outputs = [same for same in map(self._same.__getitem__, results) if same in made]
         inputs = [self._same[v] for v in operands]
@@ -117,13 +114,6 @@ class Cut:
         if cost is None:
             return stored_bytes(value)
         return 0 if self._options.folds(value) else cost
-
-    def _first_view(self, value: ir.Value) -> ir.Value:
-        """Return the first value that is the same view of the same bytes: they are stored once."""
-        if self._cost[value] in (0, FORBIDDEN):
-            return value
-        key = same_view(value, self._pool.buffer_of(value), self._sweep.scopes)
-        return self._views.setdefault(key, value)
 
     def _demanded(self) -> list[ir.Value]:
         """Return the constants that something reads that is no operation, nor inside one."""
@@ -147,7 +137,7 @@ class Cut:
         return demanded
 
     def _follow(self, demanded: list[ir.Value], chosen: set[ir.Value]) -> None:
-        """From what is demanded back to what is stored; the nodes on the way stay."""
+        """Visit nodes from what is demanded to what is stored; those on the way stay."""
         pending = list(demanded)
         seen: set[ir.Value] = set(pending)
         stored: list[ir.Value] = []
@@ -166,14 +156,8 @@ class Cut:
         # a result of a node that stays for another of its results is there already
         self.stored = [v for v in reversed(stored) if v.producer() not in self._staying]
 
-    # ---------------------------------------------------------------- explaining
-
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
-        """Return what was decided about the nodes that have constant inputs only and stay.
-
-        Args:
-            folded: Also about those that are folded.
-        """
+        """Return what was decided about nodes with constant inputs that stay, or are ``folded``."""
         stored = set(self.stored)
         readers: Counter[ir.Value] = Counter()
         for node in self._staying:
@@ -197,10 +181,15 @@ class Cut:
             if not stays or value in stored or value not in self._sweep.cost:
                 kept += self._nbytes(value)
         results = self._results(node)
+        if stays and all(self._cost[v] != FORBIDDEN for v in results):
+            folded = sum(map(self._nbytes, results))
+            reason = f"the model would grow: its result takes {folded:,} bytes"
+            return _describe(node, False, folded, kept, reason)
         if stays:
-            forbidden = any(self._cost[v] == FORBIDDEN for v in results)
-            folded = None if forbidden else self._result_bytes(node)
-            return _describe(node, False, folded, kept, self._why_it_stays(node))
+            reason = "an op that reads its result takes no constant there"
+            if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
+                reason = stays_quantized()
+            return _describe(node, False, None, kept, reason)
         in_file = [v for v in results if v in stored]
         if not in_file:
             return _describe(node, True, 0, None, "only folded nodes read its result")
@@ -217,16 +206,6 @@ class Cut:
         if folded <= kept + NEGLIGIBLE_GROWTH:
             return f"takes at most {NEGLIGIBLE_GROWTH} bytes more than its operands"
         return "folded with the nodes around it, the model stays within the limit of growth"
-
-    def _why_it_stays(self, node: ir.Node) -> str:
-        if all(self._cost[v] != FORBIDDEN for v in self._results(node)):
-            return f"the model would grow: its result takes {self._result_bytes(node):,} bytes"
-        if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
-            return stays_quantized()
-        return "an op that reads its result takes no constant there"
-
-    def _result_bytes(self, node: ir.Node) -> int:
-        return sum(map(self._nbytes, self._results(node)))
 
     def _nbytes(self, value: ir.Value) -> int:
         if value not in self._sweep.cost:

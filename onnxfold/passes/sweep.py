@@ -43,15 +43,9 @@ def stays_quantized() -> str:
 
 
 class Sweep:
-    """One pass over a model.
+    """One pass over a model, which changes only where an If is inlined.
 
-    Args:
-        model: The model; changed only where an If is inlined.
-        facts: What is known of it.
-        pool: Gets a buffer for every constant value.
-        evaluator: Computes or postpones each operation.
-        options: What may be folded.
-        uncomputable: Nodes found not to be computable by an earlier sweep, with the reason.
+    ``uncomputable`` nodes, with reasons, were found by earlier sweeps.
     """
 
     def __init__(
@@ -81,18 +75,13 @@ class Sweep:
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
-        """Constants that the subgraphs of an operation's node read, if that stays, after all that
-        can be folded in them has been."""
+        """Constants that the subgraphs of an operation's node read if the node stays."""
         self.stays: dict[ir.Node, str] = {}
         """Nodes with constant inputs that cannot be folded, and why."""
         self.inlined = 0
 
     def run(self) -> None:
-        """Visit the main graph and all functions.
-
-        Raises:
-            ComputationFailed: a postponed operation whose value was needed cannot be computed.
-        """
+        """Visit the main graph and all functions; may raise ComputationFailed."""
         for graph in root_graphs(self._model):
             self._computed.clear()
             self._graph(graph, self.scopes.of(graph).opsets)
@@ -164,12 +153,8 @@ class Sweep:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
         if node in self.scopes.parents:
             self.read_in_bodies[node] = self._read_in_bodies(node)
-        operation = Operation(
-            node,
-            operands,
-            opsets,
-            {value: self._pool.buffer_of(value) for value in captures},
-        )
+        captured = {value: self._pool.buffer_of(value) for value in captures}
+        operation = Operation(node, operands, opsets, captured)
         twin = self._twin(operation) if self.scopes.parents else None
         if twin is None:
             results = self._evaluator.apply(operation)
@@ -243,7 +228,7 @@ class Sweep:
         return bytes_if_stored(output, buffer, self.scopes)
 
     def _settle(self, node: ir.Node) -> None:
-        """The node is certain to go: its operands have one user less, and some then none.
+        """Remove a use of the operands of a node that is certain to go.
 
         A node none of whose results is needed any more is certain to go as well.
         """
@@ -264,14 +249,11 @@ class Sweep:
 
     def _use_gone(self, value: ir.Value) -> bool:
         """Count down the users of a value; True when the last one is gone."""
-        remaining = self._remaining.get(value)
-        if remaining is None:
-            remaining = len(uses(value)) + value.is_graph_output()
-        remaining -= 1
-        if remaining:
-            self._remaining[value] = remaining
+        if value not in self._remaining:
+            self._remaining[value] = len(uses(value)) + value.is_graph_output()
+        self._remaining[value] -= 1
+        if self._remaining[value]:
             return False
-        self._remaining.pop(value, None)
         self._pool.unbind(value)
         return True
 
@@ -298,8 +280,7 @@ def _content(buffer: Buffer | None) -> Hashable:
 
 
 def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
-    """Move a branch's nodes and initializers behind the If ``node``, and take the node out; return
-    the nodes.
+    """Replace the If ``node`` by a branch's nodes and initializers; return the nodes.
 
     The results keep the If's output names; other values of the branch keep theirs unless the model
     uses them elsewhere (branches may name their values alike). A function has no initializers: they

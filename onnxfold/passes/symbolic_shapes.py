@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.symbolic import ASSUMPTIONS, SymbolicAnalysis
+from onnxfold.analysis.symbolic import ASSUMPTIONS, Algebra, Number, SymbolicAnalysis
+from onnxfold.analysis.symbolic.application import Application, Undecided
+from onnxfold.analysis.symbolic.fact import Shape
+from onnxfold.analysis.symbolic.movement import TO_THE_END, slice_ranges
 from onnxfold.editing import remove_unused
-from onnxfold.graphs import root_graphs, subgraphs_of
+from onnxfold.graphs import has_references, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of
 from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
-from onnxfold.passes.shapes.operands import simplify
 from onnxfold.passes.shapes.sharing import Sharing
+
+_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+_LONGEST_CHAIN = 8
 
 
 class SymbolicShapes(ir.passes.InPlacePass):
@@ -26,11 +32,6 @@ class SymbolicShapes(ir.passes.InPlacePass):
     operand becomes a constant if 0 and -1 can express the rest. Duplicate computations are merged,
     shapes are assembled with the fewest nodes, and Reshape, Expand, Slice and the like are removed
     if they change nothing.
-
-    Args:
-        options: Sizes of dimensions (``{"batch": 1}``) and shapes of inputs to declare; dimensions
-            that stay dynamic; values that must stay.
-        run: The context of the run, which collects the assumptions.
     """
 
     def __init__(self, options: Options | None = None, *, run: RunContext | None = None) -> None:
@@ -38,11 +39,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         self._run = run
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
-        """Run the pass on a model.
-
-        Raises:
-            UsageError: A dimension or input to fix does not exist or has another size.
-        """
+        """Run the pass on a model. Raises UsageError for dimensions that cannot be fixed."""
         options = self._options
         fixed = fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
         facts = facts_of(model)
@@ -61,16 +58,10 @@ class SymbolicShapes(ir.passes.InPlacePass):
 def _simplify(
     graph: ir.Graph, analysis: SymbolicAnalysis, edit: Edit, fresh: Collection[ir.Node]
 ) -> bool:
-    """Visit nodes from last to first, so that only final results are stored.
+    """Visit ``fresh`` nodes from last to first, so that only final results are stored.
 
-    Args:
-        graph: The graph.
-        analysis: The analysis of the model.
-        edit: Edits the model.
-        fresh: The nodes of which something was learned since the pass last ran.
-
-    Returns:
-        Whether one of them computes with sizes.
+    Something was learned of these since the pass last ran. Returns whether one of them computes
+    with sizes.
     """
     has_sizes = False
     for node in reversed(nodes_of(graph)):
@@ -88,9 +79,137 @@ def _simplify(
                 has_sizes = True
             elif is_used(value) and not analysis.known.is_constant(value):
                 edit.store(value, known)
-        if node.graph is None or simplify(node, analysis, edit):
+        if node.graph is None or _simplify_operand(node, analysis, edit):
             continue
         if node in analysis.scopes.parents:
             for inner in list(subgraphs_of(node)):
                 has_sizes |= _simplify(inner, analysis, edit, fresh)
     return has_sizes
+
+
+def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
+    """Give a Reshape, Expand or Slice a constant operand, or replace it by a value of its shape.
+
+    The rewrite is valid for every size of a legal input, including 0 and 1. Returns whether the
+    node has changed.
+    """
+    if node.op_type not in _OPERANDS or node.domain or has_references(node):
+        return False
+    if node.op_identifier() in analysis.model.functions:
+        return False
+    value = node.inputs[0] if node.inputs else None
+    position, elements_of = _OPERANDS[node.op_type]
+    operand = node.inputs[position] if position < len(node.inputs) else None
+    fact = None if operand is None else analysis.of(operand)
+    is_open = fact is not None and fact.is_symbolic
+    if value is None:
+        return False
+    if node.op_type != "Slice":
+        if _undo(node, analysis, edit):
+            return True
+        if not is_open:
+            return False
+    scope = analysis.scopes.find(node.graph)
+    application = Application(
+        node.op_type,
+        [None if v is None else analysis.of(v) for v in node.inputs],
+        {name: attribute.value for name, attribute in node.attributes.data.items()},
+        1 if scope is None else scope.opsets.get("", 1),
+        len(node.outputs),
+        analysis.algebra,
+    )
+    try:
+        elements = elements_of(application, analysis.of(node.outputs[0]).shape)
+    except Undecided:
+        return False
+    if not elements:  # the slice has all elements of the value
+        return edit.replace(node.outputs[0], value)
+    numbers = [n for n in elements if isinstance(n, int)]
+    if operand is None or fact is None or not is_open or len(numbers) < len(elements):
+        return False
+    if fact.dtype not in (ir.DataType.INT64, ir.DataType.INT32):
+        return False
+    highest = np.iinfo(fact.dtype.numpy()).max
+    array = np.array([min(n, highest) for n in numbers], fact.dtype.numpy())
+    edit.set_input(node, position, edit.constant(array, operand, node))
+    node.attributes.pop("allowzero", None)  # the template has no size 0
+    return True
+
+
+def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
+    """Replace a value by an earlier one with the same elements and shape."""
+    shape, value = analysis.of(node.outputs[0]).shape, node.inputs[0]
+    for _ in range(_LONGEST_CHAIN):
+        if value is None or shape is None:
+            return False
+        if analysis.of(value).shape == shape:
+            return edit.replace(node.outputs[0], value)
+        producer = value.producer()
+        if producer is None or producer.op_type not in _RESHAPES or producer.domain:
+            return False
+        value = producer.inputs[0]
+    return False
+
+
+def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
+    """Return a constant operand with which Reshape makes the same shape.
+
+    Its elements are numbers, 0 for the input's size at that index, or one -1: only if no other can
+    be 0, as -1 is undefined without elements. A -1 of the operand may stay (not with ``allowzero``,
+    as the template is for a node without).
+    """
+    sizes, target, algebra = reshape.shape(0), reshape.numbers(1), reshape.algebra
+    if result is None or 0 in result:
+        raise Undecided
+    template = [
+        size if isinstance(size, int) else 0 if k < len(sizes) and sizes[k] == size else -1
+        for k, size in enumerate(result)
+    ]
+    if -1 in template:
+        place = template.index(-1)
+        others = [*result[:place], *result[place + 1 :]]
+        stays = target[place] == -1 and not reshape.attributes.get("allowzero")
+        if -1 in template[place + 1 :] or not (stays or all(map(algebra.is_positive, others))):
+            raise Undecided
+    return template
+
+
+def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
+    """Return an operand with 1 for sizes of the input."""
+    sizes, wanted = expand.shape(0), expand.numbers(1)
+    offset = len(wanted) - len(sizes)
+    return [
+        1 if k >= offset and size == sizes[k - offset] else size for k, size in enumerate(wanted)
+    ]
+
+
+def _slice(taken: Application, result: Shape | None) -> Sequence[Number]:
+    """Return ends, with the largest integer for the end of an axis; none if all axes are whole."""
+    sizes = taken.shape(0)
+    ranges = slice_ranges(taken, len(sizes))
+    ends = [
+        _BEHIND if step > 0 and _reaches(taken.algebra, end, sizes[axis]) else end
+        for axis, (_, end, step) in ranges.items()
+    ]
+    is_whole = all((start, step) == (0, 1) for start, _, step in ranges.values())
+    return [] if is_whole and set(ends) == {_BEHIND} else ends
+
+
+_BEHIND = np.iinfo(np.int64).max
+
+
+def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
+    """Return whether an end is certainly at or behind the last element."""
+    if isinstance(end, int) and end >= TO_THE_END:
+        return True
+    if isinstance(end, int) and isinstance(size, int):
+        return end >= size
+    return algebra.low(algebra.sub(end, size)) >= 0
+
+
+_OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequence[Number]]]] = {
+    "Reshape": (1, _reshape),
+    "Expand": (1, _expand),
+    "Slice": (2, _slice),
+}
+"""The position of the operand, and the function that finds its constant elements."""

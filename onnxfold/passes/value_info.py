@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.analysis.symbolic.fact import Texts, differ
 from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
 
@@ -66,8 +66,9 @@ def drop_inferred(model: ir.Model) -> None:
 
 
 def describe_sums(model: ir.Model) -> None:
-    """Record the shapes of convolutions that are added to something, where heights and widths are
-    dynamic. onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
+    """Record the shapes of convolutions with dynamic heights or widths that are added to something.
+
+    onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
     """
     analysis = facts_of(model).types
     description = _Description(analysis)
@@ -130,7 +131,7 @@ class _Description:
             if value.shape is None:
                 continue
             fact = self._analysis.of(value)
-            agree = _agree(fact, value.shape)
+            agree = fact.shape is not None and not differ(fact.shape, tuple(value.shape))
             for k, dim in enumerate(value.shape):
                 if isinstance(dim, int) or not dim.value:
                     continue
@@ -144,7 +145,7 @@ class _Description:
         if fact.shape is None:
             return value.shape if fact.dtype == value.dtype else None
         given: Iterable[int | ir.SymbolicDim | None] = itertools.repeat(None)
-        if value.shape is not None and _agree(fact, value.shape):
+        if value.shape is not None and not differ(fact.shape, tuple(value.shape)):
             given = value.shape
         return ir.Shape([self._dim(d, g) for d, g in zip(fact.shape, given, strict=False)])
 
@@ -164,17 +165,6 @@ class _Description:
                 return True
             return False  # the file may have a type that is not inferred
         before = (value.type, value.shape)
-        shape = self._shape(value, fact)
+        value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)
-        value.shape = shape
         return before != (value.type, value.shape)
-
-
-def _agree(fact: Fact, shape: ir.Shape | None) -> bool:
-    """Return whether a shape of the file is compatible with the inferred one."""
-    if shape is None or fact.shape is None or len(shape) != len(fact.shape):
-        return False
-    return all(
-        not isinstance(known, int) or not isinstance(given, int) or known == given
-        for known, given in zip(fact.shape, shape, strict=True)
-    )

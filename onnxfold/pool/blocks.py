@@ -33,20 +33,15 @@ _SMALL = 4096  # elements below which a copy is not cut into blocks
 
 
 class Source(Protocol):
-    """Elements of which several threads can read any box at once.
-
-    Attributes:
-        shape: Extents, of at least one axis, in the row-major order of the stored value; the axes
-            need not be those of the value.
-        dtype: The element type.
-        fast_axis: The axis along which most of what is read lies in memory.
-        read_bytes: Bytes of what it is computed from.
-    """
+    """Elements of which several threads can read any box at once."""
 
     shape: tuple[int, ...]
+    """Extents of at least one axis, in row-major order; the axes need not be those of the value."""
     dtype: ir.DataType
     fast_axis: int
+    """The axis along which most of what is read lies in memory."""
     read_bytes: int
+    """Bytes of what it is computed from."""
 
     def fill(self, box: Box, target: Array) -> None:
         """Put the elements in a box into ``target``, an array of its shape and any strides."""
@@ -58,13 +53,7 @@ class Source(Protocol):
 
 
 class ArraySource:
-    """The elements of an array with any strides.
-
-    Args:
-        array: The elements.
-        dtype: Their dtype.
-        buffer: Whose elements they are, where its pages are to be given back.
-    """
+    """The elements of an array with any strides; mapped pages of its buffer are released."""
 
     def __init__(self, array: Array, dtype: ir.DataType, buffer: Buffer | None = None) -> None:
         self._buffer = buffer
@@ -92,11 +81,8 @@ class ArraySource:
 def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     """Cut a source into blocks that cover its stored bytes once.
 
-    Args:
-        source: What is stored.
-        nbytes: Bytes of a block that is one stretch.
-        slab: Bytes of a block of many stretches, where what is read lies across the rows and is
-            too large for its pages to stay; 0 to have blocks of one stretch only, in order.
+    A block is one segment of ``nbytes``. If what is read lies across the rows and is too large for
+    its pages to stay, it is many segments, ``slab`` bytes together; 0 for single ones, in order.
     """
     shape, dtype = source.shape, source.dtype
     bits, fast = dtype.bitwidth, None
@@ -137,14 +123,8 @@ def boxes(
 
     Without a fast axis, or where it is the last one, the elements of a box follow each other in
     row-major order, and so do the boxes. Else a box is long along the fast axis as well as along
-    the last ones, of which it takes a stretch of at least ``run`` elements.
-
-    Args:
-        shape: What is cut.
-        limit: Elements of a box; more only where a box would be less than ``unit`` elements.
-        fast: The axis along which elements lie in memory.
-        run: Least elements of a stretch along the axes behind the fast one.
-        unit: Boxes begin at a multiple of so many elements.
+    the last ones, of which it takes at least ``run`` elements. Boxes begin at a multiple of
+    ``unit`` elements, and have at least so many.
     """
     if 0 in shape:
         return
@@ -199,8 +179,8 @@ def copy(target: Array, source: Array) -> None:
     """``target[...] = source`` for any strides of both, broadcast.
 
     Where the fast axes of the two differ, a plain copy touches a new cache line for every element.
-    Blocks use each line fully. Each goes through an array whose rows are an odd number of lines
-    apart: steps of a power of two bytes would map a whole column to one set of the cache.
+    Blocks use each line fully, through an array whose rows are no power of two bytes apart: that
+    would map a whole column to one set of the cache.
     """
     if source.size < _SMALL or source.shape != target.shape:
         np.copyto(target, source)

@@ -61,16 +61,7 @@ class Buffer:
     view (strided, zero-strided or contiguous), computing them first where they are deferred.
     """
 
-    __slots__ = (
-        "deferred",
-        "dtype",
-        "elements",
-        "held",
-        "pool",
-        "references",
-        "region",
-        "shape",
-    )
+    __slots__ = ("deferred", "dtype", "elements", "held", "pool", "references", "region", "shape")
 
     def __init__(
         self,
@@ -107,9 +98,7 @@ class Buffer:
         return self.elements is not None
 
     def array(self) -> Array:
-        """Return the elements. The result must not be written to, nor kept beyond the buffer's
-        life.
-        """
+        """Return the elements, which must not be kept beyond the buffer's life."""
         if self.elements is None:
             self.pool.evaluator.compute([self])
         assert self.elements is not None, "the evaluator left a requested buffer without elements"
@@ -119,14 +108,8 @@ class Buffer:
         """A key that is equal for two buffers with the same view of the same elements."""
         if self.elements is None:
             return (id(self),)
-        interface = self.elements.__array_interface__
-        return (
-            interface["data"][0],
-            self.elements.strides,
-            self.shape,
-            self.dtype,
-            id(self.region),
-        )
+        start = self.elements.__array_interface__["data"][0]
+        return (start, self.elements.strides, self.shape, self.dtype, id(self.region))
 
     def span(self) -> Span | None:
         """Return where the stored bytes are in a file, if they are there in row-major order."""
@@ -140,11 +123,7 @@ class Buffer:
         return Span(region.file, start, array.nbytes)
 
     def release_pages(self, part: Array | None = None) -> None:
-        """Give back the memory of the mapped pages that reading the elements has touched.
-
-        Args:
-            part: A view of the elements, for only those.
-        """
+        """Release the mapped pages that reading the elements, or a part of them, has touched."""
         region = self.region
         holder = None if region is None else region.file
         if holder is None or self.elements is None or self.elements.size == 0:
@@ -153,11 +132,6 @@ class Buffer:
         start = byte_bounds(holder.array())[0]
         if start <= low and high <= start + holder.array().nbytes:
             holder.release(low - start, high - low)
-
-    def __repr__(self) -> str:
-        kind = "?" if self.region is None else self.region.kind.value
-        state = kind if self.is_known else "deferred"
-        return f"Buffer({self.dtype.name}{list(self.shape)}, {state}, refs={self.references})"
 
 
 def byte_bounds(array: Array) -> tuple[int, int]:
@@ -192,8 +166,7 @@ def root_of(array: Array) -> object:
         base = getattr(current, "base", None)
         if not isinstance(base, np.ndarray):
             # as_strided and broadcast_to put a small holder between the view and its base
-            inner = getattr(base, "base", None)
-            if not isinstance(inner, np.ndarray):
-                return current
-            base = inner
+            base = getattr(base, "base", None)
+        if not isinstance(base, np.ndarray):
+            return current
         current = base

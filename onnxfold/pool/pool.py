@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Sequence
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import IO, Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
+from onnxfold.errors import OnnxFoldError
 from onnxfold.parallel import THREADS, for_each
 from onnxfold.pool.blocks import WORKING_BYTES, Source, blocks_of, boxes
 from onnxfold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
-from onnxfold.pool.spill import Scratch, ScratchPart
 
 # Without a limit of the user, this many bytes are held in memory before the rest goes to disk:
 # the memory of a run must not grow with the model.
@@ -61,7 +65,8 @@ class Pool:
     Args:
         memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
             scratch file; None for ``DEFAULT_LIMIT``.
-        scratch_folder: Folder for the scratch file (unlinked as soon as it is open).
+        scratch_folder: Folder for the scratch file (unlinked as soon as it is open); None for the
+            system's temporary folder.
         watch: An observer of the pool.
     """
 
@@ -80,10 +85,7 @@ class Pool:
         self._large: dict[Region, None] = {}
         self._bound: dict[ir.Value, Buffer] = {}
         self.evaluator: Any = None
-        """The ``onnxfold.kernels.evaluator.Evaluator`` that computes deferred buffers; it sets
-        itself."""
-
-    # ---------------------------------------------------------------- values
+        """The ``onnxfold.kernels.evaluator.Evaluator`` of deferred buffers, which sets itself."""
 
     def buffer_of(self, value: ir.Value) -> Buffer:
         """Return the buffer of a constant value: at first use a view of the model's bytes."""
@@ -118,12 +120,8 @@ class Pool:
             if value not in kept:
                 self.unbind(value)
 
-    # ---------------------------------------------------------------- making buffers
-
     def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
-        """Return a buffer on the bytes of a tensor of the model: mapped where they are
-        in a file.
-        """
+        """Return a buffer on the bytes of a tensor of the model: mapped if they are in a file."""
         raw = getattr(tensor, "raw", None)
         if isinstance(raw, Buffer):
             return raw
@@ -140,9 +138,7 @@ class Pool:
     def adopt(
         self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
     ) -> Buffer:
-        """Return a buffer for a kernel's result: a view if it looks at memory of the pool, else
-        owned.
-        """
+        """Return a buffer for an array, which may be a view of memory of the pool."""
         buffer = Buffer(self, array.shape, dtype or ir.DataType.from_numpy(array.dtype))
         self.statistics.live += 1
         self._attach(buffer, array, kind)
@@ -151,8 +147,7 @@ class Pool:
     def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
         """Return a buffer whose elements are computed at their first use.
 
-        The operands of ``deferred`` are retained with its first result, until all its results are
-        computed or freed.
+        Its operands are retained until all results are computed or freed.
         """
         buffer = Buffer(self, shape, dtype, deferred)
         if deferred.outstanding == 0:
@@ -164,11 +159,7 @@ class Pool:
         return buffer
 
     def fulfil(self, buffer: Buffer, array: Array) -> None:
-        """Set the elements of a deferred buffer.
-
-        Raises:
-            ValueError: they do not have the promised shape and dtype.
-        """
+        """Set the elements of a deferred buffer. Raises ValueError for another shape or dtype."""
         if tuple(array.shape) != buffer.shape:
             raise ValueError(f"expected shape {list(buffer.shape)}, got {list(array.shape)}")
         if buffer.dtype != ir.DataType.STRING and array.dtype != buffer.dtype.numpy():
@@ -187,8 +178,10 @@ class Pool:
             region = self._regions[id(root)] = Region(root, nbytes, kind)
             if nbytes:
                 self.add_live(nbytes)
-                if nbytes >= _LEAST_SPILLED and _is_movable(root):
-                    self._large[region] = None
+                if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
+                    is_dense = root.flags.c_contiguous or root.flags.f_contiguous
+                    if is_dense and not root.dtype.hasobject:
+                        self._large[region] = None
                 self.make_room(0, keep=region)
         region.buffers.add(buffer)
         buffer.region = region
@@ -203,8 +196,6 @@ class Pool:
             statistics.peak_bytes = statistics.live_bytes
         if self._watch is not None:
             self._watch.holds(statistics.live_bytes)
-
-    # ---------------------------------------------------------------- references
 
     def retain(self, buffer: Buffer) -> None:
         """Add a reference to the buffer."""
@@ -248,14 +239,10 @@ class Pool:
                 pending.extend(_released([current.held]))
                 current.held = None
 
-    # ---------------------------------------------------------------- storing
-
     def store(self, source: Source) -> Array:
-        """Compute a whole source block by block with several threads.
+        """Return the elements of a source, computed block by block with several threads.
 
-        Returns:
-            An array in row-major order, in memory or, where the limit asks for it, in the scratch
-            file: for :meth:`fulfil`.
+        The array is in row-major order; above the limit of memory, it is in the scratch file.
         """
         dtype = source.dtype.numpy()
         nbytes = math.prod(source.shape) * dtype.itemsize
@@ -280,8 +267,6 @@ class Pool:
             self.add_live(-working)
         source.release()
         return array
-
-    # ---------------------------------------------------------------- spilling
 
     def make_room(self, nbytes: int, keep: Region | None = None) -> None:
         """Spill the largest owned blocks but one until so many more bytes are within the limit."""
@@ -336,7 +321,53 @@ def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
     return unused
 
 
-def _is_movable(root: object) -> bool:
-    if not isinstance(root, np.ndarray) or root.dtype.hasobject:
-        return False
-    return root.flags.c_contiguous or root.flags.f_contiguous
+class ScratchPart(storage.MappedFile):
+    """A segment of the scratch file: written piece by piece, then read through a mapping."""
+
+    __slots__ = ("_descriptor", "_folder", "_offset")
+
+    def __init__(self, descriptor: int, offset: int, nbytes: int, folder: str) -> None:
+        super().__init__(descriptor, folder, offset, nbytes)
+        self._descriptor = descriptor
+        self._offset = offset
+        self._folder = folder
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write bytes at ``offset``. Thread-safe. Raises OnnxFoldError if the disk is full."""
+        with _naming(self._folder):
+            storage.write_at(self._descriptor, data, self._offset + offset)
+
+
+class Scratch:
+    """An unlinked file that grows by one mapping per spilled block and ends with the process."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def create(self, nbytes: int) -> ScratchPart:
+        """Allocate at least one byte. Raises OnnxFoldError if the disk is full."""
+        folder = self._folder or tempfile.gettempdir()
+        with _naming(folder):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            descriptor = self._file.fileno()
+            offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            self._end = offset + nbytes
+            os.ftruncate(descriptor, self._end)
+            return ScratchPart(descriptor, offset, nbytes, folder)
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@contextlib.contextmanager
+def _naming(folder: str) -> Iterator[None]:
+    """Turn errors of the system into errors that name the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"intermediate results cannot be written: {error.strerror or error}"
+        raise OnnxFoldError(reason, file=folder) from error

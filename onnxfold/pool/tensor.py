@@ -13,8 +13,8 @@ from onnxfold.parallel import THREADS
 from onnxfold.pool.blocks import SLAB, WORKING_BYTES, ArraySource, Source, blocks_of
 from onnxfold.pool.buffer import Array, Buffer
 from onnxfold.storage import Span, Tile
+from onnxfold.storage.encode import static_shape
 from onnxfold.storage.tensors import StoredTensor
-from onnxfold.storage.value_protos import static_shape
 
 _STREAM = 1 << 20
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS
@@ -57,9 +57,7 @@ class BufferTensor(StoredTensor, TensorBase):
         return self.buffer.span()
 
     def numpy(self) -> Array:
-        """Return the elements as a read-only view (no copy; computed now where they
-        were deferred).
-        """
+        """Return the elements as a read-only view; deferred ones are computed."""
         return self.buffer.array()
 
     def tobytes(self) -> bytes:
@@ -76,9 +74,7 @@ class BufferTensor(StoredTensor, TensorBase):
             file.write(piece.data)
 
     def pieces(self) -> Iterator[Array]:
-        """Yield the stored bytes from the first to the last; each piece is there until the next
-        one.
-        """
+        """Yield the stored bytes in order; each piece is valid until the next one."""
         room = np.empty(0, np.uint8)
         for block in blocks_of(self._open(), _STREAM):
             if block.nbytes > room.nbytes:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.costs import NOMINAL, NominalSizes, work_of
+from onnxfold.analysis.costs import NOMINAL, NominalSizes, operations_of, work_of
 from onnxfold.analysis.modules import Module, common_module, module_of
-from onnxfold.analysis.operation_counts import operations_of
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
 from onnxfold.graphs import all_graphs, subgraphs_of
@@ -32,7 +31,7 @@ class ModuleEntry:
         bytes: Bytes of the tensors that its nodes read; a tensor of several modules belongs to the
             innermost common module.
         parameters: Elements of these tensors, except INT32, INT64, BOOL and STRING.
-        macs: Multiply-accumulates of a run, see `onnxfold.analysis.operation_counts`. Of the
+        macs: Multiply-accumulates of a run, see `onnxfold.analysis.costs`. Of the
             branches of an If, the one with the most operations counts. Constant nodes count as 0.
         flops: Floating-point operations of a run, likewise.
         uncounted: Nodes with unknown operations, so that ``macs`` and ``flops`` are lower bounds:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.fact import differ
-from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.analysis.symbolic.fact import Texts, differ
 from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses

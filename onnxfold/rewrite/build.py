@@ -320,7 +320,7 @@ class Builder:
             array = exact.astype(dtype.numpy())
         if not isinstance(content, np.ndarray) and not _are_same_numbers(exact, array):
             raise Refused(f"{content!r}: not of {dtype.name}")
-        buffer = self._known.adopt(array, dtype)
+        buffer = self._known.pool.adopt(array, dtype)
         self._hold(buffer)
         return buffer
 

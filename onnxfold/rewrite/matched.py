@@ -15,7 +15,6 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.known import is_exactly
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.analysis.symbolic.fact import Shape, differ
-from onnxfold.kernels.position_independence import is_position_dependent
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
@@ -387,8 +386,13 @@ class Value(Recorded):
 
     @fact
     def is_position_dependent(self: Matched) -> bool:
-        """Whether onnxruntime's kernel of the op treats elements differently by their position."""
-        return is_position_dependent(self.op_type, self.dtype)
+        """Whether onnxruntime's kernel of the op treats elements differently by their position.
+
+        Its SIMD code compares the lower halves of int64 as signed numbers; Relu(-0.0) is -0.0 in
+        its SIMD code for float16, and 0.0 in other code.
+        """
+        is_ordered = self.op_type in ops(Trait.ORDERS) and self.dtype == ir.DataType.INT64
+        return is_ordered or (self.op_type, self.dtype) == ("Relu", ir.DataType.FLOAT16)
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:

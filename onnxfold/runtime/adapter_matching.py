@@ -31,8 +31,6 @@ class Fit:
     """How a tensor of an adapter fits a runtime constant.
 
     Attributes:
-        tensor: Its name.
-        shape: Its shape in the file.
         constant: The name of the matching runtime constant; None if no constant matches.
         transposed: Whether the tensor is the transpose of the constant.
         factor: The factor that gives the product of the adapter its configured scale.
@@ -48,8 +46,7 @@ class Fit:
 
 
 def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
-    """Return the fit of each tensor of an adapter to the runtime constants of a bundle, in file
-    order.
+    """Return the fit of each tensor of an adapter to the runtime constants, in file order.
 
     A tensor matches the constant of the same name, or the one of the same PyTorch parameter:
     without the additions of peft, the shorter name is the end of the longer one.
@@ -80,16 +77,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
 def runtime_constants_of(
     source: Mapping[str, Feed] | str | os.PathLike[str], manifest: Manifest
 ) -> dict[str, Feed]:
-    """Return the runtime constants in an adapter, not copied unless they are converted.
-
-    Args:
-        source: Its tensors by name, or its file.
-        manifest: The manifest with the runtime constants.
-
-    Raises:
-        UsageError: A tensor does not fit, or the kind of file is unknown.
-        ModelError: The file is damaged.
-    """
+    """Return the runtime constants in an adapter, not copied unless they are converted."""
     adapter = Adapter(source) if isinstance(source, Mapping) else read_adapter(source)
     found = fits(adapter, manifest)
     wrong = [fit for fit in found if fit.problem is not None]
@@ -122,9 +110,7 @@ def _parts(name: str) -> _Parts:
 def _fit(
     name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
 ) -> Fit:
-    """Return the fit of a tensor to a constant, with the ratio of the adapter's scale to that of
-    the model.
-    """
+    """Return the fit of a tensor to a constant; its factor is the ratio of the two scales."""
     fit = Fit(name, _shape(feed))
     straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
     expected = info.name != name and weight is not None and weight.transposed

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -26,17 +26,23 @@ from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
 from onnxfold.errors import UsageError, option
 from onnxfold.files import os_error
-from onnxfold.options import Level, OptionArguments, Options, SplitArguments, options_of
-from onnxfold.passes.inline_functions import InlineFunctions
+from onnxfold.options import Level, OptionArguments, SplitArguments, options_of
+from onnxfold.passes.cleanups import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.backends.compilation import compile_kernels, dump_stages
-from onnxfold.runtime.bundles.bundle import Bundle, hash_model, open_bundle
+from onnxfold.runtime.bundles.bundle import (
+    Bundle,
+    check_source,
+    hash_model,
+    open_bundle,
+    replacing,
+)
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
-from onnxfold.runtime.bundles.staging import check_source, replacing
 from onnxfold.runtime.splitting.parts import (
+    RuntimeCut,
     entry_of,
     fold_of,
     groups_of,
@@ -45,12 +51,7 @@ from onnxfold.runtime.splitting.parts import (
     remove_unused_inputs,
     separate_outputs,
 )
-from onnxfold.runtime.splitting.runtime_cut import ConstantRegion, RuntimeCut, find_cut
-from onnxfold.runtime.splitting.weights import (
-    OpenedWeights,
-    merge_runtime_constants,
-    weights_as_inputs,
-)
+from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import ModelLike, PathLike
 from onnxfold.tables import Shown
@@ -158,26 +159,13 @@ class Candidates(Shown, text="onnxfold.report.runtime_tables:candidates_text"):
     pair: Candidate | None
     others: list[str]
 
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return dataclasses.asdict(self)
-
 
 @checked
 def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candidates:
-    """Return the inputs that are worth holding constant, and write nothing.
-
-    Args:
-        source: As for `split`.
-        arguments: As for `split`, without ``runtime_constants``.
-
-    Raises:
-        UsageError: An argument cannot be used as given.
-        ModelError: The source is not valid.
-    """
+    """Return the inputs that are worth holding constant, see `split`, and write nothing."""
     given = storage.model_in(source)
     with storage.explained(given):
-        made = _prepared(given, arguments, None)
+        made = _Prepared(given, arguments, None)
     inputs = _names(made.model.graph.inputs)
     required = {name for name in inputs if name not in made.model.graph.initializers}
 
@@ -186,9 +174,9 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
         chosen = _names(select_runtime_constants(model, names))
         if required and required <= {*chosen}:
             return None  # everything would be constant
-        region, cut = made.cut(model, chosen)
-        once = [node for node in region.operands if node not in cut.stays]
-        work, total = (sum(work_of(n, region.sizes) for n in ns) for ns in (once, model.graph))
+        cut = made.cut(model, chosen)
+        once = [node for node in cut.operands if node not in cut.stays]
+        work, total = (sum(work_of(n, cut.sizes) for n in ns) for ns in (once, model.graph))
         return Candidate(names, len(once), work / total if total else 0.0, cut.nbytes)
 
     alone = [each for name in inputs if (each := of([name]))]
@@ -206,8 +194,8 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
     if fnmatch.filter(called, ADAPTERS):
         # they are merged with other weights, which may change last bits
         own: SplitArguments = {**arguments, "runtime_constants": [ADAPTERS], "level": 2}
-        adapted = _prepared(given, own, None)
-        names = adapted.opened.names
+        adapted = _Prepared(given, own, None)
+        names = adapted.names
         merge_runtime_constants(adapted.model, names, adapted.options, nominal=adapted.nominal)
         adapters = of(names, adapted)
         similar += [dataclasses.replace(adapters, names=[ADAPTERS], level=2)] if adapters else []
@@ -220,12 +208,7 @@ def candidates(source: ModelLike, **arguments: Unpack[SplitArguments]) -> Candid
 def split_in_memory(
     source: ModelLike, *, backend: str = "auto", **arguments: Unpack[SplitArguments]
 ) -> InMemoryBundle:
-    """Split a model as `split` does, and write nothing but kernels.
-
-    Raises:
-        UsageError: An argument cannot be used as given.
-        ModelError: The source is not valid.
-    """
+    """Split a model as `split` does, and write nothing but kernels."""
     given = storage.model_in(source)
     with storage.explained(given):
         made = _split(given, backend, arguments)
@@ -262,15 +245,15 @@ def _split(
         missing = create(backend).missing()
         if missing is not None:
             raise UsageError(missing)
-    made = _prepared(source, arguments, folder)
-    model, opened, names = made.model, made.opened, _names(made.chosen)
+    made = _Prepared(source, arguments, folder)
+    model, names = made.model, made.chosen
     room = None
     if made.max_cache is not None:  # what is cached in any case comes first
-        room = made.max_cache - made.cut(model.clone(), names)[1].nbytes
+        room = made.max_cache - made.cut(model.clone(), names).nbytes
     merges = merge_runtime_constants(model, names, made.options, room=room, nominal=made.nominal)
-    region, cut = made.cut(model, names)
+    cut = made.cut(model, names)
     name_unnamed_outputs(model)
-    cached = [region.describe(value) for value in cut.cached]
+    cached = [cut.describe(value) for value in cut.cached]
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
     entry = made.optimized(entry_of(model, cached), max(0, made.nbytes - apart))
     remove_unused_inputs(entry, [*names, *(info.name for info in cached)])
@@ -282,7 +265,7 @@ def _split(
         remove_unused_inputs(fold, _names(fold.graph.inputs))
     constants = []
     for value in (v for v in model.graph.inputs if v.name in names):  # they may have any size
-        info, optional = region.describe(value), value.name in model.graph.initializers
+        info, optional = cut.describe(value), value.name in model.graph.initializers
         constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
     manifest = Manifest(
         runtime_constants=constants,
@@ -298,33 +281,51 @@ def _split(
             "runtime_fold": 0 if fold is None else fold.graph.num_nodes(),
         },
         stays=list(cut.stays.values()),
-        weights=opened.weights,
-        ranks=opened.ranks,
+        weights=made.weights,
+        ranks=made.ranks,
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
     return InMemoryBundle(manifest, entry, fold)
 
 
-@dataclasses.dataclass(frozen=True)
 class _Prepared:
-    """A model before the cut: weights that are runtime constants are inputs, and constants are
-    folded.
-    """
+    """A model before the cut: constants are folded, and chosen weights are inputs."""
 
-    model: ir.Model
-    opened: OpenedWeights
-    chosen: list[ir.Value]
-    options: Options
-    fold_at: str
-    max_cache: int | None
-    nominal: dict[str, int]
-    nodes: int
-    nbytes: int
+    def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
+        model = self.model = storage.opened(source)  # the source itself is left alone
+        if folder is not None:
+            check_source(model, folder)
+        own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
+        given = {name: value for name, value in arguments.items() if name not in own}
+        options = options_of(given, OptionArguments)
+        self.fold_at = arguments.get("fold_at", "compile")
+        self.max_cache = arguments.get("max_cache")
+        runtime_constants = arguments.get("runtime_constants", ())
+        nominal = arguments.get("nominal") or {}
+        self.names, self.weights, self.ranks = weights_as_inputs(model, runtime_constants)
+        check_names(nominal, model.graph.inputs)
+        self.nominal = {**self.ranks, **nominal}
+        overridable = arguments.get("overridable", False)
+        chosen = select_runtime_constants(model, self.names, overridable=overridable)
+        self.chosen = _names(chosen)
+        self.nodes, self.nbytes = model.graph.num_nodes(), storage.planned(model).size
+        record(model, self.chosen)
+        put_in_order(model)
+        fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
+        self.options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
+        if model.functions:
+            InlineFunctions()(model)  # a cut may have to go through them
+            put_in_order(model)
+        # rules come after the cut: they may fuse what is constant with what is not
+        first = ("constant-propagation",) if self.fold_at == "compile" else ()
+        passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
+        run_passes(model, dataclasses.replace(self.options, passes=passes))
 
-    def cut(self, model: ir.Model, names: Collection[str]) -> tuple[ConstantRegion, RuntimeCut]:
-        """Return what depends on constants only, and where it is cut; outputs that are constant
-        become an Identity of what makes them.
+    def cut(self, model: ir.Model, names: Collection[str]) -> RuntimeCut:
+        """Return what depends on constants only, and where it is cut.
+
+        Outputs that are constant become an Identity of what makes them.
         """
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)
@@ -335,10 +336,9 @@ class _Prepared:
         if folded:
             separate_outputs(model, folded)
         sizes = NominalSizes(model, chosen, self.nominal)
-        region = ConstantRegion(model, chosen, constness, sizes, folds)
-        cut = find_cut(region, self.max_cache)
+        cut = RuntimeCut(model, chosen, constness, sizes, folds, self.max_cache)
         cut.stays.update(stays)
-        return region, cut
+        return cut
 
     def optimized(self, part: ir.Model, allowed: int = 0) -> ir.Model:
         """Optimize one of the two parts, which may take so many bytes (0: as many as it takes)."""
@@ -351,37 +351,6 @@ class _Prepared:
                 value.type, value.shape = declared[value.name]
         name_unnamed_outputs(part)
         return part
-
-
-def _prepared(source: ModelLike, arguments: SplitArguments, folder: Path | None) -> _Prepared:
-    model = storage.opened(source)  # the source itself is left alone
-    if folder is not None:
-        check_source(model, folder)
-    own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
-    given = {name: value for name, value in arguments.items() if name not in own}
-    options = options_of(given, OptionArguments)
-    fold_at = arguments.get("fold_at", "compile")
-    runtime_constants = arguments.get("runtime_constants", ())
-    nominal = arguments.get("nominal") or {}
-    opened = weights_as_inputs(model, runtime_constants)
-    check_names(nominal, model.graph.inputs)
-    nominal = {**opened.ranks, **nominal}
-    overridable = arguments.get("overridable", False)
-    chosen = select_runtime_constants(model, opened.names, overridable=overridable)
-    nodes, bytes_before = model.graph.num_nodes(), storage.planned(model).size
-    record(model, _names(chosen))
-    put_in_order(model)
-    fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-    options = dataclasses.replace(options, dims={}, input_shapes={}, keep_dims=())
-    if model.functions:
-        InlineFunctions()(model)  # a cut may have to go through them
-        put_in_order(model)
-    # rules come after the cut: they may fuse what is constant with what is not
-    first = ("constant-propagation",) if fold_at == "compile" else ()
-    passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
-    run_passes(model, dataclasses.replace(options, passes=passes))
-    places = fold_at, arguments.get("max_cache"), nominal
-    return _Prepared(model, opened, chosen, options, *places, nodes, bytes_before)
 
 
 def _names(values: Iterable[ir.Value]) -> list[str]:

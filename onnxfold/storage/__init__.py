@@ -5,7 +5,6 @@ from onnxfold.storage.encode import to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
-    SOURCE_KEY,
     ModelLike,
     ModelT,
     ONNXProgram,
@@ -16,12 +15,13 @@ from onnxfold.storage.load import (
     model_in,
     opened,
     path_of,
+    reading_from,
 )
-from onnxfold.storage.mapped import MappedFile, Span
 from onnxfold.storage.save import check_destination, save
-from onnxfold.storage.sources import reading_from
 from onnxfold.storage.tensors import (
+    MappedFile,
     SharedExternalTensor,
+    Span,
     ViewTensor,
     data_bytes,
     sizes_of,
@@ -32,7 +32,6 @@ from onnxfold.storage.writer import Tile, write_at, write_tiles
 __all__ = [
     "EXTERNAL_KEY",
     "LIFTED_KEY",
-    "SOURCE_KEY",
     "MappedFile",
     "ModelLike",
     "ModelT",

@@ -1,4 +1,4 @@
-"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model.
+"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model, or tell what it is.
 
 All assumptions of later code about a model are checked once, here and where `decode` resolves
 names: other exceptions later are bugs. The checks are cheaper and more lenient than
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -39,7 +40,6 @@ _NEWEST = {
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
 _LARGEST_VERSION = (1 << 31) - 1
-_FIRST_WITH_OPSETS = 3  # IR version
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """The attributes with the bodies of ops of ONNX, by op type."""
 DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
@@ -48,13 +48,8 @@ DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
 def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> None:
     """Check that the data of a tensor match its type and shape.
 
-    Args:
-        tensor: The tensor.
-        length: Bytes of its data, if they are stored elsewhere.
-        owner: The initializer itself, or the node or function with the attribute.
-
-    Raises:
-        ModelError: The data do not match.
+    ``length`` are the bytes of data stored elsewhere. The owner is the initializer itself, or the
+    node or function with the attribute.
     """
     if tensor.data_type == _T.UNDEFINED:
         if owner is not tensor and not tensor.dims:
@@ -124,11 +119,7 @@ def messages_in(message: Message) -> Iterator[Any]:
 
 
 def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
-    """Check that strings are UTF-8, as protobuf returns bytes for other strings.
-
-    Raises:
-        ModelError: A string is not UTF-8.
-    """
+    """Check that strings are UTF-8, as protobuf returns bytes for other strings."""
     with contextlib.suppress(DecodeError):
         _strict_model().FromString(serialized)
         return
@@ -141,11 +132,7 @@ def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
 
 
 def parse(skeleton: bytes) -> onnx.ModelProto:
-    """Parse a serialized model without its large tensors.
-
-    Raises:
-        ModelError: It is not a ``ModelProto`` with a graph, or has texts that are not UTF-8.
-    """
+    """Parse a serialized model without its large tensors; its texts must be UTF-8."""
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
@@ -158,14 +145,40 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
     return proto
 
 
+_KINDS = (
+    (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
+    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
+    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x80\x04", "a Python pickle, not an ONNX model"),
+    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
+)
+_KINDS_AT_4 = (
+    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
+    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
+)
+
+
+def kind_of(content: npt.NDArray[np.uint8]) -> str:
+    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
+    head = bytes(content[:64])
+    for magic, what in _KINDS:
+        if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
+            return what
+    for magic, what in _KINDS_AT_4:
+        if head[4:8] == magic:
+            return what
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < len(content):
+        return "a safetensors file: it holds weights, not a model"
+    return ""
+
+
 def opsets_of(
     imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
 ) -> dict[str, int]:
-    """Return the version of every imported domain, where "" is ONNX's own.
-
-    Raises:
-        ModelError: A version is invalid, or is newer than onnx knows.
-    """
+    """Return the version of every imported domain, "" for ONNX's own; onnx must know it."""
     # onnxruntime takes the last of several
     found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
     for domain, version in found.items():
@@ -179,28 +192,9 @@ def opsets_of(
     return found
 
 
-def opsets_of_model(proto: onnx.ModelProto) -> dict[str, int]:
-    """Return the versions of the domains that a model imports.
-
-    Raises:
-        ModelError: See `opsets_of`; or ops of ONNX are used, but its domain is not imported.
-    """
-    opsets = opsets_of(proto.opset_import)
-    if (
-        "" not in opsets
-        and proto.ir_version >= _FIRST_WITH_OPSETS
-        and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
-    ):
-        raise ModelError("no opset of ONNX is imported")
-    return opsets
-
-
 def check_calls(proto: onnx.ModelProto) -> None:
-    """Check that functions are unique and not recursive, and that calls fit them.
-
-    Raises:
-        ModelError: A function is defined twice, calls itself, or has fewer inputs or outputs than
-            a call; or calls amount to too many nodes.
+    """Check that functions are unique and not recursive, do not amount to too many nodes, and have
+    the inputs and outputs of their calls.
     """
     functions: dict[Key, onnx.FunctionProto] = {}
     for function in proto.functions:
@@ -282,10 +276,7 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def label(owner: Any) -> str:
-    """Return the name of a node in messages: its name, or its operator and first output.
-
-    For tensors and functions, it is their name.
-    """
+    """Return the name of a node, tensor or function; of a nameless node its operator and output."""
     if owner.name or not isinstance(owner, onnx.NodeProto):
         return str(owner.name)
     return f"{owner.op_type} -> {owner.output[0]}" if owner.output else owner.op_type

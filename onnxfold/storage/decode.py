@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,17 +23,15 @@ from onnxfold.onnx_ir_private import is_a, root_cause
 from onnxfold.storage.checks import (
     BODIES,
     DTYPES,
+    all_nodes,
     check_bodies,
     check_calls,
     check_tensor,
     label,
     opsets_of,
-    opsets_of_model,
     parse,
 )
-from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import ViewTensor
-from onnxfold.storage.value_protos import (
+from onnxfold.storage.encode import (
     QUANTIZATION_KEY,
     describe,
     entries_of,
@@ -40,6 +39,7 @@ from onnxfold.storage.value_protos import (
     shape_of,
     static_shape,
 )
+from onnxfold.storage.tensors import Span, ViewTensor
 from onnxfold.storage.wire import Placeholders
 
 logger = logging.getLogger("onnxfold")
@@ -62,6 +62,7 @@ _CONSTANTS = {
     "value_strings": ir.AttributeType.STRINGS,
 }
 """The attributes of Constant; a sparse value is read as a dense one."""
+_FIRST_WITH_OPSETS = 3  # IR version
 _MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
 
 
@@ -78,15 +79,11 @@ def decode(
     are left out, with a warning.
 
     Args:
-        skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts of
-            ``stand_ins``.
+        skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts.
         stand_ins: What those texts stand for: spans, or arrays of bytes.
         external: Gives the tensor for one whose data are in another file.
         lift_constants: Make initializers of Constant nodes, equal ones of a graph the same, before
             they cost anything; ``LIFTED_KEY`` tells how many.
-
-    Raises:
-        ModelError: The model is not valid.
     """
     proto = parse(skeleton)
     proto.DiscardUnknownFields()
@@ -154,9 +151,7 @@ class _Scope:
 
 
 def _found(name: str, scopes: Iterable[_Scope]) -> ir.Value | None:
-    """Return the value that a name means in nested graphs, the innermost first; None if there is
-    none.
-    """
+    """Return the value that a name means in nested graphs, the innermost first."""
     return next((value for scope in scopes if (value := scope.find(name)) is not None), None)
 
 
@@ -170,25 +165,24 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
     ]
 
 
+@dataclass(eq=False)
 class _Reader:
-    """Makes the IR of a model; the arguments are those of `decode`."""
-
-    def __init__(
-        self,
-        stand_ins: Placeholders,
-        external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
-        lift_constants: bool,
-    ) -> None:
-        self.stand_ins = stand_ins
-        self.external = external
-        self.lift_constants = lift_constants
-        self.lifted = 0
-        self.grown = 0
+    stand_ins: Placeholders
+    external: Callable[[ir.ExternalTensor], ir.TensorProtocol]
+    lift_constants: bool
+    lifted: int = 0
+    grown: int = 0
 
     def model(self, proto: onnx.ModelProto) -> ir.Model:
         if proto.ir_version < 0:
             raise ModelError(f"there is no IR version {proto.ir_version}")
-        opsets = opsets_of_model(proto)
+        opsets = opsets_of(proto.opset_import)
+        if (
+            "" not in opsets
+            and proto.ir_version >= _FIRST_WITH_OPSETS
+            and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
+        ):
+            raise ModelError("no opset of ONNX is imported")
         check_calls(proto)
         graph = self.graph(proto.graph, ())
         graph.opset_imports.update(opsets)
@@ -301,9 +295,7 @@ class _Reader:
         scopes: tuple[_Scope, ...],
         stay: frozenset[str] | None = None,
     ) -> list[ir.Node]:
-        """Return the nodes of a graph, without the Constant nodes that become initializers, equal
-        ones the same: of results not in ``stay``, if that is given.
-        """
+        """Return the nodes of a graph; Constants of results not in ``stay`` become initializers."""
         scope = scopes[0]
         values = scope.values
         nodes = []
@@ -348,7 +340,11 @@ class _Reader:
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
                     # nodes that were read before have the value itself, not an equal one
                     key = content if twin is None else (content, outputs[0].name)
-                    scope.lifted[key] = _initialized(outputs[0], attributes[0])
+                    value = scope.lifted[key] = outputs[0]
+                    tensor = value.const_value = tensor_of(attributes[0], value.name)
+                    assert tensor is not None
+                    tensor.name, value.type = value.name, ir.TensorType(tensor.dtype)
+                    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
                     self.lifted += 1
                     continue
             node = ir.Node(
@@ -423,11 +419,7 @@ class _Reader:
         )
 
     def dense(self, proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
-        """Return a sparse tensor as a dense one.
-
-        Raises:
-            ModelError: It is not valid, or the dense ones take too many bytes more.
-        """
+        """Return a sparse tensor as a dense one, unless these take too many bytes more."""
         shape, values = tuple(proto.dims), proto.values
         for part in (values, proto.indices):
             check_tensor(part, None, owner)
@@ -460,20 +452,8 @@ def _named(name: str, scope: _Scope) -> ir.Value:
     return value if info is None else describe(value, info)
 
 
-def _initialized(value: ir.Value, content: ir.Attr) -> ir.Value:
-    """Give the result of a Constant node its elements."""
-    tensor = tensor_of(content, value.name)
-    assert tensor is not None
-    tensor.name = value.name
-    value.const_value, value.type = tensor, ir.TensorType(tensor.dtype)
-    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
-    return value
-
-
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
-    """Return the texts of an attribute, or their bytes where one is not UTF-8: custom
-    ops keep any.
-    """
+    """Return the texts of an attribute; bytes if one is not UTF-8, which custom ops may have."""
     try:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:
@@ -493,11 +473,7 @@ def _hand_out(value: ir.Value, scopes: tuple[_Scope, ...]) -> ir.Node:
 
 
 def _sort(graph: ir.Graph) -> None:
-    """Put the nodes in an order in which they can run.
-
-    Raises:
-        ModelError: A node needs its own result, through others or its subgraphs.
-    """
+    """Put the nodes in an order in which they can run."""
     try:
         graph.sort()
     except ValueError:

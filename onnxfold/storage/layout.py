@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable
@@ -18,8 +19,7 @@ from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
-from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import data_bytes, sizes_of, span_of, tensors_of
+from onnxfold.storage.tensors import MappedFile, Span, data_bytes, sizes_of, span_of, tensors_of
 from onnxfold.storage.wire import Hole, Placeholders
 from onnxfold.storage.writer import is_streamed
 
@@ -56,7 +56,7 @@ class SavePlan:
 
     Attributes:
         model: Returns the plan of the .onnx file, given the name of the data file.
-        data: The plan of the data file; None when there is none.
+        data: The plan of the data file, if there is one.
         shared: Bytes of tensors that stay in existing files.
         locations: Locations of those files.
     """
@@ -68,24 +68,14 @@ class SavePlan:
 
     @property
     def size(self) -> int:
-        """Bytes of the files; exact where the name of the data file is as long as `_USUAL_NAME`.
-
-        Only tensors below a few KiB have been read for it.
-        """
+        """Bytes of the files; exact where the name of the data file is as long as `_USUAL_NAME`."""
         return self.model(_USUAL_NAME).size + (self.data.size if self.data is not None else 0)
 
 
-def aligned(offset: int, length: int) -> int:
-    """Return the first aligned offset from ``offset`` on in a data file for a tensor."""
-    step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
-    return -(-offset // step) * step
-
-
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
-    """Return whether the elements of a tensor may be written as raw bytes.
+    """Return whether the elements of a tensor may be written as raw bytes, and do not grow by that.
 
-    Strings may not. Tensors in a typed field (``int64_data``...), where small numbers take one byte
-    each, might grow as raw bytes.
+    In a typed field (``int64_data``...), small numbers take one byte each.
     """
     if is_a(tensor, ir.TensorProtoTensor):
         return bool(tensor.raw.HasField("raw_data"))
@@ -96,16 +86,10 @@ def plan_model(
     model: ir.Model,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan a model in one file, or with a data file.
+    """Plan a model in one file of up to 2 GiB, or with ``share`` in one that has a data file.
 
-    Args:
-        model: The model.
-        share: For a model with a data file: returns the location at which the new model may refer
-            to a span of an existing file, or None.
-
-    Raises:
-        UsageError: The single file would be larger than 2 GiB.
-        UsageError: What has to be in one file is larger than 2 GiB.
+    ``share`` returns the location at which the new model may refer to a span of an existing file,
+    or None.
     """
     left_out = Placeholders()
     data = FilePlan()
@@ -138,7 +122,8 @@ def plan_model(
         else:
             key = (span.file.key, span.offset, span.length) if span else id(tensor)
             if key not in at:
-                at[key] = aligned(data.size, length)
+                step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+                at[key] = -(-data.size // step) * step
                 data.tensors.append(Hole(tensor, length, at[key]))
                 data.size = at[key] + length
             offset = at[key]
@@ -163,10 +148,7 @@ def plan_model(
 
 
 def model_bytes(model: ir.Model) -> int:
-    """Return the number of bytes of the files that ``model`` was loaded from.
-
-    For a model in memory, it is the serialized size.
-    """
+    """Return the bytes of the files of a model; for a model in memory, its serialized size."""
     known = model.meta.get(BYTES_KEY)
     return planned(model).size if known is None else int(known)
 
@@ -176,16 +158,9 @@ def planned(
     external_data: bool | str | None = None,
     share: Callable[[Span], str | None] | None = None,
 ) -> SavePlan:
-    """Plan to write ``model``, by default in the layout of its source.
+    """Plan to write ``model``, by default in the layout of its source, see `save`.
 
-    Args:
-        model: The model.
-        external_data: See `save`.
-        share: See `plan_model`; implies external data.
-
-    Raises:
-        ModelError: The model cannot be serialized.
-        UsageError: A single file is required, and larger than 2 GiB.
+    ``share`` implies external data, see `plan_model`.
     """
     external = bool(external_data) or share is not None
     if external_data is None and not external:
@@ -208,18 +183,16 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     A file can be shared if it is in ``folder`` or below, is unchanged since it was mapped, has a
     name that is valid in a model, and is not the target, which is about to be replaced.
     """
-    known: dict[Any, str | None] = {}
 
-    def location(span: Span) -> str | None:
-        file = span.file
-        if file.key not in known:
-            path = os.path.realpath(file.path)
-            fits = is_within(path, folder) and file.is_at(path) and path != target
-            name = Path(os.path.relpath(path, folder)).as_posix() if fits else ""
-            known[file.key] = name if fits and is_text(name) else None
-        return known[file.key]
+    @functools.cache
+    def location(file: MappedFile) -> str | None:
+        path = os.path.realpath(file.path)
+        if not is_within(path, folder) or not file.is_at(path) or path == target:
+            return None
+        name = Path(os.path.relpath(path, folder)).as_posix()
+        return name if is_text(name) else None
 
-    return location
+    return lambda span: location(span.file)
 
 
 def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:

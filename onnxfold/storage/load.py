@@ -24,10 +24,16 @@ from onnxfold.graphs import all_graphs, is_constant_node, op_name, shaped
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
-from onnxfold.storage.checks import BODIES, check_bodies, messages_in, parse
+from onnxfold.storage.checks import BODIES, check_bodies, kind_of, messages_in, parse
 from onnxfold.storage.decode import decode
-from onnxfold.storage.mapped import MappedFile, Span
-from onnxfold.storage.tensors import SharedExternalTensor, data_bytes, located, tensors_of
+from onnxfold.storage.tensors import (
+    MappedFile,
+    SharedExternalTensor,
+    Span,
+    data_bytes,
+    located,
+    tensors_of,
+)
 from onnxfold.storage.wire import Placeholders
 
 # Keys in the ``meta`` of a loaded model.
@@ -94,7 +100,7 @@ def load(
             model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
         except Exception as error:
             file.check()
-            if isinstance(error, ModelError) and (kind := _kind_of(file)):
+            if isinstance(error, ModelError) and (kind := kind_of(file.array())):
                 raise ModelError(kind) from None
             raise
         finally:
@@ -109,16 +115,9 @@ def load(
 
 @paused_garbage_collection()
 def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Model:
-    """Convert a model in memory; it shares nothing with ``proto`` afterwards.
+    """Convert a model in memory, see `load`; it shares nothing with ``proto`` afterwards.
 
     External data is not looked for: external tensors are plain ``ir.ExternalTensor``.
-
-    Args:
-        proto: The model.
-        lift_constants: Constant nodes become initializers, see `decode`.
-
-    Raises:
-        ModelError: The model is inconsistent, see `load`.
     """
     stand_ins = Placeholders()
     try:
@@ -164,9 +163,7 @@ def take_out(proto: onnx.ModelProto, stand_ins: Placeholders) -> bytes:
 def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     """Return the model that is given; that of a program, and the message that bytes hold.
 
-    Raises:
-        ModelError: The bytes hold no model, or nodes of an ``ir.Model`` read values that are not in
-            it, such as sparse initializers, which onnx-ir leaves out.
+    Nodes of an ``ir.Model`` must not read values that onnx-ir left out: sparse initializers.
     """
     model = given.model if isinstance(given, ONNXProgram) else given
     if isinstance(model, bytes):
@@ -176,14 +173,12 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
             if node.op_type in BODIES:
                 check_bodies(node)
             for value in node.inputs:
-                if value is not None and _is_missing(value):
+                if value is None or value.producer() is not None:
+                    continue
+                if not value.is_graph_input() and not value.is_initializer():
                     reason = f"input {value.name!r} is not defined anywhere"
                     raise ModelError(reason, node=node.name or op_name(node))
     return model
-
-
-def _is_missing(value: ir.Value) -> bool:
-    return value.producer() is None and not (value.is_graph_input() or value.is_initializer())
 
 
 def path_of(given: ModelLike) -> str | None:
@@ -195,15 +190,7 @@ def path_of(given: ModelLike) -> str | None:
 
 
 def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
-    """Return the model that is given, to be changed: what was given is left alone.
-
-    Args:
-        given: The model.
-        lift_constants: Constant nodes of a file or message become initializers, see `decode`.
-
-    Raises:
-        ModelError: It is not valid.
-    """
+    """Return the model that is given, to be changed: what was given is left alone. See `load`."""
     model = model_in(given)
     if isinstance(model, ir.Model):
         return _cloned(model)
@@ -249,9 +236,6 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
 
     Where something unforeseen goes wrong, onnx is asked what is wrong with the model. It is not
     asked before, as it refuses models that onnxruntime runs.
-
-    Raises:
-        ModelError: The model is not valid.
     """
     with about(path_of(source)):
         try:
@@ -271,12 +255,19 @@ def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
             raise
 
 
-def external_locations(path: str) -> set[str]:
-    """Return the external data locations that the model at ``path`` names, unchecked.
+@contextlib.contextmanager
+def reading_from(model: ir.Model) -> Iterator[None]:
+    """Read from a loaded model, and report errors caused by changes to its files."""
+    try:
+        yield
+    except Exception:
+        for file in model.meta.get(FILES_KEY, ()):
+            file.check()
+        raise
 
-    Raises:
-        ModelError: It cannot be read.
-    """
+
+def external_locations(path: str) -> set[str]:
+    """Return the external data locations that the model at ``path`` names, unchecked."""
     with about(path):
         data = _read_skeleton(path, Placeholders())
         tensors = _tensor_protos(parse(data)) if b"location" in data else ()
@@ -338,38 +329,8 @@ def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
     return wire.join(file.array().data, pieces, passed=passed)
 
 
-_KINDS = (
-    (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
-    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
-    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
-    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
-    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
-    (b"\x80\x04", "a Python pickle, not an ONNX model"),
-    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
-)
-_KINDS_AT_4 = (
-    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
-    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
-)
-
-
-def _kind_of(file: MappedFile) -> str:
-    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
-    head = bytes(file.array()[:64])
-    for magic, what in _KINDS:
-        if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
-            return what
-    for magic, what in _KINDS_AT_4:
-        if head[4:8] == magic:
-            return what
-    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < file.size:
-        return "a safetensors file: it holds weights, not a model"
-    return ""
-
-
 class _ExternalData:
-    """Finds, checks and maps the data files of one model."""
+    """Finds, checks and maps the data files of the model at a path."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -377,11 +338,7 @@ class _ExternalData:
         self.files: dict[str, MappedFile] = {}
 
     def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
-        """Return the tensor with its data located.
-
-        Raises:
-            ExternalDataError: See `load`.
-        """
+        """Return the tensor with its data located."""
         length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length not in (None, length):
             reason = (
@@ -403,19 +360,11 @@ def is_within(path: str, folder: str) -> bool:
 
 
 def check_location(location: str | bytes, model: str) -> str:
-    """Return the path of external data.
+    """Return the path of external data of the model at a path.
 
     They lie in the folder of the model or, where the model is a symbolic link, in the folder of the
     file it leads to: in a content-addressed store both the model and its data are links into the
-    same folder.
-
-    Args:
-        location: As written in the model; protobuf gives bytes where it is not UTF-8.
-        model: The path of the model.
-
-    Raises:
-        ExternalDataError: ``location`` is empty, absolute, climbs out by ``..``, or leads out by a
-            symbolic link.
+    same folder. protobuf gives bytes for a location that is not UTF-8.
     """
 
     def refuse(why: str) -> ExternalDataError:

@@ -1,21 +1,51 @@
-"""Writing models: where the files go, in which layout, and what is refused."""
+"""Writing models: where the files go, and putting them in place: either wholly or not at all.
+
+All files are written and synced first, under temporary names. The commit is the rename of the model
+over its target. Data that the old model does not refer to are renamed to their place just before.
+
+Where the old model refers to a data file of the same name, no call renames both at once:
+
+1. a model that refers to the data by their temporary name is renamed over the target (the commit),
+2. the data, which have another temporary name as well, are renamed to their place by that,
+3. a model that refers to the usual name is renamed over the target.
+
+At any moment the model at the target refers to the data that it was written with. Data files that
+no model refers to any more are removed: by the save that replaced their model, or, if that was
+killed, by the next save to the same target.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
 from onnxfold import files
-from onnxfold.errors import OnnxFoldError, UsageError, about
+from onnxfold.errors import ModelError, OnnxFoldError, UsageError, about
+from onnxfold.files import NewFile
+from onnxfold.onnx_ir_private import is_a
 from onnxfold.signatures import Positive, checked
-from onnxfold.storage.commit import Commit
-from onnxfold.storage.layout import SavePlan, planned, sharer
-from onnxfold.storage.sources import Sources
-from onnxfold.storage.tensors import tensors_of
+from onnxfold.storage.layout import FilePlan, SavePlan, planned, sharer
+from onnxfold.storage.load import FILES_KEY, external_locations
+from onnxfold.storage.tensors import (
+    MappedFile,
+    ViewTensor,
+    about_to_replace,
+    span_of,
+    tensors_of,
+)
+from onnxfold.storage.writer import Writer, write_plan
+
+# Data up to this size (bytes) are copied rather than linked: onnx does not read a file that has two
+# names, should the process be killed before the temporary one is removed.
+_COPIED = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -77,7 +107,11 @@ def save(
     if share_weights and external_data is False:
         raise UsageError("weights can be shared only with external data", file=target)
     if forced is not None:
-        _check_data_name(forced, target)
+        if forced in ("", ".", "..") or os.path.basename(forced) != forced or "\0" in forced:
+            reason = f"data file {forced!r} must be a plain file name: it lies beside the model"
+            raise UsageError(reason, file=target)
+        if os.path.join(os.path.dirname(target), forced) == target:
+            raise UsageError("the data file cannot have the name of the model", file=target)
         # Processes that give a data file another name than the model's could give it the same name.
         locks.add(os.path.join(os.path.dirname(target), forced))
     try:
@@ -102,20 +136,12 @@ def save(
 
 
 def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
-    """See that a loaded model may be saved to ``path``, as far as is known before it is changed.
-
-    Raises:
-        UsageError: It is no file, its folder is missing, or it is a data file of the model.
-    """
+    """See that a loaded model may be saved to ``path``, as far as is known before it is changed."""
     Sources(model, real_target(os.fsdecode(os.fspath(path)))).check_target()
 
 
 def real_target(path: str) -> str:
-    """Return the absolute path of the file to write, links followed.
-
-    Raises:
-        UsageError: It is no file, or its folder is missing.
-    """
+    """Return the absolute path of the file to write, links followed."""
     real = os.path.realpath(path)
     _check_place(path)
     if not os.path.isdir(os.path.dirname(real)):
@@ -141,21 +167,8 @@ def _check_link(name: str, target: str) -> None:
         raise UsageError(reason, file=name)
 
 
-def _check_data_name(name: str, target: str) -> None:
-    if not name or name in (".", "..") or os.path.basename(name) != name or "\0" in name:
-        raise UsageError(
-            f"data file {name!r} must be a plain file name: it lies beside the model", file=target
-        )
-    if os.path.join(os.path.dirname(target), name) == target:
-        raise UsageError("the data file cannot have the name of the model", file=target)
-
-
 def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources) -> str | None:
-    """Return where the data file goes; None when there is none.
-
-    Raises:
-        UsageError: A file there is in use: by the new model, or by another model in the folder.
-    """
+    """Return where the data file goes; None when there is none."""
     if plan.data is None:
         return None
     folder = os.path.dirname(target)
@@ -177,3 +190,200 @@ def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources
     _check_place(path)
     sources.check_data(path)
     return path
+
+
+class Sources:
+    """The model file and the data files of a model about to be written to ``target``.
+
+    The model file may be replaced, and its data files together with it. Otherwise a data file may
+    hold weights of another model. Files are compared by inode and by name: links, and file systems
+    that ignore case, give a file several names. ``tensors`` of the model may be in other files than
+    those it was loaded from.
+    """
+
+    def __init__(
+        self, model: ir.Model, target: str, tensors: Iterable[ir.TensorProtocol] = ()
+    ) -> None:
+        self._target = target
+        self._loaded: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
+        self._all, self._data = set(self._loaded), set(self._loaded[1:])
+        for tensor in tensors:
+            in_model = is_a(tensor, ViewTensor)
+            if (in_model or is_a(tensor, ir.ExternalTensor)) and (span := span_of(tensor)):
+                self._all.add(span.file)
+                if not in_model:
+                    self._data.add(span.file)
+
+    @functools.cached_property
+    def replaced(self) -> set[str]:
+        """The data files of the model at the target; must be read before it is replaced."""
+        with contextlib.suppress(ModelError):
+            return external_locations(self._target)
+        return set()
+
+    def check_unchanged(self) -> None:
+        """Check that no other program has changed the files since they were read."""
+        for file in self._all:
+            file.check()
+
+    def include(self, path: str) -> bool:
+        """Return whether ``path`` is one of the files."""
+        return _holds(self._all, path)
+
+    def check_target(self) -> None:
+        """Check that the target is no data file of the source."""
+        if _holds(self._data, self._target):
+            reason = f"holds weights of {self._name!r}; give another path for the model"
+            raise UsageError(reason, file=self._target)
+
+    def check_data(self, path: str) -> None:
+        """Check that ``path`` is neither the source nor a data file of another model."""
+        if _holds(self._loaded[:1], path):
+            raise UsageError("is the model itself; give another name for the data file", file=path)
+        if user := self.user(path):
+            reason = f"holds weights of {user!r}; give another name for the data file"
+            raise UsageError(reason, file=path)
+
+    def user(self, path: str) -> str | None:
+        """Return a remaining model that refers to the data file: the source, or one beside it."""
+        data = self._data
+        stays = self._loaded and os.path.realpath(self._loaded[0].path) != self._target
+        if not stays:
+            # The model of a tensor not loaded by `load` is unknown.
+            data = data.difference(self._loaded)
+        if _holds(data, path) and (stays or os.path.basename(path) not in self.replaced):
+            return self._name
+        return other_user(path, self._target)
+
+    @property
+    def _name(self) -> str:
+        return os.path.basename(self._loaded[0].path) if self._loaded else "the source"
+
+
+def other_user(data_path: str, target: str) -> str | None:
+    """Return a model in the folder, other than ``target``, that refers to the data file."""
+    folder, name = os.path.split(data_path)
+    if os.path.lexists(data_path):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".onnx") and entry.path != target and entry.is_file():
+                    with contextlib.suppress(ModelError):
+                        if name in external_locations(entry.path):
+                            return entry.name
+    return None
+
+
+def _holds(files: Iterable[MappedFile], path: str) -> bool:
+    """Return whether ``path`` is one of the files, by any name."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    same = (status.st_dev, status.st_ino)
+    return any(file.key[:2] == same or os.path.realpath(file.path) == path for file in files)
+
+
+class Commit:
+    """Writes the files of a model and puts them in place; the target's lock must be held.
+
+    If an earlier save to the target was killed, what it left is removed first.
+    """
+
+    def __init__(self, target: str, sources: Sources, *, fsync: bool, killed: bool) -> None:
+        self._target = target
+        self._sources = sources
+        self._fsync = fsync
+        folder, name = os.path.split(target)
+        temporary = os.path.basename(files.prefix(target))
+        own = re.compile(
+            rf"{re.escape(name)}\.(\d+\.)?data|{re.escape(temporary)}\w{{8}}\.data", re.DOTALL
+        )
+        self._own = {path for path in os.listdir(folder) if own.fullmatch(path)}
+        self._remove_unused(n for n in self._own if killed or n.startswith(temporary))
+
+    def run(
+        self,
+        plan: SavePlan,
+        data_path: str | None,
+        threads: int,
+        progress: Callable[[int, int], None] | None,
+        check: Callable[[str], None] | None,
+    ) -> int:
+        """Write the files and put them in place; return their length in bytes. See `save`."""
+        name = os.path.basename(data_path or "")
+        may_replace = self._own or os.path.lexists(data_path or "")
+        replaced = self._sources.replaced if may_replace else set()
+        path = files.temporary_path(self._target, "data")
+        plans: list[tuple[FilePlan, str, str | None]] = []
+        if plan.data is not None and data_path is not None:
+            plans.append((plan.data, data_path, path))
+            if name in replaced or check is not None:  # refers to the data by their temporary name
+                plans.append((plan.model(os.path.basename(path)), self._target, None))
+        plans.append((plan.model(name), self._target, None))
+        total = sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
+        total += sum(place.length for file, _, _ in plans for place in file.tensors)
+        writer = Writer(threads, total, progress)
+        moves: list[tuple[NewFile, str]] = []
+        with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as uninterrupted:
+            # First: a thread that is starting when a signal comes would not be waited for.
+            uninterrupted.submit(int).result()
+            for file, place, temporary in plans:
+                try:
+                    new = stack.enter_context(files.new_file(place, temporary))
+                    write_plan(new.fd, file, writer, uninterrupted if self._fsync else None)
+                    if self._fsync:
+                        os.fsync(new.fd)
+                except OSError as error:
+                    raise files.os_error(error, place) from error
+                moves.append((new, place))
+            if check is not None:  # the data are still under their temporary name
+                check(moves[-2 if len(moves) == 3 else -1][0].path)
+            if name not in replaced:
+                del moves[1:-1]  # the model that only the check has read
+            self._sources.check_unchanged()
+            unused = {os.path.basename(path), name, *self._own.intersection(replaced)}
+            used = {name, *plan.locations}
+            # Signals interrupt the main thread; leaving the context waits for the other one.
+            uninterrupted.submit(self._place, moves, unused, used).result()
+        return plans[-1][0].size + (plan.data.size if plan.data is not None else 0)
+
+    def _place(self, moves: list[tuple[NewFile, str]], unused: set[str], used: set[str]) -> None:
+        """Rename everything to its place; see the top of this file."""
+        first = moves[0][0].path
+        try:
+            if len(moves) == 3:
+                data, bridge, model = moves
+                self._give_second_name(data[0])
+                moves = [bridge, data, model]
+            for new, path in moves:
+                about_to_replace(path)
+                os.replace(new.path, path)
+                if self._fsync:
+                    files.sync_folder(os.path.dirname(path))
+            files.remove(first)
+            unused = unused - used
+        finally:
+            self._remove_unused(unused)
+
+    def _give_second_name(self, data: NewFile) -> None:
+        """Have the data under another temporary name too, which is gone at the end."""
+        first, data.path = data.path, files.temporary_path(self._target)
+        if os.path.getsize(first) > _COPIED:
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(first, data.path)
+                return
+        shutil.copy(first, data.path)
+        if self._fsync:
+            with open(data.path, "rb") as file:
+                os.fsync(file.fileno())
+
+    def _remove_unused(self, names: Iterable[str]) -> None:
+        """Remove data files that no model refers to: the target, a source, or one beside them."""
+        paths = [os.path.join(os.path.dirname(self._target), name) for name in names]
+        with contextlib.suppress(OSError, ModelError):  # of a target that cannot be read
+            for path in filter(os.path.isfile, paths):
+                there = os.path.exists(self._target)
+                named = external_locations(self._target) if there else set()
+                if os.path.basename(path) not in named and self._sources.user(path) is None:
+                    about_to_replace(path)
+                    files.remove(path)

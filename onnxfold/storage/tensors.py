@@ -1,24 +1,159 @@
-"""Tensors that are views of a file or of memory."""
+"""Mapped files, and tensors that are views of them or of memory."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import math
+import mmap
 import os
-from collections.abc import Callable, Iterable
-from typing import Any
+import resource
+import stat
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxfold.errors import ExternalDataError
+from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.graphs import all_graphs
 from onnxfold.onnx_ir_private import TensorBase, is_a
-from onnxfold.storage.mapped import MappedFile, Span
 
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
+
+_READ = os.O_RDONLY | os.O_NONBLOCK  # do not wait for named pipes
+_lock = threading.Lock()
+_open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
+    weakref.WeakValueDictionary()
+)
+_mapped: weakref.WeakSet[MappedFile] = weakref.WeakSet()
+
+
+class MappedFile:
+    """A regular file, or a part of one, mapped read-only; the descriptor may be closed afterwards.
+
+    The mapping keeps its content if another file is renamed over the path or the path is removed.
+    If another program truncates the file, the process crashes. A part starts at ``offset``, a
+    multiple of ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
+
+    Attributes:
+        key: (device, inode, modification time in ns, size in bytes) of the file.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_map", "_replaced", "key", "path", "size")
+
+    def __init__(self, fd: int, path: str, offset: int = 0, size: int | None = None) -> None:
+        self.path = os.path.abspath(path)
+        self.key = _key(os.fstat(fd))
+        self.size = self.key[-1] - offset if size is None else size
+        self._replaced = False
+        self._map: mmap.mmap | None = None
+        _mapped.add(self)
+        _allow_descriptors(2 * len(_mapped))
+        if self.size:
+            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ, offset=offset)
+        self._array: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> MappedFile:
+        """Map the file at ``path``, which must be a regular one, or return its existing mapping."""
+        path = os.fspath(path)
+        fd = os.open(path, _READ)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "Not a regular file", path)
+            with _lock:
+                known = _open_files.get(_key(status))
+                if known is None:
+                    known = _open_files[_key(status)] = cls(fd, path)
+                return known
+        finally:
+            os.close(fd)
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes as a read-only 1-D array; a view keeps the mapping alive."""
+        return self._array
+
+    def release(self, offset: int = 0, length: int | None = None) -> None:
+        """Release the memory of the pages wholly inside the range (bytes).
+
+        The content stays readable: a released page is read again on access.
+        """
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = self.size if length is None else min(offset + length, self.size)
+        if stop != self.size:
+            stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and stop > start:
+            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    @contextlib.contextmanager
+    def descriptor(self) -> Iterator[int | None]:
+        """Open the file again; None if its path is no longer this file."""
+        try:
+            fd = os.open(self.path, _READ)
+        except OSError:
+            yield None
+            return
+        try:
+            yield fd if _key(os.fstat(fd)) == self.key else None
+        finally:
+            os.close(fd)
+
+    def check(self) -> None:
+        """Check that no other program has changed or replaced the file since it was mapped.
+
+        It may have been removed, or replaced by this process.
+        """
+        if not (self.is_at(self.path) or self._replaced or not os.path.exists(self.path)):
+            reason = "was changed by another program while it was being read"
+            raise ModelError(reason, file=self.path)
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether ``path`` is this very file, unchanged since it was mapped."""
+        try:
+            return _key(os.stat(path)) == self.key
+        except OSError:
+            return False
+
+
+class Span(NamedTuple):
+    """The position in a file of the stored bytes of a tensor (little-endian, packed)."""
+
+    file: MappedFile
+    offset: int
+    length: int
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes: 1-D, read-only, not copied."""
+        return self.file.array()[self.offset : self.offset + self.length]
+
+
+def about_to_replace(path: str) -> None:
+    """Record that this process replaces or removes ``path``; existing mappings stay valid."""
+    with contextlib.suppress(OSError):
+        file = _open_files.get(_key(os.stat(path)))
+        if file is not None:
+            file._replaced = True
+
+
+def _key(status: os.stat_result) -> tuple[int, int, int, int]:
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def _allow_descriptors(count: int) -> None:
+    """Raise this process's limit on open files if necessary, as a mapping keeps a descriptor."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
 
 
 def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
@@ -31,10 +166,6 @@ def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
 
     Sub-byte types are packed and rounded up. For strings it is an estimate. A tensor without a
     type, as in an empty attribute, takes none.
-
-    Args:
-        dtype: The element type.
-        shape: The shape, all integers.
     """
     count: int = math.prod(shape)
     return -(-count * _BITS[dtype] // 8)
@@ -100,14 +231,7 @@ class ViewTensor(StoredTensor, TensorBase):
         shape: ir.Shape,
         **about: Any,
     ) -> None:
-        """Wrap ``data``, the stored bytes (1-D, little-endian, packed).
-
-        Args:
-            data: The bytes, or their position in a file.
-            dtype: The element type.
-            shape: The shape, all integers.
-            about: ``name``, ``doc_string``, ``metadata_props``.
-        """
+        """Wrap ``data``: the stored bytes (1-D, little-endian, packed) or their place in a file."""
         super().__init__(**about)
         self.span = data if isinstance(data, Span) else None
         self.raw = data.array() if isinstance(data, Span) else data
@@ -115,8 +239,7 @@ class ViewTensor(StoredTensor, TensorBase):
         self.shape = shape
         shape.freeze()
 
-    def stored(self) -> npt.NDArray[np.uint8]:
-        """Return the stored bytes: 1-D, read-only, not copied."""
+    def stored(self) -> npt.NDArray[np.uint8]:  # noqa: D102  see the base class
         return self.raw
 
     def __repr__(self) -> str:
@@ -166,11 +289,7 @@ class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
 def span_of(tensor: ir.TensorProtocol) -> Span | None:
     """Return the position of the stored bytes of ``tensor`` in a file; None if they are not in one.
 
-    Args:
-        tensor: Any tensor; another library's ``ir.ExternalTensor`` is opened by its path.
-
-    Raises:
-        ExternalDataError: The file of such an ``ir.ExternalTensor`` is missing or too short.
+    Another library's ``ir.ExternalTensor`` is opened by its path, see `located`.
     """
     span = getattr(tensor, "span", None)  # also the attribute of other classes of tensors
     if isinstance(span, Span):
@@ -186,13 +305,8 @@ def located(
 ) -> Span | None:
     """Return the position of the data of a tensor; None if it has no elements.
 
-    Args:
-        tensor: The tensor.
-        open_file: Maps the file at a location. Raises OSError.
-        named: The path for error messages.
-
-    Raises:
-        ExternalDataError: The file is missing or too short.
+    ``open_file`` maps the file at a location. If that is missing or too short, the error names the
+    file ``named``.
     """
     length, offset = data_bytes(tensor.dtype, tensor.shape), tensor.offset or 0
     if length == 0:
@@ -218,9 +332,7 @@ def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
 def tensors_in(
     graphs: Iterable[ir.Graph], functions: Iterable[ir.Function] = ()
 ) -> list[ir.TensorProtocol]:
-    """Return the tensors of initializers and attributes in graphs, and in default attributes of
-    functions, each once.
-    """
+    """Return the tensors in graphs, and in default attributes of functions, each once."""
     found: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]
     for graph in graphs:

@@ -123,9 +123,6 @@ def rewrite(
 
     Returns:
         The pieces of the new message in order, and its length in bytes.
-
-    Raises:
-        WireError: ``buf`` is truncated or not a protobuf message.
     """
     size = len(buf)
 
@@ -213,13 +210,7 @@ def rewrite(
 def join(
     buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
 ) -> bytes:
-    """Return the message that consists of ``pieces`` of ``buf``, none of them a `Hole`.
-
-    Args:
-        buf: The input of `rewrite`.
-        pieces: The pieces that it returned.
-        passed: Called from time to time with a position below which nothing is read any more.
-    """
+    """Return the message of ``pieces`` from `rewrite`, none of them a `Hole`."""
     parts: list[bytes] = []
     for piece in pieces:
         if isinstance(piece, tuple):

@@ -7,22 +7,27 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.parallel import for_each
-from onnxfold.storage.mapped import Span
-from onnxfold.storage.tensors import span_of
+from onnxfold.storage.tensors import Span, span_of
+
+if TYPE_CHECKING:
+    from onnxfold.storage.layout import FilePlan
 
 TILE = 1 << 20  # bytes; fits into the second-level cache of a core
 # Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
 # are cleared or fetched from the host at once: four times the system time, measured on ext4.
 _WRITE = 1 << 20
 _COPY = 64 << 20  # bytes for one system call, so that Ctrl-C and progress are handled in between
+_SYNCED_FROM = 16 << 20  # bytes of a tensor
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 @dataclass(frozen=True)
@@ -89,32 +94,20 @@ def is_streamed(tensor: object) -> bool:
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
+@dataclass(eq=False)
 class Writer:
     """Writes bytes into files, one tensor at a time, with parallel tiles.
 
-    Args:
-        threads: The number of threads that compute and write.
-        total: The number of bytes to write.
-        progress: Called with the bytes written and ``total``.
+    ``progress`` is called with the bytes written and ``total``.
     """
 
-    def __init__(
-        self,
-        threads: int,
-        total: int,
-        progress: Callable[[int, int], None] | None,
-    ) -> None:
-        self._threads = max(1, threads)
-        self._total = total
-        self._done = 0
-        self._progress = progress
+    threads: int
+    total: int
+    progress: Callable[[int, int], None] | None
+    done: int = 0
 
     def write(self, out: int, offset: int, data: Any) -> None:
-        """Write an object with a buffer of bytes at ``offset``.
-
-        Raises:
-            OSError: The disk is full, among others.
-        """
+        """Write an object with a buffer of bytes at ``offset``."""
         view: memoryview = memoryview(data)
         for start in range(0, len(view), _COPY):
             part = view[start : start + _COPY]
@@ -177,9 +170,9 @@ class Writer:
             write_at(out, data, base + start)
             with lock:
                 covered += len(data)
-                self._done += len(data)
+                self.done += len(data)
 
-        threads = self._threads if length > TILE else 1
+        threads = self.threads if length > TILE else 1
         write_tiles(tensor.tiles(TILE), put, threads, lambda: self._step(0))
         if covered != length:
             raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
@@ -197,6 +190,35 @@ class Writer:
         self.write(out, offset, stored)
 
     def _step(self, count: int) -> None:
-        self._done += count
-        if self._progress is not None:
-            self._progress(min(self._done, self._total), self._total)
+        self.done += count
+        if self.progress is not None:
+            self.progress(min(self.done, self.total), self.total)
+
+
+def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
+    """Write what a plan says; streamed tensors are released.
+
+    With a background thread, the disk writes each large tensor while the next one is computed.
+    """
+    os.ftruncate(fd, plan.size)
+    for offset, literal in plan.literals:
+        writer.write(fd, offset, literal)
+    written: dict[int, int] = {}
+    syncs: list[Future[None]] = []
+    for place in plan.tensors:
+        if not place.length:
+            continue
+        # A tensor that is used twice is computed once.
+        first = written.setdefault(id(place.tensor), place.offset)
+        if first != place.offset:
+            writer.copy(fd, place.offset, place.length, fd, first)
+            continue
+        try:
+            writer.tensor(fd, place.offset, place.length, place.tensor)
+        finally:
+            if is_streamed(place.tensor):
+                place.tensor.release()
+        if background is not None and place.length >= _SYNCED_FROM:
+            syncs.append(background.submit(_sync_data, fd))
+    for sync in syncs:
+        sync.result()  # a later sync of the file does not report its error again

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
-from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.rewrite import NotKnown, Rule
 from onnxfold.rewrite.conditions import Bindings, Term
 from onnxfold.rewrite.driver import Rewriter

@@ -104,7 +104,7 @@ def _reason(model: onnx.ModelProto, remaining: Counter[str]) -> str:
     from onnxfold.options import Options
     from onnxfold.passes.pipeline import run_passes
 
-    outcome = run_passes(storage.from_proto(model), Options(fold_all=True)).propagation
+    outcome = run_passes(storage.from_proto(model), Options(fold_all=True))
     reasons = "; ".join(f"{d.op_type}: {d.reason}" for d in outcome.stays.values())
     return reasons or f"no reason recorded for {dict(remaining)}"
 

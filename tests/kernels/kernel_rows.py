@@ -34,7 +34,7 @@ def kernel_results(
         if x is not None:
             x.flags.writeable = False
     with np.errstate(all="ignore"):
-        return found(given, attributes or {}, n_outputs=n_outputs, opset=opset)
+        return found(given, attributes or {}, n_outputs=n_outputs)
 
 
 @functools.lru_cache(maxsize=4096)

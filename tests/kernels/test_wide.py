@@ -202,7 +202,7 @@ def folded_and_told(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[
     ConstantPropagation(run.options, run=run)(opened)
     tensor = opened.graph.initializers["v"].const_value
     assert tensor is not None
-    return tensor.numpy().astype(np.float64), run.result.propagation.rounded
+    return tensor.numpy().astype(np.float64), run.result.rounded
 
 
 @pytest.mark.parametrize("shape", [SMALL, STREAMED], ids=["small", "streamed"])

@@ -15,7 +15,7 @@ from onnxfold import storage
 from onnxfold.evaluation import TimeLimit
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
-from onnxfold.passes.context import Propagation
+from onnxfold.passes.context import Result
 from onnxfold.passes.pipeline import run_passes
 
 Feeds = Mapping[str, np.ndarray]
@@ -27,7 +27,7 @@ class Folded:
 
     before: onnx.ModelProto
     proto: onnx.ModelProto
-    outcome: Propagation
+    outcome: Result
     ops: dict[str, int]
     reasons: dict[str, str]
 
@@ -57,9 +57,7 @@ def fold(
     """Fold a model that may not grow, and assert that it is valid; with feeds, that bits stay."""
     proto = parse(model) if isinstance(model, str) else model
     opened = storage.from_proto(proto)
-    outcome = run_passes(
-        opened, Options(**{"level": 0, "max_growth": 0, **options}), time=time
-    ).propagation
+    outcome = run_passes(opened, Options(**{"level": 0, "max_growth": 0, **options}), time=time)
     result = storage.to_proto(opened)
     if is_valid:
         onnx.checker.check_model(result)

@@ -10,7 +10,7 @@ import onnxfold
 from onnxfold import storage
 from onnxfold.editing import remove_unused
 from onnxfold.graphs import all_graphs
-from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify
 
 IF_OF_OUTER_VALUES = """g (float[2] x, bool c) => (float[2] y) {

@@ -9,7 +9,7 @@ import pytest
 from fold_check import assert_same, large, parse, with_weights
 
 from onnxfold import storage
-from onnxfold.passes.deduplicate import DeduplicateInitializers
+from onnxfold.passes.duplicates import DeduplicateInitializers
 from onnxfold.pool import BufferTensor, Pool
 
 

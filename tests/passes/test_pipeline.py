@@ -9,9 +9,9 @@ from onnx_ir.passes import common
 
 import onnxfold
 from onnxfold import storage
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.constant_propagation import ConstantPropagation
-from onnxfold.passes.dead_code import RemoveDeadCode
-from onnxfold.passes.deduplicate import DeduplicateInitializers
+from onnxfold.passes.duplicates import DeduplicateInitializers
 
 HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
 ROWS = {"x": large(2, 64, seed=9)}

@@ -8,7 +8,7 @@ from fold_check import X, assert_same, count_ops, interface, parse
 
 from onnxfold import storage
 from onnxfold.options import Options
-from onnxfold.passes.subexpressions import CommonSubexpressions
+from onnxfold.passes.duplicates import CommonSubexpressions
 
 HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'
 

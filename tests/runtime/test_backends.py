@@ -23,8 +23,8 @@ from runtime_models import (
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
+from onnxfold.runtime.backends.compilation import kernel_folder
 from onnxfold.runtime.backends.component import prepare
-from onnxfold.runtime.backends.kernel_cache import cache_folder
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split_model import split
 
@@ -95,7 +95,7 @@ def test_without_the_compiler_the_reason_is_told(adapter, tmp_path, monkeypatch)
     monkeypatch.setattr(metadata, "version", without_iree)
     bundle = bundle_of(adapter, tmp_path, "a", "b", "scale", backend="iree")
     assert "pip install onnxfold[iree]" in bundle.manifest.kernels[0].reason
-    assert not cache_folder().exists()
+    assert not kernel_folder().exists()
 
 
 def prepared(model: onnx.ModelProto) -> tuple[ir.Model, list[str]]:

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from runtime_models import at_once, bundle_of, needs_iree, original, parse, random, session_on
 
-from onnxfold.runtime.backends import base, kernel_cache
+from onnxfold.runtime.backends import base, compilation
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
@@ -63,7 +63,7 @@ def makers(session: Session) -> dict[str, str]:
 
 def cached() -> dict[Path, int]:
     """The kernels in the user's cache folder, and what changes if one is written again."""
-    folder = kernel_cache.cache_folder()
+    folder = compilation.kernel_folder()
     return {path: path.stat().st_ino for path in folder.glob("*/*.vmfb")}
 
 

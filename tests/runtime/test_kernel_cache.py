@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxfold.runtime.backends import kernel_cache
-from onnxfold.runtime.backends.kernel_cache import hashes_of
+from onnxfold.runtime.backends import compilation
+from onnxfold.runtime.backends.compilation import hashes_of
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 
@@ -35,12 +35,12 @@ def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
     )
 
 
-NAMES = [kernel_cache.name_of({"k": str(k)}) for k in range(5)]
+NAMES = [compilation.kernel_name({"k": str(k)}) for k in range(5)]
 NAME = NAMES[0]
 
 
 def kept_files() -> list[str]:
-    return sorted(path.name for path in kernel_cache.cache_folder().iterdir())
+    return sorted(path.name for path in compilation.kernel_folder().iterdir())
 
 
 def is_whole(kernel: Kernel, folder: Path) -> bool:
@@ -49,9 +49,9 @@ def is_whole(kernel: Kernel, folder: Path) -> bool:
 
 def test_a_kernel_comes_out_as_it_was_put_in(tmp_path):
     kernel = made(tmp_path / "made", NAME)
-    assert kernel_cache.take(NAME, tmp_path / "bundle") is None
-    kernel_cache.keep(NAME, kernel, tmp_path / "made")
-    assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
+    assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
+    compilation.keep_kernel(NAME, kernel, tmp_path / "made")
+    assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
     assert is_whole(kernel, tmp_path / "bundle")
     assert kept_files() == [NAME]
 
@@ -59,8 +59,8 @@ def test_a_kernel_comes_out_as_it_was_put_in(tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "zeroed", "flipped", "empty", "other"])
 def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
     kernel = made(tmp_path / "made", NAME, size=600)
-    kernel_cache.keep(NAME, kernel, tmp_path / "made")
-    paths = sorted((kernel_cache.cache_folder() / NAME).iterdir())
+    compilation.keep_kernel(NAME, kernel, tmp_path / "made")
+    paths = sorted((compilation.kernel_folder() / NAME).iterdir())
     rng = np.random.default_rng(0)
     for k in range(3 if damage == "empty" else 60):
         path = paths[k % 3]
@@ -78,10 +78,10 @@ def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
         else:
             content = bytearray()
         path.write_bytes(content)
-        found = kernel_cache.take(NAME, tmp_path / "bundle")
+        found = compilation.take_kernel(NAME, tmp_path / "bundle")
         if found is None:
-            kernel_cache.keep(NAME, kernel, tmp_path / "made")
-            assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
+            compilation.keep_kernel(NAME, kernel, tmp_path / "made")
+            assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
         else:  # another description of the same files: of the time that it takes, say
             assert is_whole(found, tmp_path / "bundle") and path.suffix == ".json"
             path.write_bytes(whole)
@@ -92,32 +92,32 @@ def test_a_kernel_that_would_be_written_elsewhere_is_not_taken(tmp_path):
     (tmp_path / "made" / "entry.onnx").write_bytes(b"mine")
     hashes = hashes_of(["entry.onnx"], tmp_path / "made")
     kernel = Kernel("mine", ["y"], file="entry.onnx", hashes=hashes)
-    kernel_cache.keep(NAME, kernel, tmp_path / "made")
-    assert kernel_cache.take(NAME, tmp_path / "bundle") is None
+    compilation.keep_kernel(NAME, kernel, tmp_path / "made")
+    assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
     assert not (tmp_path / "bundle").exists()
 
 
 def test_what_was_not_used_for_the_longest_time_goes_first(tmp_path, monkeypatch):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "70000")
     for k, name in enumerate(NAMES[:3]):
-        kernel_cache.keep(name, made(tmp_path, name, seed=k), tmp_path)
+        compilation.keep_kernel(name, made(tmp_path, name, seed=k), tmp_path)
         time.sleep(0.01)
-    assert kernel_cache.take(NAMES[0], tmp_path) is not None  # used again
-    kernel_cache.keep(NAMES[3], made(tmp_path, NAMES[3], seed=3), tmp_path)
+    assert compilation.take_kernel(NAMES[0], tmp_path) is not None  # used again
+    compilation.keep_kernel(NAMES[3], made(tmp_path, NAMES[3], seed=3), tmp_path)
     assert kept_files() == sorted([NAMES[0], NAMES[2], NAMES[3]])
     large = made(tmp_path, NAMES[4], size=80_000)
-    kernel_cache.keep(NAMES[4], large, tmp_path)  # too large for the limit
+    compilation.keep_kernel(NAMES[4], large, tmp_path)  # too large for the limit
     assert len(kept_files()) == 3
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "0")
-    kernel_cache.keep(NAMES[4], large, tmp_path)
+    compilation.keep_kernel(NAMES[4], large, tmp_path)
     assert len(kept_files()) == 3
 
 
 def test_what_a_user_keeps_there_stays(tmp_path, monkeypatch):
-    kernel_cache.keep(NAME, made(tmp_path, NAME), tmp_path)
-    (kernel_cache.cache_folder() / "mine.txt").write_bytes(b"a user's own")
+    compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
+    (compilation.kernel_folder() / "mine.txt").write_bytes(b"a user's own")
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "22000")
-    kernel_cache.keep(NAMES[1], made(tmp_path, NAMES[1]), tmp_path)
+    compilation.keep_kernel(NAMES[1], made(tmp_path, NAMES[1]), tmp_path)
     assert kept_files() == sorted([NAMES[1], "mine.txt"])
 
 
@@ -129,10 +129,10 @@ from test_kernel_cache import *
 folder = Path({folder!r})
 for k in range(60):
     name = NAMES[k % 4]
-    kernel_cache.keep(name, made(folder, name, seed=k % 4), folder)
+    compilation.keep_kernel(name, made(folder, name, seed=k % 4), folder)
     if k % 7 == 0:
-        kernel_cache.forget(name)
-    found = kernel_cache.take(name, folder)
+        compilation.forget_kernel(name)
+    found = compilation.take_kernel(name, folder)
     assert found is None or is_whole(found, folder)
 """
 
@@ -145,8 +145,8 @@ def test_threads_and_processes_use_it_at_the_same_time(tmp_path):
     def work(own: Path) -> None:
         for k in range(60):
             name = NAMES[k % 4]
-            kernel_cache.keep(name, made(own, name, seed=k % 4), own)
-            found = kernel_cache.take(name, tmp_path / "shared")  # as all threads do
+            compilation.keep_kernel(name, made(own, name, seed=k % 4), own)
+            found = compilation.take_kernel(name, tmp_path / "shared")  # as all threads do
             assert found is None or is_whole(found, tmp_path / "shared")
 
     with ThreadPoolExecutor(4) as pool:
@@ -166,7 +166,7 @@ def die(*arguments):
     copy(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 shutil.copyfile = die
-kernel_cache.keep(NAME, made(folder, NAME), folder)
+compilation.keep_kernel(NAME, made(folder, NAME), folder)
 """
 
 
@@ -174,47 +174,47 @@ def test_a_process_that_is_killed_leaves_nothing_that_counts(tmp_path):
     code = KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "made"))
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
     assert kept_files()  # what it was writing
-    assert kernel_cache.take(NAME, tmp_path / "bundle") is None
-    kernel_cache.keep(NAME, made(tmp_path, NAME), tmp_path)
+    assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
+    compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
     assert kept_files() == [NAME]
 
 
 def test_a_full_disk_is_no_failure(tmp_path):
     kernel = made(tmp_path, NAME)
-    kernel_cache.keep(NAME, kernel, tmp_path)
+    compilation.keep_kernel(NAME, kernel, tmp_path)
     large = made(tmp_path, NAMES[1], size=1_000_000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     try:
-        kernel_cache.keep(NAMES[1], large, tmp_path)
-        assert kernel_cache.take(NAMES[1], tmp_path / "bundle") is None
+        compilation.keep_kernel(NAMES[1], large, tmp_path)
+        assert compilation.take_kernel(NAMES[1], tmp_path / "bundle") is None
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
-        assert kernel_cache.take(NAME, tmp_path / "bundle") is None  # there is no room for it
+        assert compilation.take_kernel(NAME, tmp_path / "bundle") is None  # there is no room for it
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
     assert kept_files() == [NAME]
     assert not list((tmp_path / "bundle" / "kernels").iterdir())
-    assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
+    assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
 
 
 def test_a_cache_that_nobody_may_write_to_is_read(tmp_path):
     if os.getuid() == 0:
         pytest.skip("root may write everywhere")
     kernel = made(tmp_path, NAME)
-    kernel_cache.keep(NAME, kernel, tmp_path)
-    kernel_cache.cache_folder().chmod(0o500)
+    compilation.keep_kernel(NAME, kernel, tmp_path)
+    compilation.kernel_folder().chmod(0o500)
     try:
-        assert kernel_cache.take(NAME, tmp_path / "bundle") == kernel
-        kernel_cache.keep(NAMES[1], kernel, tmp_path)
+        assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
+        compilation.keep_kernel(NAMES[1], kernel, tmp_path)
     finally:
-        kernel_cache.cache_folder().chmod(0o700)
+        compilation.kernel_folder().chmod(0o700)
     assert kept_files() == [NAME]
 
 
 def test_a_limit_that_is_no_number_is_told(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ONNXFOLD_KERNEL_CACHE_BYTES", "much")
-    kernel_cache.keep(NAME, made(tmp_path, NAME), tmp_path)
+    compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
     assert kept_files() == [NAME]
     assert "ONNXFOLD_KERNEL_CACHE_BYTES is no number of bytes: much" in caplog.text

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from onnxfold.runtime.backends.base import CompileError
-from onnxfold.runtime.backends.process import (
-    run_function,
-    work_folder,
-)
+from onnxfold import isolated
+from onnxfold.runtime.backends.base import CompileError, limits, work_folder
 
 
 def end(request, arrays):
@@ -36,8 +33,9 @@ def end(request, arrays):
 )
 def test_what_ends_a_compiler_is_told_in_one_line(request_, reason, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    with pytest.raises(CompileError, match=reason):
-        run_function("test_process:end", request_, [], 2 if request_ == "slow" else 30)
+    seconds = 2 if request_ == "slow" else 30
+    with pytest.raises(CompileError, match=reason), limits(seconds) as bounds:
+        isolated.run("test_process:end", request_, **bounds)
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that is always full")

@@ -12,8 +12,8 @@ from reference_session import reference_session
 from onnxfold import storage
 from onnxfold.graphs import all_graphs
 from onnxfold.options import Options
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.constant_propagation import ConstantPropagation
-from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 
 Feeds = Mapping[str, np.ndarray]

@@ -9,7 +9,7 @@ from symbolic_check import HEADER, floats, parse
 import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.analysis.symbolic.fact import Texts
 
 CONSTANTS = """
     zero = Constant<value_int = 0>()  one = Constant<value_int = 1>()

@@ -2,15 +2,14 @@
 
 For some conditions, the run fails for one outcome, so they have the other one in every run.
 TorchScript writes ``squeeze(x, 1)`` as ``If(size of axis 1 == 1) Squeeze(x) else x``, whose result
-has no known rank. A value computed from it may require one rank, as an LSTM does. Both outcomes of
-such a condition are assumed and propagated through the graph. If a node then has invalid inputs for
-one of them, the condition has the other one.
+has no known rank, but an LSTM requires one. Both outcomes are assumed and propagated through the
+graph. If a node then has invalid inputs for one of them, the condition has the other one.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Collection, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, MutableMapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -25,10 +24,7 @@ _MOST_ROUNDS = 4
 
 
 class SymbolicAnalysis(FactPropagation):
-    """The facts of every value of a model, inferred at once and kept up to date.
-
-    The arguments are those of `FactPropagation`.
-    """
+    """The facts of every value of a model, inferred at once and kept up to date."""
 
     def run(self) -> None:
         """Infer the facts of all values at once, which is faster than one after the other.
@@ -56,11 +52,7 @@ class SymbolicAnalysis(FactPropagation):
                 break
             self._decided |= decided
             self._facts.update(decided)
-            self._update(_Values(decided), affected)
-
-    def refresh(self) -> None:
-        """Visit nodes with replaced inputs, and nodes with more facts about their inputs."""
-        self._update(_Values(), ())
+            self.update(decided, affected)
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
         """Return the nodes of a graph on which its outputs depend: runtimes run no others."""
@@ -73,20 +65,16 @@ class SymbolicAnalysis(FactPropagation):
                 needed.update(self.needed(node) if node in self.scopes.parents else node.inputs)
         return found
 
-    # ---------------------------------------------------------------- after changes
-
-    def _update(self, changed: _Values, affected: Collection[ir.Node]) -> None:
-        """Visit nodes with new or ``changed`` inputs, ``affected`` ones, and holders of such nodes;
-        add to ``changed``.
-        """
-        read, holders = self._read, self.scopes.parents
+    def update(self, changed: Iterable[ir.Value] = (), affected: Collection[ir.Node] = ()) -> None:
+        """Visit ``affected`` nodes, those with new or ``changed`` inputs, and holders of such."""
+        new, read, holders = _Values(changed), self._read, self.scopes.parents
         for graph in root_graphs(self.model):
             for node in nodes_of(graph):
                 for inner in nodes_within((node,)) if node in holders else (node,):
                     inputs = inner.inputs
-                    learned = inner in affected or not changed.isdisjoint(inputs)
+                    learned = inner in affected or not new.isdisjoint(inputs)
                     if learned or read.get(inner) is not inputs:
-                        self._visit_again(node, changed, learned or inner is not node)
+                        self._visit_again(node, new, learned or inner is not node)
                         break
 
     def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:
@@ -111,7 +99,8 @@ class SymbolicAnalysis(FactPropagation):
         self.nesting -= 1
         for value, old, is_constant in zip(node.outputs, olds, risen, strict=True):
             assert old is not None
-            if _says_more(facts[value], old) or is_constant:
+            new = facts[value]
+            if is_constant or (new is not old and _knowledge(new) >= _knowledge(old)):
                 changed.add(value)
             else:
                 facts[value] = old
@@ -126,11 +115,8 @@ class SymbolicAnalysis(FactPropagation):
             for one, other in zip(before, after, strict=True)
         )
 
-    # ---------------------------------------------------------------- suppositions
-
     def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
-        """Find the conditions of Ifs in a graph and its branches that have one outcome in every
-        run, with the fact of that outcome.
+        """Find the conditions of Ifs that have one outcome in every run, with its fact.
 
         The nodes of the graph run all or none. Each value is followed for one condition only.
         """
@@ -183,9 +169,7 @@ class SymbolicAnalysis(FactPropagation):
     def _suppose(
         self, node: ir.Node, known: MutableMapping[ir.Value, Fact]
     ) -> Sequence[Fact] | None:
-        """Return the facts of a node's outputs under additional facts; None if the node then fails
-        in every run.
-        """
+        """Return the facts of a node's outputs under additional facts; None if it then fails."""
         scope = self.scopes.find(node.graph)
         assert scope is not None
         outer = self._facts, self.algebra.required
@@ -209,12 +193,8 @@ def _outline(fact: Fact) -> tuple[object, ...]:
     return fact.dtype, sizes, known
 
 
-def _says_more(new: Fact, old: Fact) -> bool:
-    """Return whether a fact is more specific; new symbols for unknown sizes do not count."""
-    return new is not old and _knowledge(new) >= _knowledge(old)
-
-
 def _knowledge(fact: Fact) -> tuple[int, ...]:
+    """Return how specific a fact is; symbols for unknown sizes do not count."""
     shape, items = fact.shape or (), fact.items
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
     return (

@@ -1,9 +1,13 @@
-"""Apply an op to facts: by its kernel, its shape function, or onnx's inference."""
+"""Apply an op to facts: by its kernel, its shape function, or onnx's inference.
+
+Shape functions register here; they infer an op's results from its `Application`.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +20,15 @@ from onnxfold.analysis.symbolic.fact import (
     UNKNOWN,
     Array,
     Fact,
+    Shape,
     list_of,
     of_array,
     of_items,
     of_type,
 )
-from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, find
 from onnxfold.graphs import has_references
 from onnxfold.kernels.inference import infer_types, schema_of, tensor_proto
+from onnxfold.kernels.operation import python_value
 from onnxfold.kernels.registry import NotExact, Postpone, Unfoldable
 from onnxfold.kernels.registry import find as find_kernel
 from onnxfold.ops import Trait, ops
@@ -33,20 +38,140 @@ _MOVING = frozenset(ops(Trait.MOVES))
 INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """Exceptions of a shape function for an invalid node: a missing axis, a list of lists."""
 
-Results = Sequence[Fact]
+
+@dataclass(slots=True)
+class Application:
+    """An op applied to the facts of its inputs."""
+
+    op_type: str
+    inputs: Sequence[Fact | None]
+    """None for an omitted optional input."""
+    attributes: Mapping[str, Any]
+    """Python values of the node's own attributes."""
+    opset: int
+    n_outputs: int
+    algebra: Algebra
+
+    agreeing: list[tuple[Number, Number]] | None = None
+    """Pairs of sizes that must be equal, or the node fails; None to not collect them."""
+
+    def input(self, k: int) -> Fact | None:
+        """Return the fact of an input; None if it is omitted."""
+        return self.inputs[k] if k < len(self.inputs) else None
+
+    def fact(self, k: int) -> Fact:
+        """Return the fact of a required input. Raises Undecided if it is omitted."""
+        fact = self.input(k)
+        if fact is None:
+            raise Undecided
+        return fact
+
+    def shape(self, k: int) -> Shape:
+        """Return the shape of an input. Raises Undecided if it is unknown."""
+        fact = self.input(k)
+        if fact is None or fact.shape is None:
+            raise Undecided
+        return fact.shape
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of all inputs. Raises Undecided if one is unknown."""
+        return [self.shape(k) for k in range(len(self.inputs))]
+
+    def objects(self, k: int) -> Array | None:
+        """Return the elements of an input as Python numbers and expressions."""
+        fact = self.input(k)
+        return None if fact is None else fact.objects
+
+    def require(self, holds: bool) -> None:
+        """Record that the node fails in every run unless a condition holds."""
+        if not holds:
+            self.algebra.required.append(-1)
+
+    def agree(self, one: Number, other: Number) -> None:
+        """Record that the node fails unless these sizes are equal."""
+        if self.agreeing is not None and one != other:
+            self.agreeing.append((one, other))
+
+    def agree_if(self, certain: bool) -> None:
+        """Record that the node may fail for some sizes unless a condition holds."""
+        self.agree(1, int(certain))
+
+    def broadcast(self, *shapes: Shape) -> Shape:
+        """Return the common shape of shapes that broadcast."""
+        result: list[Number] = [1] * max(map(len, shapes), default=0)
+        for shape in shapes:
+            first = len(result) - len(shape)
+            for axis, size in enumerate(shape, first):
+                if 1 not in (size, result[axis]):
+                    self.agree(result[axis], size)
+                result[axis] = self.algebra.broadcast(result[axis], size)
+        return tuple(result)
+
+    def tensor(self, shape: Sequence[Number] | None, dtype: ir.DataType | None) -> list[Fact]:
+        """Return the only output: a tensor with this shape and dtype."""
+        return [of_type(dtype, shape, self.algebra)]
+
+    def like(self, shape: Sequence[Number] | None, k: int = 0) -> list[Fact]:
+        """Return the only output: a tensor with this shape and the dtype of an input."""
+        return self.tensor(shape, self.fact(k).dtype)
+
+    def numbers(self, k: int) -> list[Number]:
+        """Return the elements of a list of integers. Raises Undecided if they are unknown."""
+        objects = self.objects(k)
+        if objects is None or objects.ndim != 1:
+            raise Undecided
+        return list(objects)
+
+    def integers(self, name: str, position: int) -> list[int] | None:
+        """Return a list of integers, an attribute in older opsets, or an input; None if omitted.
+
+        Raises Undecided if its elements are unknown.
+        """
+        if name in self.attributes:
+            return [int(v) for v in self.attributes[name]]
+        fact = self.input(position)
+        if fact is None:
+            return None
+        if fact.known is None:
+            raise Undecided
+        return [int(v) for v in fact.known.reshape(-1)]
+
+
+class Undecided(Exception):
+    """The shape function cannot decide; onnx's inference is used."""
+
+
+ShapeFunction = Callable[[Application], Sequence[Fact]]
+_FUNCTIONS: dict[tuple[str, str], ShapeFunction] = {}
+
+
+def shape_function(*op_types: str, domain: str = "") -> Callable[[ShapeFunction], ShapeFunction]:
+    """Register a shape function, which returns the facts of the outputs or raises `Undecided`."""
+
+    def register(function: ShapeFunction) -> ShapeFunction:
+        for op_type in op_types:
+            _FUNCTIONS[domain, op_type] = function
+        return function
+
+    return register
+
+
+def find(op_type: str, domain: str = "") -> ShapeFunction | None:
+    """Return the shape function of an op."""
+    return _FUNCTIONS.get((domain, op_type))
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front. Raises Undecided if it is out of range."""
+    if not -rank <= axis < rank:
+        raise Undecided
+    return axis % rank
 
 
 def results_of(
     node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int], algebra: Algebra
-) -> Results:
-    """Return the facts of a node's outputs.
-
-    Args:
-        node: A node without subgraphs, of an op that is no function of the model.
-        inputs: The facts of its inputs; None for omitted ones.
-        opsets: Domain to version.
-        algebra: The algebra of the model's expressions.
-    """
+) -> Sequence[Fact]:
+    """Return the facts of the outputs of a node without subgraphs that calls no function."""
     attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
     op_type, operands = node.op_type, inputs
     like = inputs[1] if op_type == "CastLike" and len(inputs) == 2 else None
@@ -74,13 +199,7 @@ def results_of(
     return found
 
 
-def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value; tensors are converted to arrays."""
-    value = attribute.value
-    return value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
-
-
-def _computed(application: Application) -> Results | None:
+def _computed(application: Application) -> Sequence[Fact] | None:
     """Return the results of the op's kernel if all operands are known and small.
 
     For an op that only moves elements, some may be expressions: the kernel moves their indices.
@@ -104,9 +223,8 @@ def _computed(application: Application) -> Results | None:
         with np.errstate(all="ignore"):
             results = kernel(
                 arrays,
-                dict(application.attributes),
+                application.attributes,
                 n_outputs=application.n_outputs,
-                opset=application.opset,
                 most_bytes=_MOST_BYTES,
             )
     except (NotExact, Unfoldable, Postpone):
@@ -131,8 +249,7 @@ def _infer(
     names = [f"i{k}" if f is not None else "" for k, f in enumerate(inputs)]
     outputs = [f"o{k}" if o.name else "" for k, o in enumerate(node.outputs)]
     proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain, input=names, output=outputs)
-    for attribute in node.attributes.values():
-        proto.attribute.append(ir.serde.serialize_attribute(attribute))
+    proto.attribute.extend(map(ir.serde.serialize_attribute, node.attributes.values()))
     facts = {name: f for name, f in zip(names, inputs, strict=True) if f is not None}
     types = {name: _type_proto(fact, algebra) for name, fact in facts.items()}
     data = {name: d for name, fact in facts.items() if (d := _data(fact)) is not None}

@@ -25,10 +25,7 @@ class NotKnown(Exception):
 
 @dataclass(eq=False, slots=True)
 class Expr:
-    """A polynomial that is not a plain number. Equal expressions are equal in every run.
-
-    An algebra creates one object for each polynomial: equality is identity.
-    """
+    """A polynomial that is not a plain number. An algebra creates one object for each."""
 
     terms: tuple[tuple[Monomial, int], ...]
     low: Bound
@@ -42,10 +39,8 @@ def _not_known(self: Expr, other: object) -> Any:
 
 
 # Operators are disabled, as they would not name the algebra.
-for _name in ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"):
-    setattr(Expr, f"__{_name}__", _not_known)
-    setattr(Expr, f"__r{_name}__", _not_known)
-for _name in ("lt", "le", "gt", "ge"):
+_OPERATORS = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow")
+for _name in (*_OPERATORS, *(f"r{name}" for name in _OPERATORS), "lt", "le", "gt", "ge"):
     setattr(Expr, f"__{_name}__", _not_known)
 
 Number = int | Expr
@@ -69,9 +64,7 @@ def in_order(a: Number, b: Number) -> tuple[Number, Number]:
 
 
 def leading_term(number: Number) -> tuple[Monomial, int]:
-    """Return the largest term in an order preserved by multiplication: by degree, then by
-    exponents.
-    """
+    """Return the largest term by degree, then exponents: multiplication preserves the order."""
     return max(terms_of(number), key=lambda term: (len(term[0]), term[0]))
 
 
@@ -164,8 +157,6 @@ class Atoms:
         if found is None:
             found = self._expressions[terms] = Expr(terms, *self._bounds(terms))
         return found
-
-    # ---------------------------------------------------------------- bounds
 
     def low(self, a: Number) -> Bound:
         """Return the lower bound of an expression."""

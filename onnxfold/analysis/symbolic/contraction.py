@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic.application import Application, Undecided, shape_function
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape
-from onnxfold.analysis.symbolic.shape_functions import Application, Undecided, shape_function
 from onnxfold.ops import Trait, ops
 
 
@@ -172,9 +172,7 @@ def recurrent(application: Application) -> Sequence[Fact]:
 
 @shape_function("DynamicQuantizeLSTM", domain="com.microsoft")
 def quantized_recurrent(application: Application) -> Sequence[Fact]:
-    """Return all states, [length, directions, batch, size], then the last hidden state and the
-    cell's.
-    """
+    """Return [length, directions, batch, size], then the last hidden state and the cell's."""
     application.agree_if(False)
     (length, batch, _), (directions, size, _) = application.shape(0), application.shape(2)
     (last,) = application.like((directions, batch, size))
@@ -187,8 +185,7 @@ def quantized_recurrent(application: Application) -> Sequence[Fact]:
 def global_pool(application: Application) -> Sequence[Fact]:
     """Reduce the axes after the second to 1."""
     sizes = application.shape(0)
-    shape = (*sizes[:2], *([1] * (len(sizes) - 2)))
-    return application.like(shape)
+    return application.like((*sizes[:2], *([1] * (len(sizes) - 2))))
 
 
 @shape_function("Resize", "Upsample")
@@ -209,7 +206,8 @@ def resize(application: Application) -> Sequence[Fact]:
         return application.tensor(list(wanted), dtype)
     scales = application.attributes.get("scales")  # of Upsample before opset 9
     if scales is None:
-        scales = application.known(2 if application.opset >= 11 else 1)
+        fact = application.input(2 if application.opset >= 11 else 1)
+        scales = None if fact is None else fact.known
     if scales is None or len(scales) != len(sizes):
         raise Undecided
     if any(float(s) != int(s) or s < 1 for s in scales):  # onnx and onnxruntime round differently

@@ -9,6 +9,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.symbolic.application import (
+    Application,
+    Undecided,
+    axis_of,
+    shape_function,
+)
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,
@@ -18,12 +24,6 @@ from onnxfold.analysis.symbolic.fact import (
     Fact,
     Shape,
     of_items,
-)
-from onnxfold.analysis.symbolic.shape_functions import (
-    Application,
-    Undecided,
-    axis_of,
-    shape_function,
 )
 from onnxfold.ops import Trait, ops
 

@@ -1,9 +1,7 @@
 """Integers that are known only at run time: polynomials over symbols in a normal form.
 
-Shape arithmetic consists of thousands of additions, multiplications and divisions of sizes, and
-nearly always tests whether two results are equal. With polynomials, this is a comparison of tuples.
-A general algebra system takes 0.4 s to import and a hundred times as long for each operation; its
-other abilities (factoring, inequalities under assumptions) are not needed.
+Shape arithmetic nearly always tests whether two results are equal. With polynomials, this is a
+comparison of tuples; a general algebra system takes a hundred times as long for each operation.
 
 An operation that is not a polynomial (a division with a remainder, a minimum, a selection) becomes
 an *atom*: a new variable for this operation on these operands, always the same one. Every atom has
@@ -41,8 +39,6 @@ class Algebra(Atoms):
     Sums and products are computed modulo 2**64, as in tensors. An expression of more than a few
     terms becomes an atom, so that each operation takes bounded time.
     """
-
-    # ---------------------------------------------------------------- sums and products
 
     def add(self, a: Number, b: Number) -> Number:
         """Return the sum."""
@@ -105,8 +101,6 @@ class Algebra(Atoms):
         if too_large:
             return self._atom(op, in_order(a, b), -INFINITY, INFINITY)
         return self._expression(tuple(kept))
-
-    # ---------------------------------------------------------------- divisions
 
     def exact_quotient(self, a: Number, b: Number) -> Number | None:
         """Return the q with a = q * b, or None if there is no such polynomial."""
@@ -192,8 +186,6 @@ class Algebra(Atoms):
             return self.floor_div(a, b)
         return self._atom("trunc_div", (a, b), -INFINITY, INFINITY)
 
-    # ---------------------------------------------------------------- choices
-
     def minimum(self, a: Number, b: Number) -> Number:
         """Return the minimum of two numbers."""
         return self._extreme("min", a, b)
@@ -260,8 +252,6 @@ class Algebra(Atoms):
         if atom is None or atom.op != "floor_div":
             return False
         return self.exact_quotient(atom.args[0], b) is not None  # type: ignore[arg-type]
-
-    # ---------------------------------------------------------------- comparisons: 0, 1 or an atom
 
     def equal(self, a: Number, b: Number) -> Number:
         """Return 1 if the numbers are equal in every run, 0 if in none."""

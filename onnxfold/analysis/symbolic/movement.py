@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, list_of, of_items, of_type
-from onnxfold.analysis.symbolic.shape_functions import (
+from onnxfold.analysis.symbolic.application import (
     Application,
     Undecided,
     axis_of,
     shape_function,
 )
+from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, list_of, of_items, of_type
 
 TO_THE_END = (1 << 31) - 1
 """The end of a slice to the end of the axis in ONNX: this, or the largest 64-bit integer."""
@@ -26,18 +26,16 @@ _ANY_END = (TO_THE_END, (1 << 63) - 1)
 def shape(application: Application) -> Sequence[Fact]:
     """Return the sizes from ``start`` to ``end``."""
     sizes = application.shape(0)
-    start = application.attributes.get("start", 0)
-    end = application.attributes.get("end")
-    kept = sizes[slice(start, end)] if application.opset >= 15 else sizes
-    return [of_items(list_of(kept), ir.DataType.INT64, application.algebra)]
+    if application.opset >= 15:
+        sizes = sizes[application.attributes.get("start", 0) : application.attributes.get("end")]
+    return [of_items(list_of(sizes), ir.DataType.INT64, application.algebra)]
 
 
 @shape_function("Size")
 def size(application: Application) -> Sequence[Fact]:
     """Return the product of the sizes."""
-    algebra = application.algebra
-    items = np.array(algebra.product(application.shape(0)), object)
-    return [of_items(items, ir.DataType.INT64, algebra)]
+    items = np.array(application.algebra.product(application.shape(0)), object)
+    return [of_items(items, ir.DataType.INT64, application.algebra)]
 
 
 @shape_function("NonZero")
@@ -53,8 +51,7 @@ def gather(application: Application) -> Sequence[Fact]:
     """Gather the elements at indexes along an axis."""
     data, indices = application.shape(0), application.shape(1)
     axis = axis_of(application.attributes.get("axis", 0), len(data))
-    sizes = (*data[:axis], *indices, *data[axis + 1 :])
-    return application.like(sizes)
+    return application.like((*data[:axis], *indices, *data[axis + 1 :]))
 
 
 @shape_function("Squeeze")
@@ -324,10 +321,9 @@ def _clamped(algebra: Algebra, place: Number, size: Number) -> Number | None:
 @shape_function("ConstantOfShape")
 def constant_of_shape(application: Application) -> Sequence[Fact]:
     """Return the elements of the operand as sizes."""
-    sizes = application.numbers(0)
     value = application.attributes.get("value")
     dtype = ir.DataType.FLOAT if value is None else ir.DataType.from_numpy(value.dtype)
-    return application.tensor(_sizes(application, sizes), dtype)
+    return application.tensor(_sizes(application, application.numbers(0)), dtype)
 
 
 def _sizes(application: Application, numbers: Sequence[Number]) -> list[Number]:
@@ -339,21 +335,17 @@ def _sizes(application: Application, numbers: Sequence[Number]) -> list[Number]:
 @shape_function("Expand")
 def expand(application: Application) -> Sequence[Fact]:
     """Broadcast the shape with that in the operand."""
-    sizes = application.numbers(1)
-    result = application.broadcast(tuple(_sizes(application, sizes)), application.shape(0))
-    return application.like(result)
+    sizes = tuple(_sizes(application, application.numbers(1)))
+    return application.like(application.broadcast(sizes, application.shape(0)))
 
 
 @shape_function("Tile")
 def tile(application: Application) -> Sequence[Fact]:
     """Multiply the sizes by the repetitions."""
-    algebra = application.algebra
-    sizes = application.shape(0)
-    repeats = application.numbers(1)
+    sizes, repeats = application.shape(0), application.numbers(1)
     if len(repeats) != len(sizes):
         raise Undecided
-    result = tuple(algebra.mul(d, r) for d, r in zip(sizes, repeats, strict=True))
-    return application.like(result)
+    return application.like(list(map(application.algebra.mul, sizes, repeats)))
 
 
 @shape_function("Range")

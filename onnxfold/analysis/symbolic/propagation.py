@@ -1,8 +1,12 @@
-"""Infer shapes and small values of a model, each value once and on demand."""
+"""Infer shapes and small values of a model, each value once and on demand.
+
+A body that may run more than once is visited again with facts of its inputs, as sizes may differ
+between iterations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from itertools import chain, repeat
 
 import onnx_ir as ir
@@ -10,46 +14,42 @@ import onnx_ir as ir
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
-from onnxfold.analysis.symbolic import control_flow
 from onnxfold.analysis.symbolic.application import results_of
 from onnxfold.analysis.symbolic.elementwise_shapes import is_small
-from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.analysis.symbolic.fact import (
     SIZE_DTYPES,
     UNKNOWN,
     Fact,
     FactTable,
+    common,
     of_array,
     of_type,
 )
-from onnxfold.graphs import captured_values, has_references, is_constant_node
+from onnxfold.graphs import captured_values, has_references, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of
 from onnxfold.ops import Trait, ops
 from onnxfold.storage import sizes_of
 
 _SIZED_BY_FLOATS = frozenset(ops(Trait.SIZED_BY_FLOATS))
+# Maximum number of visits of a loop's body to find invariants of the iterations.
+_ATTEMPTS = 3
+# Depth of nested loops up to which invariants are searched, as the visits multiply.
+_DEEPEST_TRIAL = 3
 
 
 class FactPropagation:
     """The facts of every value of a model.
 
     The ``value_info`` of a file is ignored: some tools leave stale entries. Facts stay valid while
-    the graph is rewritten, as the result of a node never changes; the facts of new values are
-    inferred on demand, too.
-
-    Results of the model's functions are unknown; the pass ``inline-functions`` replaces calls by
-    their nodes.
-
-    Args:
-        model: The model, with its nodes in topological order.
-        scopes: Its scopes, if already known.
-        known: Its constants, if already known.
+    the graph is rewritten, as the result of a node never changes. Results of the model's functions
+    are unknown. The nodes are in topological order.
     """
 
     def __init__(
         self, model: ir.Model, *, scopes: Scopes | None = None, known: KnownValues | None = None
     ) -> None:
-        self.model = model
+        self.model, self._functions = model, model.functions
         self.algebra = Algebra()
         self.scopes = scopes or Scopes(model)
         self.known = known or KnownValues(self.scopes)
@@ -63,8 +63,7 @@ class FactPropagation:
         self.table = FactTable()
         """The facts of values; values with equal facts share them."""
         self._found: dict[tuple[object, ...], tuple[Sequence[Fact], Sequence[Number], int]] = {}
-        """For equal ops and operands: the results, the requirements, and the number of queries of
-        bounds."""
+        """Results, requirements and number of queries of bounds for equal ops and operands."""
         self.nesting = 0
         """Number of bodies around the visited graph, which are always visited again."""
         self._required: dict[ir.Node, list[Number]] = {}
@@ -86,18 +85,12 @@ class FactPropagation:
         self._facts[value] = self.table.shared(fact)
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
-        """Record that a value replaces another one.
-
-        If nothing can be inferred for ``new``, as for ops of other domains, the facts of ``old``
-        hold.
-        """
+        """Record that ``new`` replaces ``old``, whose facts hold if none are inferred."""
         known, found = self.of(old), self.of(new)
         if found.other is None and (found.dtype is None or found.shape is None):
             dtype = known.dtype if found.dtype is None else found.dtype
             shape = known.shape if found.shape is None else found.shape
             self.set(new, Fact(dtype, shape) if known.other is None else known)
-
-    # ---------------------------------------------------------------- on demand
 
     def _find(self, value: ir.Value) -> Fact:
         facts = self._facts
@@ -125,15 +118,11 @@ class FactPropagation:
         return facts[value]
 
     def needed(self, node: ir.Node) -> list[ir.Value]:
-        """Return the values on which the results of a node depend, including those of its
-        subgraphs.
-        """
+        """Return the values that a node and its subgraphs read."""
         needed = [v for v in node.inputs if v is not None]
         if node in self.scopes.parents:
             needed.extend(captured_values(node))
         return needed
-
-    # ---------------------------------------------------------------- graphs
 
     def run_graph(self, graph: ir.Graph) -> None:
         """Visit the nodes of a graph whose inputs have facts."""
@@ -153,7 +142,74 @@ class FactPropagation:
         self.nesting -= given is not None
         return facts
 
-    # ---------------------------------------------------------------- values without a producer
+    def _of_bodies(self, node: ir.Node, inputs: Sequence[Fact | None]) -> Sequence[Fact]:
+        """Return the facts of the outputs of a node with subgraphs, which are visited."""
+        graphs = subgraphs_of(node)
+        if node.domain == "" and node.op_type == "If":
+            outputs = [self._run_body(graph, None) for graph in graphs]
+            condition = None if inputs[0] is None else inputs[0].known
+            if condition is not None and condition.size == 1:
+                taken = node.attributes["then_branch" if condition.item() else "else_branch"]
+                return outputs[graphs.index(taken.as_graph())]
+            pairs = zip(*outputs, strict=False)
+            return [common(self.algebra, facts[0], facts[-1]) for facts in pairs]
+        if node.domain == "" and node.op_type == "Loop":
+            given = [UNKNOWN if f is None else f for f in inputs[2:]]
+            (body,) = graphs
+            if len(body.inputs) == 2 + len(given) and len(body.outputs) > len(given):
+                mark = len(self.algebra.atoms)  # later atoms belong to an iteration
+                made = self._repeat(body, given)
+                others, ends = made[len(given) :], body.outputs[1 + len(given) :]
+                has_a_turn = _has_a_turn(inputs)
+                turns = self.algebra.unknown(low=0)
+                stacked = [
+                    self._stacked(f, f.shape if has_a_turn else v.shape, mark, turns)
+                    for f, v in zip(others, ends, strict=True)
+                ]
+                return [*made[: len(given)], *stacked]
+        for graph in graphs:
+            self._run_body(graph, [UNKNOWN] * len(graph.inputs))
+        return []
+
+    def _repeat(self, body: ir.Graph, given: Sequence[Fact]) -> Sequence[Fact]:
+        """Return the facts of a Loop's carried values at the end, then of others in each iteration.
+
+        At first, all facts are assumed to hold as before the first iteration. Those that the body
+        changes are then dropped, until the rest holds.
+        """
+        # onnxruntime gives an iteration number that is declared with axes one; the condition is
+        # that of the first iteration, as declared, or an output of the body
+        shape = (1,) if body.inputs[0].shape else ()
+        turn = (of_type(ir.DataType.INT64, shape, self.algebra), Fact(ir.DataType.BOOL))
+        facts = given
+        for _ in range(_ATTEMPTS if self.nesting < _DEEPEST_TRIAL else 0):
+            made = self._run_body(body, (*turn, *facts))[1:]
+            before = facts
+            facts = [common(self.algebra, a, b) for a, b in zip(given, made, strict=False)]
+            if all(
+                _kept(g, a) == _kept(g, b) for g, a, b in zip(given, before, facts, strict=True)
+            ):
+                return [*facts, *made[len(given) :]]
+        facts = [Fact(fact.dtype) for fact in given]  # in ONNX only shapes may vary
+        return [*facts, *self._run_body(body, (*turn, *facts))[1 + len(given) :]]
+
+    def _stacked(
+        self, fact: Fact, shape: Iterable[object] | None, mark: int, turns: Number
+    ) -> Fact:
+        """Return the results of all iterations, stacked: sizes that may vary are unknown outside.
+
+        Without an iteration, onnxruntime uses the shape in the file.
+        """
+        shape = None if shape is None else list(shape)
+        if shape is None or len(shape) != fact.rank or fact.other is not None:
+            return Fact(fact.dtype)
+        sizes = [
+            size
+            if isinstance(size, (int, Expr)) and all(k < mark for k in self.algebra.atoms_in(size))
+            else self.algebra.unknown(low=0)
+            for size in shape
+        ]
+        return of_type(fact.dtype, [turns, *sizes], self.algebra)
 
     def _source(self, value: ir.Value) -> Fact:
         """Return the facts of an initializer, a Constant or an input of the model."""
@@ -190,8 +246,6 @@ class FactPropagation:
         ]
         return self.table.shared(of_type(value.dtype, sizes, self.algebra))
 
-    # ---------------------------------------------------------------- nodes
-
     def _visit(self, node: ir.Node, scope: Scope | None) -> None:
         """Infer the facts of a node's outputs."""
         facts = self._facts
@@ -212,18 +266,16 @@ class FactPropagation:
             facts[outputs[0]] = self._decided[outputs[0]]
 
     def _results(self, node: ir.Node, scope: Scope) -> Sequence[Fact]:
-        values = node.inputs
+        values = self._read[node]
         if not values and is_constant_node(node):
             return [self._source(node.outputs[0])]
         facts = self._facts
         inputs = [None if v is None else facts[v] if v in facts else self._find(v) for v in values]
         if node in self.scopes.parents:
-            results = control_flow.results(self.algebra, node, inputs, self.nesting, self._run_body)
-            return list(map(self.table.shared, results))
-        functions = self.model.functions
+            return list(map(self.table.shared, self._of_bodies(node, inputs)))
         if scope.in_function and has_references(node):
             return []
-        if functions and node.op_identifier() in functions:
+        if self._functions and node.op_identifier() in self._functions:
             return []
         # the kernel may compute results from known sizes
         listed = [fact for fact in inputs if fact is not None and fact.items is not None]
@@ -257,3 +309,17 @@ class FactPropagation:
         if key is not None and unnamed == algebra.unnamed:  # otherwise it has new symbols each time
             self._found[key] = results, algebra.required[before:], algebra.questions - asked
         return results
+
+
+def _has_a_turn(inputs: Sequence[Fact | None]) -> bool:
+    """Return whether a Loop has at least one iteration in every run."""
+    most, condition = (None if f is None else f.known for f in inputs[:2])
+    return (inputs[0] is None or (most is not None and bool((most > 0).all()))) and (
+        inputs[1] is None or (condition is not None and bool(condition.all()))
+    )
+
+
+def _kept(given: Fact, fact: Fact) -> tuple[object, ...]:
+    """Return the parts of a fact that are equal to those of another one."""
+    sizes = zip(given.shape or (), fact.shape or (), strict=False)
+    return fact is given, fact.dtype, fact.rank, [a == b for a, b in sizes]

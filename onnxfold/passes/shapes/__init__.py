@@ -1,1 +1,1 @@
-"""Changes of the pass symbolic-shapes: shape operands, shared shapes, and fixed dimensions."""
+"""Changes of the pass symbolic-shapes: edits, shared shapes, and fixed dimensions."""

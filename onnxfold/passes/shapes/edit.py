@@ -23,11 +23,9 @@ from onnxfold.onnx_ir_private import is_used
 
 
 class Edit:
-    """Edits a model and keeps the analysis up to date.
+    """Edits a model and keeps its facts up to date.
 
-    Args:
-        facts: The facts about the model; new values are added.
-        keeps: Returns whether the node that makes a value must stay.
+    ``keeps`` returns whether the node that makes a value must stay.
     """
 
     def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
@@ -39,9 +37,7 @@ class Edit:
         self.changes = 0
 
     def constant(self, array: Array, like: ir.Value, before: ir.Node) -> ir.Value:
-        """Return a constant with these elements that ``before`` can read, named after another
-        value.
-        """
+        """Return a constant that ``before`` can read, named after the value ``like``."""
         graph = before.graph
         assert graph is not None
         in_function = self._scopes.of(graph).in_function

@@ -24,18 +24,10 @@ def fix_dims(
 ) -> bool:
     """Declare sizes of the inputs' dimensions, for all values with a dimension of the same name.
 
-    Args:
-        model: The model, changed in place; its metadata records the sizes.
-        dims: Sizes by the name of a dimension.
-        input_shapes: Shapes by the name of an input; -1 keeps the declared size.
-        keep: Names of dimensions that stay dynamic, even in ``input_shapes``.
-
-    Returns:
-        Whether a size was fixed.
-
-    Raises:
-        UsageError: A dimension or input does not exist, has another size, must be kept, or would be
-            too large.
+    In a shape of an input, -1 keeps the declared size; dimensions in ``keep`` stay dynamic even
+    there. The model's metadata records the sizes. Returns whether a size was fixed; raises
+    UsageError if a dimension or input does not exist, has another size, must be kept, or is too
+    large.
     """
     if not dims and not input_shapes and not keep:
         return False
@@ -59,7 +51,12 @@ def fix_dims(
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(v for node in graph for v in node.outputs)):
             old = list(value.shape or ())
-            new = [d if isinstance(d, int) else _sized(d, sizes, symbols) for d in old]
+            new = [
+                dim_with(d, sizes)
+                if isinstance(d, ir.SymbolicDim) and (d.value in sizes or symbols_in(d) <= symbols)
+                else d
+                for d in old
+            ]
             for size in new:
                 if isinstance(size, int) and size >= 1 << 63:
                     raise UsageError(f"the size {size} of {value.name!r} has more than 64 bits")
@@ -77,14 +74,6 @@ def fix_dims(
         record["input_shapes"][name] = given
     model.metadata_props[KEY] = json.dumps(record, sort_keys=True)
     return True
-
-
-def _sized(
-    dim: ir.SymbolicDim, sizes: Mapping[str, int], declared: Collection[str]
-) -> int | ir.SymbolicDim:
-    """Return a dimension with the sizes, if it is a declared name or an expression of such."""
-    is_known = dim.value in sizes or symbols_in(dim) <= {*declared}
-    return dim_with(dim, sizes) if is_known else dim
 
 
 def _collect(

@@ -43,11 +43,6 @@ class Sharing:
 
     What depends on runtime constants only is not made to depend on other inputs that happen to have
     the same sizes: it could no longer run once.
-
-    Args:
-        analysis: The analysis of the model.
-        constness: The constness of its values.
-        edit: Edits the model.
     """
 
     def __init__(
@@ -113,8 +108,6 @@ class Sharing:
         if first is None or first is value or value.is_graph_output():
             return False
         return self._edit.replace(value, first)
-
-    # ---------------------------------------------------------------- putting together anew
 
     def _rebuild(self, value: ir.Value, fact: Fact, node: ir.Node) -> None:
         items = fact.items

@@ -80,8 +80,8 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
     check_destination(path, source)
     manifest = bundle.manifest
     model = storage.load(source)
-    opened = weights_as_inputs(model, [info.name for info in manifest.runtime_constants])
-    constants = select_runtime_constants(model, opened.names)
+    names, _, _ = weights_as_inputs(model, [info.name for info in manifest.runtime_constants])
+    constants = select_runtime_constants(model, names)
     models = {"original": model, "entry": storage.load(bundle.entry)}
     whole = Skeleton(model, "original", constants)
     parts = [Skeleton(models["entry"], "entry: each time")]

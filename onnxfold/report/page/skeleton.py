@@ -12,7 +12,7 @@ from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.modules import module_of
-from onnxfold.analysis.symbolic.text import Texts
+from onnxfold.analysis.symbolic.fact import Texts
 from onnxfold.graphs import attribute_text, op_name, subgraphs_of, type_text
 
 _MOST_NODES = 5000

@@ -1,20 +1,25 @@
-"""The interface of backends, and a registry of built-in and external ones.
+"""The interface of backends, a registry of built-in and external ones, and what they share.
 
-A backend compiles a model of a few nodes to a kernel, or gives the reason why it cannot.
+A backend compiles a model of a few nodes to a kernel, or gives the reason why it cannot. Compilers
+and kernels run in other processes at first, as they may crash or hang.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from onnxfold import files, isolated
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.memory import memory_of_the_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -43,6 +48,12 @@ NOT_COMPILING = ("auto", "onnxruntime")
 """Names that select no particular compiler."""
 
 NAMES = ("auto", *_OURS, "onnxruntime")
+
+_TELLING = re.compile(
+    "error|assertion|unreachable|terminate called"
+    "|no space left|quota exceeded|out of memory|bad_alloc|cannot allocate",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -128,11 +139,7 @@ def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -
 
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
-    """Return weights as arrays.
-
-    Raises:
-        CompileError: There is no such weight.
-    """
+    """Return weights as arrays."""
     arrays = {}
     for name in names:
         tensor = initializers[name].const_value if name in initializers else None
@@ -145,10 +152,7 @@ def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Va
 def reasons_against(model: ir.Model, backend: str, takes: Callable[[ir.Value], bool]) -> list[str]:
     """Return a reason for each op of a domain other than ONNX's, and each unsupported type.
 
-    Args:
-        model: A component.
-        backend: The backend's name, for the reasons.
-        takes: Returns whether the backend supports the type of an input or output.
+    ``takes`` returns whether the backend supports the type of an input or output.
     """
     reasons = [
         f"{backend} does not know {node.domain}::{node.op_type}"
@@ -175,15 +179,7 @@ def _name_of(flag: str) -> str:
 
 
 def create(name: str, options: Sequence[str] = ()) -> Backend:
-    """Return a backend by name: a built-in one, or one of another package (``onnxfold.backends``).
-
-    Args:
-        name: Its name.
-        options: Options of its compiler.
-
-    Raises:
-        UsageError: The backend does not exist, cannot be loaded, or accepts no options.
-    """
+    """Return a backend by name: a built-in one, or one of another package's entry points."""
     ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
     known = {entry.name: entry for entry in (*ours, *others)}
@@ -207,15 +203,9 @@ def first_installed() -> str | None:
 
 
 def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:
-    """Check that a backend exists and accepts options.
+    """Check that a backend exists and accepts the options.
 
-    Args:
-        backend: The name.
-        options: Options of its compiler.
-        strict: Whether it must run all components.
-
-    Raises:
-        UsageError: The backend does not exist, or is no compiler but is required or has options.
+    With options, or if it must run all components (``strict``), it must be a compiler.
     """
     if backend in NOT_COMPILING and (strict or options):
         what = "there is no backend to insist on" if strict else "options are for one compiler"
@@ -228,16 +218,9 @@ def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) 
 
 
 def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:
-    """Warn about components that stay with onnxruntime; raise an error if that is not allowed.
+    """Warn about components that stay with onnxruntime; raise an error in strict mode.
 
-    Args:
-        backend: The selected backend.
-        left: Reasons for components that it does not run, by the name of their first tensor.
-        count: The number of all components.
-        strict: Whether it must run all components.
-
-    Raises:
-        OnnxFoldError: It must run all components, and does not.
+    ``left`` has the reasons by the name of the first tensor, ``count`` is the number of all.
     """
     if not left or backend in NOT_COMPILING:
         return
@@ -248,3 +231,51 @@ def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool)
     if strict:
         raise OnnxFoldError(f"{backend} does not run {len(left)} of {count} components: {reasons}")
     logger.warning("%s runs %d of %d components: %s", backend, count - len(left), count, reasons)
+
+
+@contextlib.contextmanager
+def work_folder() -> Iterator[Path]:
+    """Provide a temporary folder; an OSError in it becomes a CompileError."""
+    try:
+        with files.scratch_folder("compile") as name:
+            yield Path(name)
+    except OSError as error:
+        raise CompileError(f"{error.filename or 'temporary files'}: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def limits(seconds: float, what: str = "the compiler") -> Iterator[dict[str, Any]]:
+    """Provide limits for `isolated.run` and `run_command`; a failure raises a CompileError."""
+    try:
+        yield {"seconds": seconds, "memory": memory_limit()}
+    except isolated.Failure as failure:
+        if failure.kind == "late":
+            raise CompileError(f"{what} took longer than {seconds:g} s") from failure
+        if failure.kind == "ended":
+            raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
+        reason = reason_in(f"{failure}\n{failure.output}")
+        raise CompileError(reason or failure.kind) from failure
+
+
+def memory_limit() -> int:
+    """Return the memory limit of a compilation process in bytes: half of the machine's memory."""
+    return memory_of_the_machine() // 2
+
+
+def ending(code: int, text: str) -> str:
+    """Return a description of a program's exit code (-n or 128 + n for signal n) and output."""
+    number = -code if code < 0 else code - 128
+    how = f"crashed (signal {number})" if number > 0 else f"failed (exit code {code})"
+    return f"{how}: {reason_in(text)}".removesuffix(": ")
+
+
+def reason_in(text: str) -> str:
+    """Return the error line of a program's output, or its first line."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return one_line(next(filter(_TELLING.search, lines), *lines[:1] or [""]))
+
+
+def one_line(text: str) -> str:
+    """Return a message without line breaks and file positions, shortened to 200 characters."""
+    text = re.sub(r"^.*?(error:\s*|(?=Assertion ))", "", " ".join(text.split()))
+    return text if len(text) <= 200 else text[:197] + "..."

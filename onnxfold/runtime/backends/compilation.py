@@ -1,22 +1,28 @@
-"""Compile runtime_fold ahead of time, component by component, and check each kernel once."""
+"""Compile runtime_fold ahead of time, component by component, and check each kernel once.
+
+Checked kernels are kept in the user's cache folder for all bundles. A kernel with all its files is
+a folder, which appears complete or not at all, and may be removed at any moment.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import logging
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from onnxfold import isolated
+from onnxfold import files, isolated
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import processors
-from onnxfold.runtime.backends import kernel_cache
 from onnxfold.runtime.backends.base import (
     NOT_COMPILING,
     Backend,
@@ -26,12 +32,15 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
-from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.bundle import Bundle, hash_file
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
 from onnxfold.signatures import Progress
+from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 logger = logging.getLogger("onnxfold")
+
+_DESCRIPTION = "kernel.json"
 
 
 def compile_kernels(
@@ -45,16 +54,9 @@ def compile_kernels(
 ) -> list[Kernel]:
     """Return kernels for the components of runtime_fold, or the reasons why there are none.
 
-    Components that differ only in names and weights share a kernel.
-
-    Args:
-        bundle: The split model; kernels are written below its folder.
-        backend: The name of a backend with a compiler; "auto" for the first that is installed, and
-            components of which a kernel is likely to be faster. Without any, the result is empty.
-        options: Options of its compiler.
-        seconds: Time limit of one compilation.
-        nominal: Sizes of symbolic dimensions at which kernels are checked and timed.
-        progress: Called in this thread with "compile" or "time", completed and total kernels.
+    Kernels are written below the folder of the bundle, and checked and timed at nominal sizes.
+    Components that differ only in names and weights share a kernel. "auto" is the first backend
+    whose compiler is installed, for components of which a kernel is likely to be faster.
     """
     components, nominal = bundle.manifest.components, {**bundle.manifest.ranks, **nominal}
     name = first_installed() if backend == "auto" else backend
@@ -75,18 +77,21 @@ def compile_kernels(
         else:
             parts[names[0]] = part
     distinct = {part.graph_hash: part for part in parts.values()}
-    work = _Work(bundle.folder, compiler, seconds, nominal)
+    folder = bundle.folder
     report = progress or (lambda stage, done, total: None)
     # leaving the block ends the compilers in any case
     with isolated.workers(max(1, min(processors(), len(distinct)))) as executor:
-        compiled = [executor.submit(work.kernel, part) for part in distinct.values()]
+        compiled = [
+            executor.submit(_compiled, part, compiler, folder, seconds)
+            for part in distinct.values()
+        ]
         report("compile", 0, len(distinct))
         for done, _ in enumerate(as_completed(compiled), 1):
             report("compile", done, len(distinct))
     made: dict[str, Kernel] = {}
     # kernels are timed after all compilations, which would disturb them
     for part, future in zip(distinct.values(), compiled, strict=True):
-        made[part.graph_hash] = work.checked(future.result(), part)
+        made[part.graph_hash] = _checked(future.result(), part, folder, seconds, nominal)
         report("time", len(made), len(distinct))
     kernels = {first: _renamed(made[part.graph_hash], part) for first, part in parts.items()}
     return [
@@ -96,16 +101,7 @@ def compile_kernels(
 
 
 def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Compile the kernels of `auto` with the lowest priority; called in another process.
-
-    Args:
-        request: The manifest as a dictionary, the folder of the bundle, the time limit of one
-            compilation in seconds, and nominal sizes.
-        arrays: The bytes of runtime_fold, see `InMemoryBundle.serialized`.
-
-    Returns:
-        The kernels as dictionaries, and nothing.
-    """
+    """Compile the kernels of `auto` with the lowest priority; called in another process."""
     document, folder, seconds, nominal = request
     os.nice(19)
     fold = deserialized(arrays[0].tobytes())
@@ -118,11 +114,7 @@ def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[A
 def dump_stages(
     bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
 ) -> None:
-    """Write drawings of the parts, and the stages of compiling each component.
-
-    Raises:
-        UsageError: The folder cannot be written.
-    """
+    """Write drawings of the parts, and the stages of compiling each component."""
     manifest = bundle.manifest
     components = [] if backend in NOT_COMPILING else manifest.components
     try:
@@ -145,7 +137,6 @@ def dump_stages(
 
 
 def _renamed(kernel: Kernel, part: Component) -> Kernel:
-    """Return a kernel with the names of a component."""
     return dataclasses.replace(
         kernel,
         outputs=part.outputs,
@@ -162,59 +153,117 @@ def _refused(part: Component, error: Exception) -> Kernel:
     return Kernel("onnxruntime", part.outputs, reason=reason)
 
 
-class _Work(NamedTuple):
-    """The arguments of `compile_kernels`, and its steps."""
-
-    folder: Path
-    backend: Backend
-    seconds: float
-    nominal: Mapping[str, int]
-
-    def kernel(self, part: Component) -> Kernel:
-        """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
-        key = self.backend.key_of(part.graph_hash)
-        name = kernel_cache.name_of(key)
-        kernel = kernel_cache.take(name, self.folder)
-        if kernel is not None:
-            return kernel
-        try:
-            target = self.folder / KERNELS / name
-            target.parent.mkdir(exist_ok=True)
-            built = self.backend.compile(part.content, target, seconds=self.seconds)
-            files = [f"{KERNELS}/{path.name}" for path in built.files]
-            hashes = kernel_cache.hashes_of(files, self.folder)
-        except (CompileError, OSError) as error:
-            return _refused(part, error)
-        return Kernel(
-            backend=self.backend.name,
-            outputs=part.outputs,
-            file=files[0],
-            function=built.function,
-            dtypes=part.dtypes,
-            key=key,
-            beside=files[1:],
-            hashes=hashes,
-        )
-
-    def checked(self, kernel: Kernel, part: Component) -> Kernel:
-        """Return a kernel with its error and times; without a file if its results are wrong."""
-        sizes = usual_sizes(part.demands.sizes, self.nominal, NOMINAL)
-        timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
-        if kernel.file is None or kernel.timed_at == timed_at:
-            return kernel
-        kernel, name = _renamed(kernel, part), kernel_cache.name_of(kernel.key)
-        try:
-            inputs = draws(part.original.graph.inputs, part.demands, self.nominal)
-            error, ours, theirs = check_kernel(
-                kernel, self.folder, part.original, inputs, seconds=self.seconds
-            )
-        except (CompileError, OnnxFoldError) as failure:
-            kernel_cache.forget(name)
-            for file in kernel.files:
-                (self.folder / file).unlink(missing_ok=True)
-            return _refused(part, failure)
-        kernel = dataclasses.replace(
-            kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
-        )
-        kernel_cache.keep(name, kernel, self.folder)
+def _compiled(part: Component, backend: Backend, folder: Path, seconds: float) -> Kernel:
+    """Return a component's kernel, cached or compiled; if it has no file, with the reason."""
+    key = backend.key_of(part.graph_hash)
+    name = kernel_name(key)
+    kernel = take_kernel(name, folder)
+    if kernel is not None:
         return kernel
+    try:
+        target = folder / KERNELS / name
+        target.parent.mkdir(exist_ok=True)
+        built = backend.compile(part.content, target, seconds=seconds)
+        made = [f"{KERNELS}/{path.name}" for path in built.files]
+        hashes = hashes_of(made, folder)
+    except (CompileError, OSError) as error:
+        return _refused(part, error)
+    return Kernel(
+        backend=backend.name,
+        outputs=part.outputs,
+        file=made[0],
+        function=built.function,
+        dtypes=part.dtypes,
+        key=key,
+        beside=made[1:],
+        hashes=hashes,
+    )
+
+
+def _checked(
+    kernel: Kernel, part: Component, folder: Path, seconds: float, nominal: Mapping[str, int]
+) -> Kernel:
+    """Return a kernel with its error and times; without a file if its results are wrong."""
+    sizes = usual_sizes(part.demands.sizes, nominal, NOMINAL)
+    timed_at = [shape_of(info, sizes) for info in part.demands.inputs]
+    if kernel.file is None or kernel.timed_at == timed_at:
+        return kernel
+    kernel, name = _renamed(kernel, part), kernel_name(kernel.key)
+    try:
+        inputs = draws(part.original.graph.inputs, part.demands, nominal)
+        error, ours, theirs = check_kernel(kernel, folder, part.original, inputs, seconds=seconds)
+    except (CompileError, OnnxFoldError) as failure:
+        forget_kernel(name)
+        for file in kernel.files:
+            (folder / file).unlink(missing_ok=True)
+        return _refused(part, failure)
+    kernel = dataclasses.replace(
+        kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
+    )
+    keep_kernel(name, kernel, folder)
+    return kernel
+
+
+def kernel_name(key: Mapping[str, str]) -> str:
+    """Return a name for what a kernel was made of and for: 32 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
+
+
+def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of files by their names, which are relative to the folder."""
+    return {name: hash_file(folder / name) for name in names}
+
+
+def take_kernel(name: str, folder: Path) -> Kernel | None:
+    """Copy a kernel into a bundle's folder; None if there is none, or it cannot be read or copied.
+
+    A damaged one is removed.
+    """
+    entry = kernel_folder() / name
+    try:
+        kernel = Kernel.from_dict(json.loads((entry / _DESCRIPTION).read_bytes()))
+        if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
+            raise ValueError("it has files that are none of a kernel")
+        (folder / KERNELS).mkdir(parents=True, exist_ok=True)
+        for file in kernel.files:  # what is in use is replaced, never written to
+            with files.replacing(str(folder / file)) as copy:
+                copy.write((entry / os.path.basename(file)).read_bytes())
+        if hashes_of(kernel.files, folder) != kernel.hashes:
+            raise ValueError("a file is another than that which was made")
+    except OSError as error:
+        logger.debug("the kernel %s is not taken: %s", name, error)
+        return None
+    except (ValueError, TypeError, RecursionError) as error:
+        forget_kernel(name)
+        logger.info("the kernel %s is damaged, and removed: %s", name, error)
+        return None
+    touch(entry)
+    return kernel
+
+
+def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
+    """Keep a kernel instead of an older one; that the cache cannot be written is no failure."""
+    cache, limit = kernel_folder(), bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)
+    try:
+        if sum((folder / file).stat().st_size for file in kernel.files) > limit:
+            return
+        cache.mkdir(parents=True, exist_ok=True)
+        with files.scratch_folder("kernel", parent=str(cache)) as new:
+            Path(new, _DESCRIPTION).write_text(
+                json.dumps(dataclasses.asdict(kernel)), encoding="utf-8"
+            )
+            for file in kernel.files:
+                shutil.copyfile(folder / file, os.path.join(new, os.path.basename(file)))
+            put(new, str(cache / name), limit)
+    except OSError as failure:
+        logger.info("the kernel is not kept: %s", failure)
+
+
+def forget_kernel(name: str) -> None:
+    """Remove a kernel."""
+    shutil.rmtree(kernel_folder() / name, ignore_errors=True)
+
+
+def kernel_folder() -> Path:
+    """Return the folder where kernels are kept."""
+    return user_folder(KERNELS)

@@ -53,20 +53,13 @@ _Sizes = list[int | str | None]
 class Component:
     """A part of runtime_fold that shares no node with the rest, as a model of its own.
 
-    Args:
-        fold: All of runtime_fold.
-        outputs: Names of the outputs of the part.
-
     Attributes:
-        outputs: Names of its outputs.
-        inputs: Names of the runtime constants that it reads.
         dtypes: Of the outputs, as NumPy calls them.
         original: As it is in runtime_fold, without default values: a kernel is given every input.
         model: What is compiled.
         weights: Names of the weights that the kernel is given behind the inputs.
         content: The serialized model that is compiled: the same for components that differ in
             names and in these weights only.
-        graph_hash: SHA-256 of that.
         demands: What its inputs must be, or why it is not compiled.
     """
 
@@ -97,11 +90,6 @@ def reasons_not_to_compile(
     """Return the reasons why kernels are unlikely to pay, by the first output of the component.
 
     A kernel is timed before it is used, so a wrong estimate costs a compilation, or a saving.
-
-    Args:
-        fold: All of runtime_fold.
-        components: Names of the outputs of each component.
-        nominal: Sizes of symbolic dimensions by name.
     """
     sizes = NominalSizes(fold, fold.graph.inputs, nominal)
     made = {v.name: v for v in fold.graph.outputs}
@@ -121,9 +109,6 @@ def canonical(model: ir.Model) -> bytes:
 
     Values and symbolic dimensions are called by the order in which they appear. So what is compiled
     for one layer of a model is found again for the next one.
-
-    Args:
-        model: The model; not changed.
     """
     clone = model.clone()
     common.ClearMetadataAndDocStringPass()(clone)
@@ -162,11 +147,7 @@ def canonical(model: ir.Model) -> bytes:
 
 
 def prepare(model: ir.Model) -> list[str]:
-    """Rewrite a model in place.
-
-    Returns:
-        Names of the weights that became inputs, behind the model's own.
-    """
+    """Rewrite a model in place; return the names of the weights that became its last inputs."""
     analysis = SymbolicAnalysis(model)
     _declare_sizes(analysis)
     names = Names(analysis.scopes.graphs())
@@ -265,7 +246,6 @@ def _compute_in_float32(
 
 
 def _replace(node: ir.Node, new: ir.Value) -> None:
-    """The node's result is ``new`` from now on, under the old name."""
     take_over(node.outputs[0], new, declared=True)
     remove_nodes([node])
 
@@ -292,9 +272,7 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
 
 
 def is_weight(tensor: ir.TensorProtocol) -> bool:
-    """Return whether a constant becomes an input of a kernel, which is shared with
-    other weights.
-    """
+    """Return whether a constant becomes an input of a kernel."""
     if tensor.dtype == ir.DataType.STRING or tensor.dtype.bitwidth < 8:
         return False
     return tensor.size > _MOST_NUMBERS and (
@@ -322,11 +300,7 @@ class Demands(NamedTuple):
 
 
 def demands(model: ir.Model) -> Demands:
-    """Find out what the inputs of a component must be.
-
-    Args:
-        model: The component.
-    """
+    """Find out what the inputs of a component must be."""
     sizes: dict[ir.Value, _Sizes] = {}
     for value in model.graph.inputs:
         if value.shape is None:
@@ -353,9 +327,7 @@ def demands(model: ir.Model) -> Demands:
 
 
 def _memory(model: ir.Model, failures: Failures) -> list[list[int | str]]:
-    """Return the bytes of all values. A size that is computed by a division counts as what is
-    divided.
-    """
+    """Return the bytes of all values; a size computed by a division counts as what is divided."""
     algebra = failures.algebra
     counts: dict[tuple[str, ...], int] = {}
     nodes = model.graph.all_nodes()
@@ -375,8 +347,8 @@ def _names(algebra: Algebra, index: int) -> set[str]:
     atom = algebra.atoms[index]
     if atom.op == "symbol":
         return {str(atom.args[0])}
-    terms = [term for arg in atom.args if isinstance(arg, Expr) for term in arg.terms]
-    return {name for monomial, _ in terms for k in monomial for name in _names(algebra, k)}
+    inner = (k for arg in atom.args if isinstance(arg, Expr) for k in algebra.atoms_in(arg))
+    return {name for k in inner for name in _names(algebra, k)}
 
 
 def _reason(node: ir.Node, failures: Failures) -> str | None:
@@ -385,9 +357,7 @@ def _reason(node: ir.Node, failures: Failures) -> str | None:
 
 
 def _equal_sizes(failures: Failures) -> tuple[str, str | int] | None:
-    """Return a name of the inputs' sizes, and the size that must be the same; None if there is
-    none.
-    """
+    """Return a name of the inputs' sizes, and the size that must be the same, if there is one."""
     for pair in failures.unequal:
         one, other = (n if isinstance(n, int) else failures.algebra.name_of(n) for n in pair)
         if one is not None and isinstance(other, str):

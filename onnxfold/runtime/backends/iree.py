@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
+from onnxfold import isolated
 from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
 from onnxfold.runtime.backends.base import (
@@ -25,10 +26,11 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    limits,
+    one_line,
     reasons_against,
     with_options,
 )
-from onnxfold.runtime.backends.process import one_line, run_function
 from onnxfold.runtime.bundles.manifest import Kernel
 
 if TYPE_CHECKING:
@@ -94,7 +96,8 @@ class Iree:
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
         function, given = f"{__name__}:compile_model", [np.frombuffer(content, np.uint8)]
-        _, (module,) = run_function(function, {"flags": self._flags}, given, seconds)
+        with limits(seconds) as bounds:
+            _, (module,) = isolated.run(function, {"flags": self._flags}, given, **bounds)
         file = target.with_suffix(".vmfb")
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
@@ -103,7 +106,8 @@ class Iree:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
         request = {"flags": self._flags, "folder": str(folder.resolve())}
         given = [np.frombuffer(content, np.uint8)]
-        run_function(f"{__name__}:dump_stages", request, given, seconds)
+        with limits(seconds) as bounds:
+            isolated.run(f"{__name__}:dump_stages", request, given, **bounds)
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return the reason why a stored kernel with this key cannot run here; None if it can."""
@@ -116,11 +120,7 @@ class Iree:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored module.
-
-        Raises:
-            CompileError: The module does not load here.
-        """
+        """Return a kernel of a stored module; see `Backend.load`."""
         from iree import runtime
 
         file = folder / str(kernel.file)
@@ -149,7 +149,9 @@ class Iree:
                 function, held = opened(os.getpid())
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
-                results = [_to_host(result) for result in made]
+                # IREE's own view does not keep the device's array alive
+                views = [(result, np.asarray(result.to_host())) for result in made]
+                results = [_over(view, (result, view)) for result, view in views]
             for k, result in enumerate(results):  # a Reshape alone returns the operand's memory
                 if any(np.may_share_memory(result, array) for array in (*given, *own)):
                     results[k] = result.copy()
@@ -169,12 +171,6 @@ def _config(process: int) -> Any:
     runtime._binding.disable_leak_checker()
     driver = runtime._binding.create_hal_driver(_DEVICE)
     return runtime.Config(device=driver.create_default_device(allocators=[_ALLOCATOR]))
-
-
-def _to_host(result: Any) -> Array:
-    """Return the elements of a device's array, keeping it alive, which IREE's own view does not."""
-    view = np.asarray(result.to_host())
-    return _over(view, (result, view))
 
 
 def _to_device(array: Array) -> Any:

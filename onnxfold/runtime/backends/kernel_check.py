@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import storage
+from onnxfold import isolated, storage
 from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.comparison.feeds import KINDS, NAN, USUAL, Numbers, integer_range, random_floats
@@ -22,10 +22,8 @@ from onnxfold.comparison.result import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
-from onnxfold.runtime.backends.base import CompileError, nbytes_at, weights_of
+from onnxfold.runtime.backends.base import CompileError, limits, nbytes_at, weights_of, work_folder
 from onnxfold.runtime.backends.component import Demands
-from onnxfold.runtime.backends.loading import try_kernel
-from onnxfold.runtime.backends.process import run_function, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
@@ -40,12 +38,7 @@ _LARGE = "large sizes"
 
 
 class Draw(NamedTuple):
-    """Inputs for one call.
-
-    Attributes:
-        name: What they are, to complete "wrong for".
-        arrays: In the order of the inputs.
-    """
+    """Inputs for one call, with a name that completes "wrong for"."""
 
     name: str
     arrays: list[Any]
@@ -54,15 +47,9 @@ class Draw(NamedTuple):
 def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]) -> list[Draw]:
     """Make inputs of all kinds that can make a difference: of values, and of sizes.
 
-    Args:
-        inputs: The inputs of a component.
-        needs: What they must be.
-        nominal: Sizes of symbolic dimensions by name in the first draw; others are 1 for a batch
-            and 64. In the second draw, these others are 16 times as large but for the batch, where
-            all values together take no more than 256 MB then.
-
-    Raises:
-        CompileError: An input is no tensor of numbers.
+    Symbolic dimensions have nominal sizes in the first draw; others are 1 for a batch and 64. In
+    the second draw, these others are 16 times as large but for the batch, where all values together
+    take no more than 256 MB then.
     """
     takes = needs.inputs
     usual = usual_sizes(needs.sizes, nominal, NOMINAL)
@@ -134,40 +121,28 @@ def _array(
 def check_kernel(
     kernel: Kernel, folder: Path, model: ir.Model, inputs: Sequence[Draw], *, seconds: float
 ) -> tuple[float, float, float]:
-    """Compare a kernel with onnxruntime in another process.
+    """Compare a kernel with onnxruntime, which runs the same model, in another process.
 
     Both are timed for the draws of usual and large sizes; the sizes count at which onnxruntime is
-    better.
-
-    Args:
-        kernel: The kernel, with a file.
-        folder: The folder that its files are named from.
-        model: The same model, with the kernel's weights.
-        inputs: The draws.
-        seconds: Time limit.
-
-    Returns:
-        The largest error, and the seconds that the kernel and onnxruntime take.
-
-    Raises:
-        CompileError: The kernel does not load, fails, crashes, takes too long, or is wrong.
+    better. Returns the largest error, and the seconds that the kernel and onnxruntime take.
     """
     timed = 1 + any(draw.name == _LARGE for draw in inputs)
     weights = weights_of(model.graph.initializers, kernel.weights)
     arrays = [*weights.values(), *(array for draw in inputs for array in draw.arrays)]
-    function = f"{try_kernel.__module__}:{try_kernel.__name__}"
+    function = "onnxfold.runtime.backends.loading:try_kernel"
     count, least, largest = len(kernel.outputs), _least_of(model), 0.0
     with work_folder() as scratch:
         file = scratch / "model.onnx"  # weights are copied from file to file
         storage.save(model, file, external_data=True, fsync=False)
         request = [asdict(kernel), str(folder.resolve()), str(file), len(inputs), timed]
-        times, made = run_function(function, request, arrays, seconds, what="the kernel")
+        with limits(seconds, "the kernel") as bounds:
+            times, made = isolated.run(function, request, arrays, **bounds)
         results = iter(made)
         with Noise(str(file), lambda source: open_runner(source)[1], TOLERANCES) as noise:
             for draw in inputs:
                 got, want = list(islice(results, count)), list(islice(results, count))
                 feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
-                outputs = dict(zip(kernel.outputs, want, strict=True))
+                outputs: dict[str, Any] = dict(zip(kernel.outputs, want, strict=True))
                 allowed = functools.partial(noise.allowed, feeds, outputs)
                 largest = max(largest, largest_error(draw, got, outputs, allowed, least))
     return (largest, *max(times, key=lambda pair: pair[0] / pair[1]))
@@ -189,17 +164,10 @@ def largest_error(
     allowed: Callable[[], Mapping[str, Any]],
     least: str | None = None,
 ) -> float:
-    """Return the largest error of some results, relative to what the results are.
+    """Return the largest error of what a kernel made of a draw, relative to what onnxruntime made.
 
-    Args:
-        draw: What they were made of.
-        results: What a kernel made of it.
-        wanted: What onnxruntime made of it, by name.
-        allowed: Returns what elements may be apart in any case, by name: `Noise.allowed`.
-        least: The type with the fewest digits of all values of the model, see `error_of`.
-
-    Raises:
-        CompileError: An error is larger than is allowed.
+    ``allowed`` returns what elements may be apart in any case, by name: `Noise.allowed`. ``least``
+    is the type with the fewest digits of all values of the model, see `error_of`.
     """
     largest, allowed = 0.0, functools.cache(allowed)
     for got, (name, want) in zip(results, wanted.items(), strict=True):
@@ -224,11 +192,7 @@ def error_of(
 ) -> tuple[Distance, float]:
     """Return how far a result is from right, and the mean magnitude of its finite elements.
 
-    Args:
-        got: The result.
-        want: The right one.
-        least: A type that floating point numbers are rounded to before.
-        atol: What elements may be apart in any case, a number or one for each.
+    Numbers are rounded to the type ``least`` before, and may be ``atol`` apart in any case.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return Distance(want.size, math.inf, within=False), 0.0

@@ -13,15 +13,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from onnxfold.errors import UsageError
 from onnxfold.memory import allocatable_memory
 from onnxfold.onnxruntime_sessions import (
-    Feed,
     array_of,
     fold_options,
-    numpy_name,
     open_session,
     ort_value,
 )
@@ -58,12 +54,7 @@ Kernels = dict[tuple[str, ...], Loaded | str]
 
 
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
-    """Load the usable kernels of a split model.
-
-    Args:
-        bundle: The split model.
-        backend: The backend of the kernels; "auto" for all that are faster than onnxruntime.
-    """
+    """Load the kernels of a backend; of "auto", all that are faster than onnxruntime."""
     loaded: Kernels = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
     changed, hashes = None, bundle.manifest.hashes
@@ -85,8 +76,6 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
 
 
 def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
-    if kernel.file is None:
-        raise CompileError("the manifest names no file of it")
     backend = create(kernel.backend)
     reason = backend.unusable(kernel.key)
     if reason is not None:
@@ -103,7 +92,7 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
         if found != kernel.hashes.get(name):
             raise CompileError(f"{name} is not the file that was compiled")
     run = backend.load(kernel, bundle.folder, arrays)
-    defaults = {name: arrays[name] for name in preset}
+    defaults = {name: ort_value(arrays[name]) for name in preset}
 
     def checked(values: Values) -> dict[str, Any]:
         values = {**defaults, **values}
@@ -116,20 +105,9 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
 def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list[Any]]:
     """Call a kernel and onnxruntime several times, and time the first calls.
 
-    Miscompiled code may crash, so this is called in a separate process.
-
-    Args:
-        request: The kernel as a dictionary, the folder to which its file names are relative, the
-            file of the same model, the number of calls, and how many of them are timed.
-        arrays: The kernel's weights, then its inputs for each call.
-
-    Returns:
-        The seconds of the kernel and of onnxruntime for each timed call; and the results of both
-        for each call.
-
-    Raises:
-        CompileError: The kernel does not load.
-        Exception: The kernel fails, or onnxruntime does not run the model.
+    Miscompiled code may crash, so this is called in a separate process. The arrays are the kernel's
+    weights, then its inputs for each call. Returns the seconds of both for each timed call, and the
+    results of both for each call.
     """
     description, folder, model, count, timed = request
     kernel, given = Kernel.from_dict(description), iter(arrays)
@@ -180,24 +158,17 @@ def _times(
     return best
 
 
-def check_inputs(kernel: Kernel, values: Values) -> None:
-    """Refuse inputs that a kernel was not compiled for, as its code has no checks.
+def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
+    """Refuse onnxruntime's values that a kernel was not compiled for, as its code has no checks.
 
-    Args:
-        kernel: The kernel.
-        values: Arrays or onnxruntime's values by name.
-
-    Raises:
-        Misfit: An element type, rank or size differs, symbolic dimensions are inconsistent, indices
-            are out of bounds, there are no elements (compiled code may divide by that size), or all
-            values together exceed the memory that this process can allocate: compiled code does
-            not check allocations.
+    The code may divide by a size, and does not check allocations.
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
-        shape, dims = _shape(values[info.name], info.dtype), info.shape or []
-        if shape is None:
+        value, dims = values[info.name], info.shape or []
+        if not value.has_value() or value.data_type() != f"tensor({info.dtype})":
             raise Misfit(f"{info.name!r} is no tensor of {info.dtype}")
+        shape = tuple(value.shape())
         if len(shape) != len(dims):
             raise Misfit(f"{info.name!r} has {len(shape)} dims, not {len(dims)}")
         for axis, (size, dim) in enumerate(zip(shape, dims, strict=True)):
@@ -210,18 +181,9 @@ def check_inputs(kernel: Kernel, values: Values) -> None:
                 if size != known:
                     raise Misfit(f"{dim!r} is {known} in {other!r} and {size} in {info.name!r}")
         if info.rows is not None:
-            indices = array_of(values[info.name])
+            indices = array_of(value)
             if indices.min() < -info.rows or indices.max() >= info.rows:
                 raise Misfit(f"an index in {info.name!r} is out of bounds: {info.rows} rows")
     nbytes = nbytes_at(kernel.memory, {name: size for name, (_, size) in sizes.items()})
     if nbytes > _LITTLE and nbytes > allocatable_memory():
         raise Misfit(f"it may take {nbytes:,} bytes of memory")
-
-
-def _shape(value: Feed, dtype: str) -> tuple[int, ...] | None:
-    """Return the shape of a tensor of this element type; None for other values."""
-    if isinstance(value, np.ndarray):
-        return value.shape if value.dtype.name == numpy_name(dtype) else None
-    if not value.has_value() or value.data_type() != f"tensor({dtype})":
-        return None
-    return tuple(value.shape())

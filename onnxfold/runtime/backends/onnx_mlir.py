@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from onnxfold import isolated
 from onnxfold.memory import cpu_features, cpu_level
 from onnxfold.onnxruntime_sessions import array_of
 from onnxfold.runtime.backends.base import (
@@ -31,11 +32,14 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    ending,
+    limits,
+    memory_limit,
     reasons_against,
     with_options,
+    work_folder,
 )
 from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library
-from onnxfold.runtime.backends.process import ending, memory_limit, run_command, work_folder
 from onnxfold.runtime.bundles.manifest import Kernel
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
@@ -60,12 +64,8 @@ _locks: dict[str, threading.Lock] = {}  # by library, for all its calls
 class Tool:
     """The compiler: a binary, or a container image with an engine to run it.
 
-    Attributes:
-        program: Path of the binary, or of docker or podman.
-        version: Identifies a binary.
-        image: The image by its digest; empty for a binary.
-        options: Options of the engine that give the files of a run to the current user, and limit
-            its memory.
+    ``image`` is the digest of the image, empty for a binary, which ``version`` identifies.
+    ``options`` of the engine give the files of a run to the current user, and limit its memory.
     """
 
     program: str
@@ -79,13 +79,7 @@ class Tool:
         return f"image {self.image}" if self.image else f"binary {self.version}"
 
     def command(self, folder: Path, arguments: Sequence[str], name: str) -> list[str]:
-        """Return the command line: the image runs as this user, without network, with one folder.
-
-        Args:
-            folder: A `work_folder`, the working directory.
-            arguments: Arguments of the compiler.
-            name: The name of the container.
-        """
+        """Return the command line: an image runs as this user, without network, with one folder."""
         if not self.image:
             return [self.program, *arguments]
         mount = io.StringIO()
@@ -105,30 +99,23 @@ class Tool:
         ]
 
     def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
-        """Run the compiler on files of a `work_folder`.
-
-        Raises:
-            CompileError: The compiler fails, crashes, or exceeds the time limit.
-        """
+        """Run the compiler on files of a `work_folder`."""
         name = f"onnxfold-{secrets.token_hex(8)}"
-        done = run_command(
-            self.command(folder, arguments, name),
-            seconds,
-            folder=folder,
-            # without the variable that adds flags of the compiler
-            environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
-            removal=[self.program, "rm", "--force", name] if self.image else None,
-        )
+        with limits(seconds) as bounds:
+            done = isolated.run_command(
+                self.command(folder, arguments, name),
+                folder=folder,
+                # without the variable that adds flags of the compiler
+                environment={k: v for k, v in os.environ.items() if k != "ONNX_MLIR_FLAGS"},
+                removal=[self.program, "rm", "--force", name] if self.image else None,
+                **bounds,
+            )
         if done.returncode:
             raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
 
 
 def find_tool() -> Tool:
-    """Find the compiler.
-
-    Raises:
-        CompileError: There is no compiler; the message lists the searched places.
-    """
+    """Find the compiler; if there is none, the message of the error lists the searched places."""
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
     if path is None:
@@ -163,11 +150,9 @@ def _container() -> Tool:
             digest = _ask([engine, "image", "inspect", "--format={{.Id}}", image]).strip()
         except CompileError as error:
             reasons.append(f"{name}: {error}")
-            continue
-        if digest:
+        else:
             digest = digest if ":" in digest else f"sha256:{digest}"
             return Tool(engine, image=digest, options=_options(engine))
-        reasons.append(f"{name}: it does not tell the id of {image}")
     raise CompileError(
         f"onnx-mlir is not on the PATH, and its image is missing ({'; '.join(reasons)}); get it "
         f"with '{found[0][0]} pull {image}'"
@@ -192,12 +177,9 @@ def _options(engine: str) -> tuple[str, ...]:
 
 
 def _ask(command: Sequence[str]) -> str:
-    """Return the output of a command.
-
-    Raises:
-        CompileError: The command does not run, or fails.
-    """
-    done = run_command(command, _SECONDS, what="the answer")
+    """Return the output of a command."""
+    with limits(_SECONDS, "the answer") as bounds:
+        done = isolated.run_command(command, **bounds)
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise CompileError(lines[-1][:200] if lines else f"exit code {done.returncode}")
@@ -247,10 +229,7 @@ class OnnxMlir:
         return None
 
     def supported(self, model: Any) -> list[str]:
-        """Return the reasons why the model cannot be compiled; empty if it can.
-
-        The compiler rejects ops that it cannot lower; miscompiled ops are found by the check.
-        """
+        """Return the reasons why the model cannot be compiled; the compiler rejects other ops."""
         import onnx_ir as ir  # not needed to run kernels
 
         taken = {ir.DataType.from_numpy(dtype) for dtype in NUMBERS}
@@ -258,10 +237,7 @@ class OnnxMlir:
         return reasons_against(model, self.name, lambda value: value.dtype in taken)
 
     def key_of(self, graph: str) -> dict[str, str]:
-        """Return the source and target of a kernel: model, compiler, machine, CPU, and flags.
-
-        The CPU is its level, or all its features if the options select a target.
-        """
+        """Return the source and target of a kernel, see `Backend.key_of`."""
         return {
             "graph": graph,
             "backend": self.name,
@@ -272,10 +248,7 @@ class OnnxMlir:
         }
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
-        """Compile a model to a library; see `Backend.compile`.
-
-        The name of the target becomes the tag of the library's symbols.
-        """
+        """Compile a model to a library, whose symbols have the name of the target as their tag."""
         name = target.name
         made = self._made(content, "--EmitLib", name, name, ".so", target.parent, seconds)
         return Built([made], f"run_main_graph_{name}")
@@ -306,11 +279,7 @@ class OnnxMlir:
         return None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
-        """Return a kernel of a stored library.
-
-        Raises:
-            CompileError: The library does not load, or does not have the function.
-        """
+        """Return a kernel of a stored library; see `Backend.load`."""
         file = folder / str(kernel.file)
         library = Library(file)
         library.require(kernel.function)

@@ -65,14 +65,7 @@ NUMBERS: dict[np.dtype[Any], int] = {dtype: number for number, dtype in DTYPES.i
 
 
 class Library:
-    """A shared library compiled by onnx-mlir, which several threads may call.
-
-    Args:
-        path: The library.
-
-    Raises:
-        CompileError: The file does not load, or is not such a library.
-    """
+    """A shared library compiled by onnx-mlir, which several threads may call."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._library: Any = None
@@ -98,18 +91,7 @@ class Library:
         self._declare(entry, c_void_p, (c_void_p,))
 
     def call(self, entry: str, arrays: Sequence[Array]) -> list[Array]:
-        """Call a function.
-
-        Args:
-            entry: The name of the function.
-            arrays: The inputs in order, of the types and sizes it was compiled for.
-
-        Returns:
-            The outputs, as views of the library's memory.
-
-        Raises:
-            CompileError: The function fails.
-        """
+        """Call a function with inputs that it was compiled for; return views of its memory."""
         function = self._declare(entry, c_void_p, (c_void_p,))
         given = [a if a.flags.c_contiguous else np.array(a, order="C") for a in arrays]
         pointer = _input_list(self._library, given)
@@ -120,7 +102,7 @@ class Library:
                 code = ctypes.get_errno()
                 why = f": {os.strerror(code)} (errno {code})" if code else ""
                 raise CompileError(f"{entry} failed{why}")
-            return _OutputList(self, self._library, made).arrays({a.ctypes.data for a in given})
+            return _OutputList(self, made).arrays({a.ctypes.data for a in given})
         finally:
             self._library.omTensorListDestroy(pointer)
 
@@ -134,11 +116,7 @@ class Library:
 
 
 def _input_list(api: Any, arrays: Sequence[Array]) -> int:
-    """Return a list of input tensors on the memory of arrays; the caller must destroy it.
-
-    Raises:
-        CompileError: There is not enough memory.
-    """
+    """Return a list of input tensors on the memory of arrays; the caller must destroy it."""
     tensors = []
     for array in arrays:
         shape = (c_int64 * max(array.ndim, 1))(*array.shape)
@@ -156,9 +134,9 @@ def _input_list(api: Any, arrays: Sequence[Array]) -> int:
 class _OutputList:
     """The list of tensors returned by a function, destroyed when no array refers to it any more."""
 
-    def __init__(self, owner: Library, library: Any, pointer: int) -> None:
+    def __init__(self, owner: Library, pointer: int) -> None:
         self._owner = owner
-        self._api = library
+        self._api = owner._library
         self._pointer = pointer
 
     def __del__(self) -> None:

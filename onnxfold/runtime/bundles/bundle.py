@@ -1,22 +1,36 @@
-"""Bundles: the folder that a split model is written to."""
+"""Bundles: the folder that a split model is written to, read, and replaced atomically.
+
+The files of a bundle are written into a new folder inside of its folder. Renaming that folder is
+the commit. Then the files are moved to their places, the manifest first, so that readers of the old
+bundle detect the change. If the writer is killed, the next reader or writer moves the rest. Other
+files in the bundle's folder stay.
+
+Opening a bundle does not import onnx-ir.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+import re
+import shutil
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.errors import ModelError, printable
+from onnxfold import files
+from onnxfold.errors import ModelError, UsageError
 from onnxfold.onnxruntime_sessions import message_of, open_session
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,
     ENTRY_FILE,
     FOLD_FILE,
     FORMAT,
+    KERNELS,
     MANIFEST,
     Manifest,
 )
@@ -28,16 +42,17 @@ if TYPE_CHECKING:
 
 Version = tuple[int, int]
 
+_MODELS = (ENTRY_FILE, FOLD_FILE)
+_DATA = tuple(f"{model}.data" for model in _MODELS)
+_LOCKED = "bundle"  # the name under which a folder is locked
+_KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
+
 
 class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     """A split model; threads may use it at the same time.
 
     A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
-
-    Args:
-        folder: The folder of its files.
-        manifest: The manifest.
-        read: The path and version of the manifest file; None for a bundle that is being written.
+    ``read`` is the path and version of the manifest file, None while the bundle is written.
     """
 
     def __init__(
@@ -68,9 +83,6 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
 
         It is computed from the current file; the manifest has that of the kernels' source. The file
         is read only if there are kernels, or if it is newer than the manifest.
-
-        Raises:
-            ModelError: The file cannot be read.
         """
         known = self.manifest.hashes.get(FOLD_FILE)
         try:
@@ -87,11 +99,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         return self.manifest.to_dict()
 
     def load(self, part: str) -> ir.Model:
-        """Load a part as a model that may be changed.
-
-        Raises:
-            ModelError: The part is damaged, or belongs to another bundle.
-        """
+        """Load a part as a model that may be changed."""
         from onnxfold import storage
 
         self._check()
@@ -102,11 +110,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """Open an onnxruntime session on a part.
-
-        Raises:
-            ModelError: The part is damaged, or belongs to another bundle.
-        """
+        """Open an onnxruntime session on a part."""
         self._check()
         path = self.folder / part
         try:
@@ -121,11 +125,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         return session
 
     def _check(self) -> None:
-        """Check that the manifest file is the one that was read.
-
-        Raises:
-            ModelError: The bundle has been replaced.
-        """
+        """Check that the bundle has not been replaced since its manifest was read."""
         if self._read is not None and _version(self._read[0]) != self._read[1]:
             raise ModelError("the bundle has been replaced; open it again", file=self._read[0])
 
@@ -147,19 +147,15 @@ def is_bundle(path: str | os.PathLike[str]) -> bool:
 
 
 def open_bundle(path: str | os.PathLike[str]) -> Bundle:
-    """Read the manifest of a bundle.
-
-    Raises:
-        ModelError: There is no manifest, or it is damaged or of a newer format.
-    """
+    """Read the manifest of a bundle."""
     path = Path(path)
     file = path if path.name == MANIFEST else path / MANIFEST
     try:
-        _finish(file.parent)
+        _finish_interrupted(file.parent)
         version = _version(file)
         own = Path(os.path.abspath(file))  # the working directory may change later
         document = _document(file)
-        if _finish(file.parent):  # another bundle has replaced this one meanwhile
+        if _finish_interrupted(file.parent):  # another bundle has replaced this one meanwhile
             return open_bundle(path)
         return Bundle(own.parent, Manifest.from_dict(document), (own, version))
     except OSError as error:
@@ -168,13 +164,12 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise ModelError(f"damaged manifest: {error}", file=file) from None
 
 
-def _finish(folder: Path) -> bool:
+def _finish_interrupted(folder: Path) -> bool:
     """Finish or await the interrupted replacement of a bundle; False if there is none."""
     if not (folder / COMMITTED).is_dir():
         return False
-    from onnxfold.runtime.bundles.staging import finish
-
-    finish(folder)
+    with files.locked(str(folder / _LOCKED)):
+        _finish(folder, fsync=True)
     return True
 
 
@@ -188,7 +183,7 @@ def _document(file: Path) -> dict[str, Any]:
         by = f", which onnxfold {maker} writes" if isinstance(maker, str) else ""
         remedy = "a newer onnxfold reads it" if found > FORMAT else "split the model again"
         reason = f"the manifest has format {found}{by}; this version reads {FORMAT}: {remedy}"
-        raise ModelError(printable(reason), file=file)
+        raise ModelError(reason, file=file)
     return document
 
 
@@ -220,3 +215,98 @@ def hash_file(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def check_source(model: ir.Model, folder: Path) -> None:
+    """Check that a bundle does not overwrite the model that it is made of."""
+    from onnxfold.storage.save import Sources
+    from onnxfold.storage.tensors import tensors_of
+
+    sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
+    for name in (*_MODELS, *_DATA):
+        if sources.include(os.path.realpath(folder / name)):
+            reason = "belongs to the model that is split; write the bundle into another folder"
+            raise UsageError(reason, file=folder / name)
+
+
+@contextlib.contextmanager
+def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path]:
+    """Provide a folder for the files of a bundle, which replace the old ones at the end.
+
+    The manifest is written last. After an OSError, the old or the new bundle is complete.
+    """
+    from onnxfold.storage.save import other_user
+
+    for name in (MANIFEST, *_MODELS, *_DATA):
+        if (folder / name).is_dir():
+            raise UsageError("cannot be written: it is a folder", file=folder / name)
+    for name in _MODELS:
+        data = folder / f"{name}.data"
+        if user := other_user(str(data), str(folder / name)):
+            raise UsageError(f"holds the data of {user!r}", file=data)
+    is_new = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with files.locked(target := str(folder / _LOCKED)):
+            _finish(folder, fsync=True)
+            staged = Path(files.temporary_path(target))
+            try:
+                staged.mkdir()
+                yield staged
+                text = json.dumps(manifest.to_dict(), indent=1) + "\n"
+                (staged / MANIFEST).write_text(text, encoding="utf-8")
+                if fsync:
+                    _sync(staged, [staged / name for name in _names_in(staged)])
+                os.rename(staged, folder / COMMITTED)
+            finally:
+                shutil.rmtree(staged, ignore_errors=True)
+            if fsync:
+                files.sync_folder(str(folder))
+            _finish(folder, fsync=fsync)
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # the folder is not empty
+                folder.rmdir()
+
+
+def _finish(folder: Path, *, fsync: bool) -> None:
+    new = folder / COMMITTED
+    if not new.is_dir():
+        return
+    for path in (new, folder / KERNELS):
+        if path.is_symlink():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    for name in sorted(_names_in(new), key=lambda name: name != MANIFEST):
+        (folder / name).parent.mkdir(exist_ok=True)
+        os.replace(new / name, folder / name)
+    if fsync:
+        _sync(folder, [])
+    # files of the old bundle that the manifest does not name
+    from onnxfold.storage.load import external_locations
+
+    manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+    named = {ENTRY_FILE, *([FOLD_FILE] if manifest.groups else [])}
+    for model in named & {*os.listdir(folder)}:
+        named = named | external_locations(str(folder / model))
+    for name in (*_MODELS, *_DATA):
+        if name not in named:
+            files.remove(str(folder / name))
+    kernels = {name for kernel in manifest.kernels for name in kernel.files}
+    for path in folder.glob(f"{KERNELS}/*"):
+        if _KERNEL.fullmatch(path.name) and f"{KERNELS}/{path.name}" not in kernels:
+            files.remove(str(path))
+    shutil.rmtree(new)
+
+
+def _names_in(folder: Path) -> list[str]:
+    return [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
+
+
+def _sync(folder: Path, paths: list[Path]) -> None:
+    """Wait until files and the entries of a folder, and of its kernels' folder, are on the disk."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    for parent in (folder / KERNELS, folder):
+        if parent.is_dir():
+            files.sync_folder(str(parent))

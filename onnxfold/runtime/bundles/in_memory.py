@@ -27,9 +27,8 @@ from onnxfold.onnxruntime_sessions import CPU, open_session, with_data_below
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
-from onnxfold.storage.commit import write_plan
 from onnxfold.storage.layout import FilePlan, SavePlan, plan_model, sharer
-from onnxfold.storage.writer import Writer
+from onnxfold.storage.writer import Writer, write_plan
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -46,15 +45,9 @@ _BUILT_IN = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "c
 
 
 class InMemoryBundle(Bundle):
-    """A bundle without a folder.
+    """A bundle without a folder, with its models by their names in ``parts``.
 
-    Args:
-        manifest: The manifest.
-        entry: The model that runs every time.
-        fold: The model that makes the cached tensors; None if nothing is cached.
-
-    Attributes:
-        parts: The models by their names.
+    ``entry`` runs every time; ``fold`` makes the cached tensors, and is None if there are none.
     """
 
     def __init__(self, manifest: Manifest, entry: ir.Model, fold: ir.Model | None) -> None:
@@ -125,16 +118,8 @@ def open_model(
 ) -> onnxruntime.InferenceSession:
     """Open a session on a model in memory; it needs neither the model nor its files afterwards.
 
-    A file that was replaced after the model was read is read through its mapping.
-
-    Args:
-        model: The model, which no other thread may use meanwhile.
-        options: Session options; unchanged.
-        providers: Execution providers, as onnxruntime takes them.
-
-    Raises:
-        OnnxFoldError: The disk is full, or the model cannot be serialized.
-        Exception: onnxruntime refuses the model; its exceptions have no common base class.
+    A file that was replaced after the model was read is read through its mapping. No other thread
+    may use the model meanwhile.
     """
     if options is None or not options.optimized_model_filepath:
         try:
@@ -189,9 +174,6 @@ def _scratch_file(plan: FilePlan) -> Iterator[str]:
 
     onnxruntime keeps the file mapped for weights that it uses unchanged, and releases those that it
     rearranges.
-
-    Raises:
-        OnnxFoldError: The disk has no space for it.
     """
     with files.scratch_folder("weights") as folder:
         path = os.path.join(folder, "w")
@@ -231,10 +213,7 @@ def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
 
 
 def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
-    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps, too.
-
-    This frees their memory.
-    """
+    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps."""
     places = {id(place.tensor): place for place in (data.tensors if data else ())}
     for graph in all_graphs(model) if places else ():
         for value in graph.initializers.values():

@@ -22,7 +22,7 @@ ENTRY_FILE = "entry.onnx"
 FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
-"""A folder with committed files of a bundle that still have to be moved, see `staging`."""
+"""A folder with committed files of a bundle that still have to be moved, see `bundle.py`."""
 _CLEARLY = 0.9  # of the time of onnxruntime: the difference is more than noise
 
 
@@ -80,11 +80,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Kernel:
-    """The kernel that a backend compiled for a component, or the reason why it did not.
-
-    Raises:
-        ValueError: One of its files would be outside of the bundle.
-    """
+    """The kernel that a backend compiled for a component, or the reason why it did not."""
 
     backend: str
     outputs: list[str]
@@ -123,12 +119,7 @@ class Kernel:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Kernel:
-        """Return a kernel from a dict of ``dataclasses.asdict``.
-
-        Raises:
-            ValueError: A value has another type, or a file is outside of the bundle.
-            TypeError: A field is missing or unknown.
-        """
+        """Return a kernel from a dict of ``dataclasses.asdict``, see `Manifest.from_dict`."""
         kernel: Kernel = _read(cls, document, "kernel")
         return kernel
 

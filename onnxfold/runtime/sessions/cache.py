@@ -206,10 +206,8 @@ class _FoldStore:
     def get(self, key: Hashable, make: Callable[[], Folded]) -> tuple[Folded, bool, bool]:
         """Return the stored tensors of a key; if there are none, store what ``make`` returns.
 
-        Without room on the disk, and for tensors that a model cannot hold, nothing is stored.
-
-        Returns:
-            The tensors, whether ``make`` was called, and whether another process was waited for.
+        Without room on the disk, and for tensors that a model cannot hold, nothing is stored. Also
+        returns whether ``make`` was called, and whether another process was waited for.
         """
         path = self.path(key)
         waited = False
@@ -232,17 +230,13 @@ class _FoldStore:
         return kept, True, waited
 
     def path(self, key: Hashable) -> str:
-        """Return the folder of a key: of what makes the tensors, and the CPU, which decides about
-        bits.
-        """
+        """Return the folder of a key; the versions and the CPU decide about bits, too."""
         makers = [(name, metadata.version(name)) for name in ("onnxfold", "onnxruntime")]
         text = repr((_FORMAT, makers, cpu_features(), key))
         return os.path.join(self.folder, hashlib.sha256(text.encode()).hexdigest())
 
     def _opened(self, path: str) -> Folded | None:
-        """Return the tensors of a folder if it is there; what was not written by `_kept` is
-        removed.
-        """
+        """Return the tensors of a folder if it is there; what `_kept` did not write is removed."""
         if not os.path.lexists(path):
             return None
         try:
@@ -284,12 +278,7 @@ class _FoldStore:
 
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
-    """Return the tensors of a folder, mapped; what is trusted to be what was written is not read.
-
-    Raises:
-        ModelError: The content is not what was written.
-        OSError: A file is missing or cannot be read.
-    """
+    """Return the tensors of a folder, mapped; they are verified unless the folder is trusted."""
     from onnxfold import storage
 
     file = Path(path, _MODEL)

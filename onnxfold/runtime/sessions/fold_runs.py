@@ -1,7 +1,8 @@
-"""Run runtime_fold for a session, and compare the values of its runtime constants.
+"""Run runtime_fold for a session: values of runtime constants, folds, and kernels compiled ahead.
 
 Changed values are detected by comparison. runtime_fold runs group by group, on compiled kernels
-where they exist and on onnxruntime otherwise.
+where they exist and on onnxruntime otherwise. For a model in memory, kernels are compiled in
+another process, while onnxruntime runs the folds.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import ctypes
 import functools
 import hashlib
 import logging
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from onnxfold import isolated
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import c_library
 from onnxfold.onnxruntime_sessions import (
@@ -35,16 +38,20 @@ from onnxfold.onnxruntime_sessions import (
 from onnxfold.runtime.backends.base import Misfit
 from onnxfold.runtime.backends.loading import Kernels, Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, TensorInfo
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
+    from onnxfold.runtime.bundles.in_memory import InMemoryBundle
+
     _Opened = tuple[onnxruntime.InferenceSession, list[str]]
 
 logger = logging.getLogger("onnxfold")
+
+_PATIENCE = 1.0  # seconds after the first fold, in which the first answer is computed
 
 _memcmp = c_library().memcmp  # fast, and without holding the GIL
 _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
@@ -54,19 +61,12 @@ class ConstantValue:
     """The value of a runtime constant, with its content at the time when it was set.
 
     An array that is read-only, down to the owner of its memory, is compared by identity. Other
-    values are copied, and later values are compared with the copy bit by bit.
-
-    Args:
-        info: The runtime constant.
-        value: An array or an ``OrtValue``.
-        copies: Whether to copy writable values; without a copy, the value must not change.
+    values are copied, and later values are compared with the copy bit by bit. Without ``copies``,
+    the value must not change.
 
     Attributes:
         value: The value that was set, or its copy.
         feed: The same as a value of onnxruntime.
-
-    Raises:
-        UsageError: The constant cannot have this value.
     """
 
     def __init__(self, info: TensorInfo, value: Feed, *, copies: bool = True) -> None:
@@ -126,11 +126,7 @@ def is_fixed(value: Feed) -> bool:
 
 
 def _elements(value: Feed) -> Array:
-    """Return the elements of a value as a contiguous array, without a copy where possible.
-
-    Raises:
-        UsageError: The value is no tensor in the CPU's memory.
-    """
+    """Return the elements of a value as a contiguous array, without a copy where possible."""
     try:
         array = value if isinstance(value, np.ndarray) else array_of(ort_value(value))
         return np.asarray(array, order="C")
@@ -144,7 +140,6 @@ class Placement:
 
     Attributes:
         outputs: Names of the tensors.
-        backend: The name of the backend.
         reason: Why onnxruntime replaces the selected backend; None if it does not.
         kernel_seconds: The run time of the compiled kernel in the manifest; None if there is none.
         onnxruntime_seconds: The run time of onnxruntime for the same.
@@ -171,47 +166,35 @@ def _loaded(group: Group, kernels: Kernels) -> list[tuple[tuple[str, ...], Loade
     return [(names, kernel) for names, kernel in made if isinstance(kernel, Loaded)]
 
 
+@dataclass(eq=False)
 class SessionFolding:
-    """Computes the folded tensors of one session.
+    """Computes the folded tensors of one session, whose options are the caller's.
 
-    Args:
-        bundle: The split model.
-        options: Session options of the caller; those that affect results are copied.
-        providers: Execution providers, as onnxruntime takes them.
-        backend: The selected backend.
-        cache: Holds folded tensors, by the content of their runtime constants.
-        strict: Whether a failing kernel, or one that does not accept its inputs, is an error.
+    With ``strict``, a failing kernel, or one that does not accept its inputs, is an error.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        options: onnxruntime.SessionOptions | None,
-        providers: Sequence[Any],
-        backend: str,
-        cache: FoldCache,
-        strict: bool,
-    ) -> None:
-        self.statistics = FoldStatistics()
-        self._bundle = bundle
-        self._options = options
-        self._providers = providers
-        self._cache = cache
-        self._strict = strict
+    bundle: Bundle
+    options: onnxruntime.SessionOptions | None
+    providers: Sequence[Any]
+    backend: str
+    cache: FoldCache
+    strict: bool
+    statistics: FoldStatistics = field(default_factory=FoldStatistics)
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._backend = backend
         # by the names of their outputs
         self._sessions: dict[tuple[str, ...], _Opened] = {}
         self.load_kernels()
 
     def load_kernels(self) -> None:
         """Use the kernels of the bundle from the next fold on."""
-        bundle, keys = self._bundle, []
-        kernels = load_kernels(bundle, self._backend)
+        bundle, keys = self.bundle, []
+        kernels = load_kernels(bundle, self.backend)
         for k, group in enumerate(bundle.manifest.groups):
             made = (loaded.kernel for _, loaded in _loaded(group, kernels))
             makers = ((each.backend, *each.outputs, *each.hashes.values()) for each in made)
-            own = tuple(makers), repr(self._providers), key_of(self._options)
+            own = tuple(makers), repr(self.providers), key_of(self.options)
             keys.append((bundle.fold_hash, k, *own))
         replaced = {
             name for names, each in kernels.items() if isinstance(each, Loaded) for name in names
@@ -222,25 +205,21 @@ class SessionFolding:
                 del self._sessions[outputs]
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
-        """Return the folded tensors, from the cache or newly computed.
-
-        Args:
-            constants: The values of all constants without default values.
-        """
+        """Return the folded tensors, from the cache or newly computed."""
         values = {name: given.feed for name, given in constants.items()}
         folded, (kernels, keys) = [], self._kernels
-        for group, key in zip(self._bundle.manifest.groups, keys, strict=True):
+        for group, key in zip(self.bundle.manifest.groups, keys, strict=True):
             given = [name for name in group.constants if name in constants]
             known = tuple((name, constants[name].digest) for name in given)
             run = functools.partial(self._run, group, values, kernels)
-            folded.append(self._cache.get((*key, known), run))
+            folded.append(self.cache.get((*key, known), run))
         return folded
 
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
-        made = {kernel.outputs[0]: kernel for kernel in self._bundle.manifest.kernels}
+        made = {kernel.outputs[0]: kernel for kernel in self.bundle.manifest.kernels}
         found, (kernels, _) = [], self._kernels
-        for names in self._bundle.manifest.components:
+        for names in self.bundle.manifest.components:
             known, loaded = made.get(names[0]), kernels.get(tuple(names))
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
@@ -249,12 +228,7 @@ class SessionFolding:
         return found
 
     def _run(self, group: Group, constants: Mapping[str, Any], kernels: Kernels) -> Folded:
-        """Compute the tensors of a group.
-
-        Raises:
-            OnnxFoldError: A kernel fails in strict mode.
-            UsageError: The constants fit neither the kernels nor onnxruntime.
-        """
+        """Compute the tensors of a group."""
         begin = time.perf_counter()
         values: dict[str, Any] = {}
         misfits = []
@@ -262,7 +236,7 @@ class SessionFolding:
             try:
                 values.update((n, ort_value(v)) for n, v in loaded.run(constants).items())
             except Exception as error:  # Misfit, and all exceptions of other runtimes
-                if self._strict:
+                if self.strict:
                     reason = f"{loaded.kernel.backend} does not run it: {error}"
                     raise OnnxFoldError(reason, node=names[0]) from error
                 if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
@@ -290,16 +264,13 @@ class SessionFolding:
         return Folded(values, sum(map(size_in_bytes, values.values())))
 
     def _opened(self, outputs: tuple[str, ...]) -> _Opened:
-        """Return a session that computes tensors without a kernel, and the names of its inputs.
-
-        It runs runtime_fold, or a part of it.
-        """
+        """Return a session on what computes tensors without a kernel, and its inputs' names."""
         with self._lock:
             if outputs not in self._sessions:
-                options, providers = fold_options(self._options), self._providers
-                groups = self._bundle.manifest.groups
+                options, providers = fold_options(self.options), self.providers
+                groups = self.bundle.manifest.groups
                 if len(groups) == 1 and outputs == tuple(groups[0].outputs):
-                    session = self._bundle.open(FOLD_FILE, options, providers)
+                    session = self.bundle.open(FOLD_FILE, options, providers)
                 else:
                     from onnxfold.runtime.bundles.in_memory import open_model
                     from onnxfold.runtime.splitting.parts import part_of
@@ -313,4 +284,78 @@ class SessionFolding:
     @functools.cached_property
     def _model(self) -> ir.Model:
         """The model runtime_fold, of which sessions for parts of groups are made."""
-        return self._bundle.load(FOLD_FILE)
+        return self.bundle.load(FOLD_FILE)
+
+
+@dataclass(eq=False)
+class CompileAhead:
+    """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
+
+    ``take`` is called in a thread with the kernels, whose files are in the bundle's folder.
+    """
+
+    bundle: InMemoryBundle
+    seconds: float  # limit of one compilation
+    nominal: Mapping[str, int]
+    take: Callable[[list[Kernel]], None]
+
+    def __post_init__(self) -> None:
+        self._group = isolated.Processes()
+        self._is_urgent = threading.Event()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+
+    def start(self, *, is_urgent: bool = False) -> None:
+        """Start if this is the first call; without delay in the second one, or if it is urgent."""
+        with self._lock:
+            if self._thread is not None or is_urgent:
+                self._is_urgent.set()
+            if self._thread is None and not self._group.has_ended:
+                self._process = os.getpid()
+                self._thread = threading.Thread(target=self._run, name="onnxfold", daemon=True)
+                self._thread.start()
+
+    def wait(self) -> None:
+        """Start, and wait until the kernels have been taken or compiling them has failed."""
+        self.start(is_urgent=True)
+        if self._thread is not None:
+            self._thread.join()
+
+    def close(self) -> None:
+        """End the processes."""
+        if os.getpid() != self._process:
+            return  # they are of the process that this one was forked from
+        self._group.end()
+        self._is_urgent.set()
+        if self._thread not in (None, threading.current_thread()):
+            self._thread.join()
+
+    def _run(self) -> None:
+        self._group.enter()
+        self._is_urgent.wait(_PATIENCE)
+        try:
+            if not self._group.has_ended:
+                self.take(self._compiled())
+        except Exception as error:  # onnxruntime runs what it has run so far
+            if not self._group.has_ended:
+                logger.warning("kernels are not compiled: %s", error)
+
+    def _compiled(self) -> list[Kernel]:
+        from onnxfold.runtime.backends.base import first_installed
+        from onnxfold.runtime.backends.component import reasons_not_to_compile
+
+        manifest = self.bundle.manifest
+        if first_installed() is None:
+            return []
+        sizes = {**manifest.ranks, **self.nominal}
+        left = reasons_not_to_compile(self.bundle.load(FOLD_FILE), manifest.components, sizes)
+        if len(left) == len(manifest.components):
+            rest = [(names, left[names[0]]) for names in manifest.components]
+            return [Kernel("onnxruntime", names, reason=reason) for names, reason in rest]
+        request = [manifest.to_dict(), str(self.bundle.folder), self.seconds, {**self.nominal}]
+        with self.bundle.serialized(FOLD_FILE) as content:
+            arrays = [np.frombuffer(content, np.uint8)]
+            function = "onnxfold.runtime.backends.compilation:compile_apart"
+            made, _ = isolated.run(function, request, arrays)
+        return [Kernel.from_dict(document) for document in made]

@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -41,13 +42,7 @@ _SMALL = 1024
 class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     """An onnxruntime binding in which the inputs bound by a handle cannot be replaced or removed.
 
-    Args:
-        entry: The session to run.
-        feeds: The inputs that the handle binds.
-        refuse: Raises an error for names that only the handle may bind.
-
-    Attributes:
-        entry: The session to run.
+    ``refuse`` raises an error for names that only the handle may bind.
     """
 
     def __init__(
@@ -151,34 +146,25 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
         return self._opened
 
 
+@dataclass(eq=False)
 class Entry:
     """The part entry, which runs with the folded tensors of a handle.
 
-    Args:
-        bundle: The split model.
-        options: Session options.
-        providers: Execution providers, as onnxruntime takes them.
-        specialize: Whether each handle has a session of its own with its tensors as weights, which
-            onnxruntime can arrange for its kernels. For the CPU provider only.
+    If it ``specializes``, each handle has a session of its own with its tensors as weights, which
+    onnxruntime can arrange for its kernels. For the CPU provider only.
 
     Attributes:
         session: The onnxruntime session to which folded tensors are fed.
-        outputs: Names of the original's outputs, in order.
-        specializes: See ``specialize``.
     """
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        options: onnxruntime.SessionOptions | None,
-        providers: Sequence[Any],
-        specialize: bool,
-    ) -> None:
-        self._bundle = bundle
-        self._options = options
-        self.specializes = specialize
-        self.session = bundle.open(ENTRY_FILE, options, providers)
-        manifest = bundle.manifest
+    bundle: Bundle
+    options: onnxruntime.SessionOptions | None
+    providers: Sequence[Any]
+    specializes: bool
+
+    def __post_init__(self) -> None:
+        options, manifest = self.options, self.bundle.manifest
+        self.session = self.bundle.open(ENTRY_FILE, options, self.providers)
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
         self._taken = {*self._constants, *(info.name for info in manifest.cached)}
@@ -187,24 +173,18 @@ class Entry:
         self._optional = {value.name for value in initializers} - self._taken
         self._lock = threading.Lock()
         self._packed: tuple[str, onnx.ModelProto] | None = None
-        self._packs = tuple(providers) == CPU and not (options and options.optimized_model_filepath)
+        self._packs = tuple(self.providers) == CPU and not (
+            options and options.optimized_model_filepath
+        )
 
     def refuse(self, names: Iterable[str]) -> None:
-        """Refuse names of values that a handle sets.
-
-        Raises:
-            UsageError: A name is that of a runtime constant or of a folded tensor.
-        """
+        """Refuse names of values that a handle sets."""
         if not self._taken.isdisjoint(names):
             name = next(name for name in names if name in self._taken)
             raise UsageError(f"{name!r} is part of the handle and cannot be given with it")
 
     def check(self, feed: Mapping[str, Feed]) -> None:
-        """Refuse a feed that does not match the inputs not set by a handle.
-
-        Raises:
-            UsageError: An input is missing or unknown.
-        """
+        """Refuse a feed that does not match the inputs not set by a handle."""
         self.refuse(feed)
         if feed.keys() != self._required:
             for name in feed.keys() - self._required - self._optional:
@@ -216,9 +196,7 @@ class Entry:
     def specialized(self, bound: Mapping[str, Any]) -> onnxruntime.InferenceSession:
         """Open a session in which some inputs are weights; return the common session if that fails.
 
-        Args:
-            bound: The values of those inputs; values other than numeric tensors in the CPU's memory
-                stay inputs.
+        Values other than numeric tensors in the CPU's memory stay inputs.
         """
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
@@ -234,10 +212,8 @@ class Entry:
     def _pack(self) -> tuple[str, onnx.ModelProto]:
         """Write entry with weights that onnxruntime has arranged for its kernels into files.
 
-        Sessions map these files; only their folded tensors are their own.
-
-        Returns:
-            The folder, which is removed with this object, and the model without its weights.
+        Sessions map these files; only their folded tensors are their own. Returns the folder, which
+        is removed with this object, and the model without its weights.
         """
         import onnx
 
@@ -248,8 +224,8 @@ class Entry:
             path = os.path.join(folder, ENTRY_FILE)
             least = "optimized_model_external_initializers_min_size_in_bytes"
             entries = {least: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
-            options = write_optimized(with_data_below("", self._options), path, **entries)
-            self._bundle.open(ENTRY_FILE, options, CPU)
+            options = write_optimized(with_data_below("", self.options), path, **entries)
+            self.bundle.open(ENTRY_FILE, options, CPU)
             model = onnx.load(path, load_external_data=False)
             weakref.finalize(self, stack.pop_all().close)
         return folder, model
@@ -279,7 +255,7 @@ class Entry:
                 proto.data_location = onnx.TensorProto.EXTERNAL
                 proto.external_data.add(key="location", value="given")
                 large[name] = ort_value(array)
-        options = with_data_below(folder, self._options)
+        options = with_data_below(folder, self.options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
         session.given = large  # onnxruntime reads their memory as long as the session exists

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import onnxruntime
@@ -22,8 +22,8 @@ from onnxfold.runtime.backends.base import check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
-from onnxfold.runtime.sessions.compile_ahead import CompileAhead
 from onnxfold.runtime.sessions.fold_runs import (
+    CompileAhead,
     ConstantValue,
     FoldStatistics,
     Placement,
@@ -108,31 +108,24 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         self._ahead = None
         if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
             self._ahead = self._compile_ahead(arguments)
-        self._options = sess_options
-        self._providers = list(providers) if providers else [*CPU]
-        self._backend = backend
-        self._strict = strict_backend
-        self._cache = cache or (
+        cache = cache or (
             SHARED if max_cache_bytes is None else FoldCache(max_bytes=max_cache_bytes)
         )
-        self._specialize = specialize
         manifest = self.bundle.manifest
         self._known = {info.name: info for info in manifest.runtime_constants}
         self._in_entry = self._known.keys() & manifest.entry_inputs
-        self._open()
-        if backend not in ("auto", "onnxruntime"):
-            placements = self.placements()
-            left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-            report_rest(backend, left, len(placements), strict_backend)
-
-    def _open(self) -> None:
-        """Open entry; runtime_fold is opened at the first fold."""
-        self._entry = Entry(self.bundle, self._options, self._providers, self._specialize)
-        self.entry = self._entry.session
-        self._folding = SessionFolding(
-            *(self.bundle, self._options, self._providers, self._backend, self._cache),
-            strict=self._strict,
+        common = self.bundle, sess_options, list(providers) if providers else [*CPU]
+        self._use(
+            Entry(*common, specialize), SessionFolding(*common, backend, cache, strict_backend)
         )
+        placements = self.placements()
+        left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+        report_rest(backend, left, len(placements), strict_backend)
+
+    def _use(self, entry: Entry, folding: SessionFolding) -> None:
+        """Run the two parts by these from now on; runtime_fold is opened at the first fold."""
+        self._entry, self._folding = entry, folding
+        self.entry = entry.session
         self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
 
     def _compile_ahead(self, arguments: SplitArguments) -> CompileAhead:
@@ -298,11 +291,11 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
     ) -> None:
         """Use other execution providers; what was folded is folded again."""
-        if provider_options is None:
-            self._providers = list(providers)
-        else:
-            self._providers = list(zip(providers, provider_options, strict=True))
-        self._open()
+        if provider_options is not None:
+            providers = list(zip(providers, provider_options, strict=True))
+        entry = replace(self._entry, providers=list(providers))
+        folding = replace(self._folding, providers=list(providers), statistics=FoldStatistics())
+        self._use(entry, folding)
 
     @property
     def setting_bytes(self) -> int:
@@ -318,7 +311,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
 
     def cache_statistics(self) -> CacheStatistics:
         """Return the figures of the cache, other sessions that share it included."""
-        return self._cache.statistics()
+        return self._folding.cache.statistics()
 
     def placements(self) -> list[Placement]:
         """Return which backend makes which folded tensors, and why not another one."""

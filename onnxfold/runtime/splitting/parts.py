@@ -1,101 +1,97 @@
-"""Split the model at the cut into entry and runtime_fold, after moving nodes out of loop bodies.
+"""Cut a model in two: runtime_fold is computed once, entry for every run.
 
-Nodes of a Loop or Scan body that are the same in each iteration move before the loop, if the body
-certainly runs. There the cut treats them like other nodes of the main graph. A body that may not
-run keeps its nodes: one of them could fail, or cost more than it saves.
+Nodes of a Loop or Scan body that are the same in each iteration first move before the loop, if the
+body certainly runs. A body that may not run keeps its nodes: one of them could fail, or cost more
+than it saves.
+
+The cut is the same minimum cut as for compile-time constants (`onnxfold.analysis.frontier`): a
+value may be cached at the cost of its bytes, and an op may stay in entry at the cost of running it
+every time. These are compared before the runtime constants are known: symbolic dimensions get
+nominal sizes, and small runtime constants become zeros, from which shapes follow. This affects only
+the place of the cut, never results.
 
 Both models keep the names of the original.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
+from onnxfold.analysis.costs import NODE, NominalSizes, is_expanding, work_of
+from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
+from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, inherit, set_input
 from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import is_used, uses
-from onnxfold.passes.dead_code import RemoveDeadCode
+from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
+
+_STEPS = 40_000
+"""Number of prices of a cached byte among which the lowest sufficient one is searched."""
+
+_Cut = tuple[list[ir.Value], int, dict[ir.Node, StayingNode]]
 
 
 def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, StayingNode]:
-    """Move nodes of bodies that depend on constants only into the main graph.
+    """Move nodes of bodies that depend on runtime constants only into the sorted main graph.
 
-    Args:
-        model: The model, sorted.
-        constants: Inputs of its graph that are runtime constants.
-
-    Returns:
-        Nodes that depend on constants only and did not move, and why.
+    Returns nodes that depend on constants only and did not move, and why.
     """
     holders = [node for node in model.graph if subgraphs_of(node)]
+    stays: dict[ir.Node, StayingNode] = {}
     if not constants or not holders:
-        return {}
+        return stays
     for node in holders:
         _read_what_is_carried(node)
-    hoisting = _Hoisting(model, constants)
-    for holder in holders:
-        hoisting.visit(holder, holder, is_certain=True)
-    return hoisting.stays
+    main, names = model.graph, Names(all_graphs(model))
+    constness = ConstnessAnalysis(model, constants)
 
-
-class _Hoisting:
-    def __init__(self, model: ir.Model, constants: Collection[ir.Value]) -> None:
-        self.stays: dict[ir.Node, StayingNode] = {}
-        self._main = model.graph
-        self._constness = ConstnessAnalysis(model, constants)
-        self._names = Names(all_graphs(model))
-
-    def visit(self, holder: ir.Node, node: ir.Node, *, is_certain: bool) -> None:
-        """Move nodes out of the bodies of a node, and out of nested bodies.
-
-        Args:
-            holder: The node of the main graph that contains it.
-            node: The node.
-            is_certain: Whether it runs if the main graph does.
-        """
+    def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
+        """Move nodes out of the bodies of a node in a node of the main graph."""
         is_certain = is_certain and _runs_always(node)
         for body in subgraphs_of(node):
             for child in list(body):
-                self.visit(holder, child, is_certain=is_certain)
-                if not self._can_move(child):
+                visit(holder, child, is_certain)
+                if is_constant_node(child) or subgraphs_of(child):
+                    continue
+                known = all(v.graph is main or v.is_initializer() for v in child.inputs if v)
+                if not known or constness.of_node(child) is not Constness.RUNTIME:
                     continue
                 if is_certain:
-                    self._move(holder, body, child)
+                    _move(child, body, holder, main, names)
                 else:
                     name = child.name or child.outputs[0].name or ""
                     reason = f"it is in a {node.op_type}, whose body may not run"
-                    self.stays[child] = StayingNode(name, child.op_type, reason)
+                    stays[child] = StayingNode(name, child.op_type, reason)
 
-    def _can_move(self, node: ir.Node) -> bool:
-        return (
-            not is_constant_node(node)
-            and not subgraphs_of(node)
-            and self._constness.of_node(node) is Constness.RUNTIME
-            and all(v.graph is self._main or v.is_initializer() for v in node.inputs if v)
-        )
+    for holder in holders:
+        visit(holder, holder, True)
+    return stays
 
-    def _move(self, holder: ir.Node, body: ir.Graph, node: ir.Node) -> None:
-        for value in node.inputs:
-            if value is not None and value.graph is not self._main:  # a constant of a body
-                assert value.graph is not None and value.name is not None
-                del value.graph.initializers[value.name]
-                self._names.make_unique(value)
-                self._main.initializers.add(value)
-        for k, value in enumerate(body.outputs):
-            if value.producer() is node:  # the outputs of a body must be made in it
-                identity = ir.node("Identity", [value], num_outputs=1)
-                output = body.outputs[k] = identity.outputs[0]
-                output.name = self._names.fresh(value.name or "kept")
-                output.type, output.shape = value.type, value.shape
-                body.append(identity)
-        body.remove(node)
-        for value in node.outputs:
-            self._names.make_unique(value)
-        holder.prepend(node)
+
+def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names: Names) -> None:
+    """Move a node of a body before the node of the main graph that holds it."""
+    for value in node.inputs:
+        if value is not None and value.graph is not main:  # a constant of a body
+            assert value.graph is not None and value.name is not None
+            del value.graph.initializers[value.name]
+            names.make_unique(value)
+            main.initializers.add(value)
+    for k, value in enumerate(body.outputs):
+        if value.producer() is node:  # the outputs of a body must be made in it
+            identity = ir.node("Identity", [value], num_outputs=1)
+            output = body.outputs[k] = identity.outputs[0]
+            output.name = names.fresh(value.name or "kept")
+            output.type, output.shape = value.type, value.shape
+            body.append(identity)
+    body.remove(node)
+    for value in node.outputs:
+        names.make_unique(value)
+    holder.prepend(node)
 
 
 def _read_what_is_carried(node: ir.Node) -> None:
@@ -138,6 +134,117 @@ def number_of(value: ir.Value | None) -> float | None:
     return float(tensor.numpy().item())
 
 
+class RuntimeCut:
+    """The cheapest cut of the sorted main graph, or the best one within ``max_cache`` bytes.
+
+    Nodes that can be folded depend on constants, at least one of them a runtime constant: nodes on
+    compile-time constants alone are folded by the optimizer, in entry and in runtime_fold.
+    ``folded`` are the kinds of nodes that are folded.
+
+    Attributes:
+        operands: The nodes that can be folded, in order, and the values that they read.
+        cached: Outputs of runtime_fold that are inputs of entry.
+        nbytes: Their nominal bytes.
+        stays: The nodes that can be folded but stay in entry, and why.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        runtime_constants: Iterable[ir.Value],
+        constness: ConstnessAnalysis,
+        sizes: NominalSizes,
+        folded: Collection[Constness],
+        max_cache: int | None,
+    ) -> None:
+        self.sizes = sizes
+        self.operands: dict[ir.Node, list[ir.Value]] = {}
+        self._demanded: dict[ir.Value, None] = {}  # values that other nodes read
+        self._types = SymbolicAnalysis(model)
+        self._constness = constness
+        made: set[ir.Value] = set(runtime_constants)
+        outputs = set(model.graph.outputs)  # entry makes outputs in any case
+        for node in model.graph:
+            operands = operands_of(node)
+            if constness.of_node(node) in folded and outputs.isdisjoint(node.outputs):
+                made.update(node.outputs)
+                self.operands[node] = operands
+            else:
+                self._demanded.update((v, None) for v in operands if v in made)
+        choices = [
+            RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, sizes))
+            for node, operands in self.operands.items()
+        ]
+        values = {v for op in choices for v in (*op.inputs, *op.outputs)} | self._demanded.keys()
+        costs = {value: self._cost(value) for value in values}
+
+        def at_step(step: int) -> _Cut:
+            """Return the cut at a price of a cached byte (a Lagrange multiplier)."""
+            price = 2.0 ** (40 * step / _STEPS)
+            priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
+            return self._follow(choose(choices, self._demanded, priced).stored)
+
+        place = 0
+        if max_cache is not None:
+            steps = range(_STEPS)
+            place = bisect.bisect_left(steps, True, key=lambda k: at_step(k)[1] <= max_cache)
+        found = at_step(place) if place < _STEPS else self._follow(())
+        self.cached, self.nbytes, self.stays = found
+
+    def describe(self, value: ir.Value) -> TensorInfo:
+        """Return the type and nominal bytes; "undefined" if it is not a tensor of a known dtype."""
+        fact = self._types.of(value)
+        dtype = fact.dtype
+        if dtype is None or fact.other is not None or dtype == ir.DataType.UNDEFINED:
+            return TensorInfo(value.name or "", "undefined")
+        shape: list[int | str | None] | None = None
+        if fact.shape is not None:
+            name_of = self._types.algebra.name_of
+            shape = [d if isinstance(d, int) else name_of(d) for d in fact.shape]
+        nbytes = self.sizes.nbytes(value)
+        return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
+
+    def _cost(self, value: ir.Value) -> float:
+        """Return the nominal bytes that a value takes as an input of entry."""
+        node, nbytes = value.producer(), self.sizes.nbytes(value)
+        if node is None or node not in self.operands:
+            # A weight is in the file, the caller has the runtime constants, and entry makes the
+            # outputs of the model in any case.
+            return 0 if self._constness.of(value) is Constness.COMPILE_TIME else nbytes or 0
+        if nbytes is None or self.describe(value).shape is None:  # an input needs a rank
+            return FORBIDDEN
+        is_static = value.shape is not None and value.shape.is_static()
+        if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
+            return FORBIDDEN
+        return nbytes
+
+    def _why_kept(self, node: ir.Node) -> str:
+        """Return the reason why a node of the region is not folded."""
+        sizes = [self.sizes.nbytes(v) for v in node.outputs if v.name]
+        if None in sizes:
+            return "the size of its result is not known"
+        if is_expanding(node, self.sizes):
+            return "it only repeats elements: what it is made of is cached"
+        nbytes = sum(size or 0 for size in sizes)
+        return f"it saves less than its result takes in the cache ({nbytes:,} bytes)"
+
+    def _follow(self, stored: Collection[ir.Value]) -> _Cut:
+        """Follow the demanded values back to cached ones; the nodes on the way stay in entry."""
+        needed = set(self._demanded)
+        cached: list[ir.Value] = []
+        stays: dict[ir.Node, StayingNode] = {}
+        for node, operands in reversed(self.operands.items()):
+            made = [v for v in reversed(node.outputs) if v in needed]
+            if all(v in stored for v in made):
+                cached += made
+            else:
+                needed.update(operands)
+                name = node.name or node.outputs[0].name or ""
+                stays[node] = StayingNode(name, node.op_type, self._why_kept(node))
+        nbytes = sum(self.sizes.nbytes(v) or 0 for v in cached)
+        return cached[::-1], nbytes, dict(reversed(stays.items()))
+
+
 def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
     """Give each constant output of the model a separate node that entry can run.
 
@@ -169,12 +276,7 @@ def name_unnamed_outputs(model: ir.Model) -> None:
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """Return the model for every run, with the cached values as last inputs.
-
-    Args:
-        model: The model; not changed.
-        cached: The cached values.
-    """
+    """Return the model for every run, a copy with the cached values as last inputs."""
     entry = model.clone()
     made = {v.name: v for node in entry.graph for v in node.outputs}
     for info in cached:
@@ -205,12 +307,7 @@ def remove_unused_inputs(part: ir.Model, constants: Sequence[str]) -> None:
 
 
 def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
-    """Return the model that makes the cached values, with only the inputs that they need.
-
-    Args:
-        model: The model; not changed.
-        cached: The values that it makes.
-    """
+    """Return a copy of what makes the cached values, with only the inputs that they need."""
     made = {v.name: v for node in model.graph for v in node.outputs}
     fold = part_of(model, [made[info.name] for info in cached])
     fold.graph.name = "runtime_fold"
@@ -267,12 +364,9 @@ def behind(outputs: Iterable[ir.Value]) -> tuple[set[ir.Node], set[ir.Value]]:
 
 
 def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = True) -> ir.Model:
-    """Return the part of a model that computes some values, with the inputs that it needs.
+    """Return a copy of the part of a model that computes some values, with the inputs it needs.
 
-    Args:
-        model: The model; not changed.
-        wanted: The values.
-        defaults: Whether inputs keep their default values.
+    Without ``defaults``, inputs lose their default values.
     """
     graph = model.graph
     nodes, read = behind(wanted)

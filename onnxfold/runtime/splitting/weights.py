@@ -18,7 +18,6 @@ import fnmatch
 import itertools
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import onnx_ir as ir
 
@@ -55,38 +54,23 @@ class _LowRank:
     scale: float = 1.0
 
 
-@dataclass
-class OpenedWeights:
-    """The runtime constants after weights became inputs.
+def weights_as_inputs(
+    model: ir.Model, given: Iterable[str]
+) -> tuple[list[str], list[Weight], dict[str, int]]:
+    """Make inputs of the weights that are named as runtime constants; they stay initializers.
 
-    Attributes:
-        names: Their names; names and globs that matched weights are replaced by the weights' names.
-        weights: The weights among them.
-        ranks: The sizes in the file of the dimensions that became dynamic: the ranks of adapters.
+    Names are those in the file, those of PyTorch, or globs of either. One that matches inputs
+    selects these and no weights.
+
+    Returns:
+        The names, in which those of weights are as in the file; the weights; and the sizes of
+        dimensions that became dynamic by name: the ranks of adapters.
     """
-
-    names: list[str]
-    weights: list[Weight] = field(default_factory=list)
-    ranks: dict[str, int] = field(default_factory=dict)
-
-
-def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
-    """Make inputs of the weights that are named as runtime constants.
-
-    A name or glob that matches inputs selects these and no weights.
-
-    Args:
-        model: The model; selected weights become inputs of its graph, and stay initializers.
-        names: Names in the file, names of PyTorch, or globs of either.
-
-    Raises:
-        UsageError: A weight cannot be an input.
-    """
-    opened = OpenedWeights(list(names))
+    names = list(given)
     inputs = [value.name or "" for value in model.graph.inputs]
-    others = [n for n in opened.names if isinstance(n, str) and not _matching(n, inputs)]
+    others = [n for n in names if isinstance(n, str) and not _matching(n, inputs)]
     if not others:
-        return opened
+        return names, [], {}
     parameters = parameter_names(model)
     called = {
         value: (value.name or "", parameters.get(value, ""))
@@ -97,21 +81,19 @@ def weights_as_inputs(model: ir.Model, names: Iterable[str]) -> OpenedWeights:
         found = [value for value, own in called.items() if _matching(name, own)]
         if found:
             chosen.update(dict.fromkeys(found))
-            opened.names.remove(name)
+            names.remove(name)
     for value in chosen:
         if value.is_graph_output():
             raise UsageError(f"weight {value.name!r} is an output and cannot be a runtime constant")
     model.graph.inputs.extend(chosen)
     ranks = list(_low_ranks(model.graph, chosen))
     scales = {rank.weights[-1][0]: rank.scale for rank in ranks}
-    opened.names.extend(value.name or "" for value in chosen)
-    opened.weights = [
+    names.extend(value.name or "" for value in chosen)
+    weights = [
         Weight(value.name or "", parameters.get(value), _is_transposed(value), scales.get(value))
         for value in chosen
     ]
-    if ranks:
-        opened.ranks = _open_ranks(model, ranks)
-    return opened
+    return names, weights, _open_ranks(model, ranks)
 
 
 def _matching(name: str, among: Sequence[str]) -> bool:
@@ -180,20 +162,15 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _Low
 
 
 def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
-    """Return the operand's axis from which an axis of a result comes; None if there is not exactly
-    one.
-    """
+    """Return the operand's axis from which an axis of a result comes, if there is exactly one."""
     first, second, third = (*node.inputs, None, None, None)[:3]
     if node.domain not in ("", "ai.onnx") or first is None:
         return None
-    if node.op_type in ("Cast", "Identity"):
-        return first, axis
-    if node.op_type in ("Mul", "Div"):
-        for operand, value in ((0, first), (1, second)):
-            factor = _factor(node, operand)
-            if factor is not None and value is not None:
-                rank.scale *= factor
-                return value, axis
+    for operand, value in ((0, first), (1, second)):
+        factor = _factor(node, operand)
+        if factor is not None and value is not None:
+            rank.scale *= factor
+            return value, axis
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm")
         return None if perm is None else (first, perm[axis] - len(perm))
@@ -213,7 +190,7 @@ def _scale_behind(value: ir.Value) -> float:
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
         use = next(iter(uses(value)))
-        factor = 1.0 if use.node.op_type in ("Cast", "Identity") else _factor(use.node, use.idx)
+        factor = _factor(use.node, use.idx)
         if factor is None:
             break
         scale *= factor
@@ -222,7 +199,9 @@ def _scale_behind(value: ir.Value) -> float:
 
 
 def _factor(node: ir.Node, operand: int) -> float | None:
-    """Return the number by which a Mul or Div multiplies an operand; None for other nodes."""
+    """Return the number by which a node multiplies an operand; None if it does something else."""
+    if node.op_type in ("Cast", "Identity"):
+        return 1.0
     if node.op_type == "Mul":
         return number_of(node.inputs[1 - operand])
     number = number_of(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
@@ -239,15 +218,8 @@ def merge_runtime_constants(
 ) -> list[Merge]:
     """Apply the rules that make more of a model depend on runtime constants only, where that pays.
 
-    Args:
-        model: The model after `prepare`; changed.
-        names: The names of inputs that are runtime constants.
-        options: The options of the optimization at compile time.
-        room: Bytes that may be cached in addition; None for no bound.
-        nominal: Assumed sizes of symbolic dimensions by name.
-
-    Returns:
-        The places where the rules apply at level 2, with the reasons where they were not applied.
+    At most ``room`` bytes are cached in addition. Returns the places where the rules apply at level
+    2, with the reasons where they were not applied.
     """
     merged = model.clone()
     if _SET in options.disable or not _rewrite(merged, options, 2, ()):
@@ -294,8 +266,11 @@ class _Weighed:
         self._sizes = NominalSizes(model, chosen, nominal)
         self._constness = ConstnessAnalysis(model, chosen)
 
-    def place(self, name: str, others: Mapping[str, ir.Node]) -> _Contribution:
-        """Return the cost of computing a value, without the nodes that the other model has, too."""
+    def place(self, name: str, others: Mapping[str, ir.Node]) -> tuple[list[str], int, float, int]:
+        """Return what computing a value takes, without the nodes that the other model has, too: the
+        names of nodes; the number of those that run each time; their work, including reading
+        constants; and the bytes of folded tensors that they read.
+        """
         nodes: dict[str, ir.Node] = {}
         pending = [name]
         while pending:
@@ -314,30 +289,18 @@ class _Weighed:
                 nbytes = self._sizes.nbytes(value) or 0
                 cost += nbytes
                 cached += nbytes if constness is Constness.RUNTIME and value.producer() else 0
-        return _Contribution(list(nodes), len(running), cost, cached)
-
-
-class _Contribution(NamedTuple):
-    """The nodes that compute a value, by name; the number of those that run each time and their
-    work, including reading constants; and the bytes of folded tensors that they read.
-    """
-
-    names: list[str]
-    running: int
-    cost: float
-    cached: int
+        return list(nodes), len(running), cost, cached
 
 
 def _places(before: _Weighed, after: _Weighed) -> list[tuple[Merge, float, list[str]]]:
-    """Return the places where the two models differ, from the results back, with the work that each
-    saves per run and the values that it removes or changes.
-    """
+    """Return the places where the models differ, the work each saves, and the values it changes."""
     found = []
     for name, node in before.nodes.items():
         if name in after.nodes and _is_other(node, after.nodes[name]):
-            old, new = before.place(name, after.nodes), after.place(name, before.nodes)
-            merge = Merge(name, new.cached - old.cached, old.running - new.running)
-            found.append((merge, old.cost - new.cost, old.names))
+            names, running, cost, cached = before.place(name, after.nodes)
+            _, new_running, new_cost, new_cached = after.place(name, before.nodes)
+            merge = Merge(name, new_cached - cached, running - new_running)
+            found.append((merge, cost - new_cost, names))
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from double import python_program, written_double
 
-from onnxfold.runtime.backends.process import work_folder
+from onnxfold.runtime.backends.base import work_folder
 
 HERE = Path(__file__).parent
 CC = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from stub_image import NoEngineError, asked, containers, made_image
 
-from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.base import CompileError, work_folder
 from onnxfold.runtime.backends.onnx_mlir import OnnxMlir, Tool, find_tool
-from onnxfold.runtime.backends.process import work_folder
 
 IMAGE = f"localhost/onnxfold-tests:{os.getpid()}"
 
@@ -90,7 +89,7 @@ def test_it_can_be_ended_at_any_moment(tool, seconds):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_ends_with_its_caller(tool, tmp_path, number):
     program = (
-        "from onnxfold.runtime.backends.process import work_folder\n"
+        "from onnxfold.runtime.backends.base import work_folder\n"
         "from onnxfold.runtime.backends.onnx_mlir import find_tool\n"
         "with work_folder() as folder:\n"
         "    find_tool().run(folder, ['sleep', '{}'], 3600)\n"

@@ -27,7 +27,7 @@ from runtime_models import (
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features
-from onnxfold.runtime.backends import kernel_cache
+from onnxfold.runtime.backends import compilation
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
 from onnxfold.runtime.backends.onnx_mlir import OnnxMlir
@@ -147,7 +147,7 @@ def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path)
     second = split_adapter(adapter, tmp_path / "1").manifest.kernels[0]
     assert second.key["maker"] != first.key["maker"] and second.file != first.file
     assert [p.name for p in (tmp_path / "1" / "kernels").iterdir()] == [Path(second.file).name]
-    assert len(list(kernel_cache.cache_folder().iterdir())) == 2
+    assert len(list(compilation.kernel_folder().iterdir())) == 2
 
 
 def test_options_reach_the_compiler_and_are_part_of_the_key(
@@ -238,7 +238,7 @@ def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeyp
     bundle = split_adapter(adapter, tmp_path / "b")
     assert re.search(reason, bundle.manifest.kernels[0].reason)
     assert_runs(bundle, adapter, adapter_feeds(), "onnxruntime", bound=0)
-    assert not kernel_cache.cache_folder().exists()
+    assert not compilation.kernel_folder().exists()
 
 
 def test_a_kernel_that_does_not_end_is_ended(tmp_path):

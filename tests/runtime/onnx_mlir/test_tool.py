@@ -13,9 +13,8 @@ from double import program, written_double
 from runtime_models import parse
 
 from onnxfold.runtime.backends import onnx_mlir as commands
-from onnxfold.runtime.backends.base import CompileError
+from onnxfold.runtime.backends.base import CompileError, memory_limit
 from onnxfold.runtime.backends.onnx_mlir import OnnxMlir, Tool, find_tool
-from onnxfold.runtime.backends.process import memory_limit
 
 MODEL = parse("agraph (float[N] x) => (float[N] y) { y = Exp(x) }").SerializeToString()
 

@@ -1,4 +1,4 @@
-"""Storing equal tensors once."""
+"""Merge nodes that compute the same op on the same inputs; store equal tensors once."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.content import content_of_tensor
+from onnxfold.analysis.content import content_of_node, content_of_tensor
 from onnxfold.analysis.facts import ModelFacts, facts_of
-from onnxfold.editing import replace
+from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
+from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
-from onnxfold.onnx_ir_private import is_a, uses
+from onnxfold.onnx_ir_private import is_a, nodes_of, set_input, uses
+from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
 from onnxfold.pool import BufferTensor
@@ -22,6 +24,93 @@ _SAMPLES = 4
 # A larger buffer may go before the pass runs again.
 _REMEMBERED = 1024
 _COMPARED_AT_ONCE = 1 << 20
+_Seen = dict[Hashable, ir.Node]
+"""Nodes by op and inputs; if several have the same, each by its full content."""
+
+
+class CommonSubexpressions(ir.passes.InPlacePass):
+    """Merge nodes with the same op, inputs, attributes and outputs.
+
+    A node of a subgraph may be replaced by an earlier one of an outer graph. Nodes are not merged
+    if their results may differ (random ops, ops that ONNX does not define, functions with such
+    ops), if they have subgraphs, or if their attributes differ in one bit. Of two nodes that make
+    graph outputs, which keep their names, other nodes read the first.
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._keeps = (options or Options()).keeps
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        facts = facts_of(model)
+        self._scopes = facts.scopes
+        self._determinism = facts.determinism
+        self._gone: list[ir.Node] = []
+        self._modified = False
+        for graph in root_graphs(model):
+            self._visit(graph, ())
+        remove_nodes(self._gone)
+        return ir.passes.PassResult(model, modified=self._modified or bool(self._gone))
+
+    def _visit(self, graph: ir.Graph, outer: Sequence[_Seen]) -> None:
+        """Visit a graph that can read nodes in ``outer``; subgraphs can read earlier ones, too."""
+        own: _Seen = {}
+        levels = (own, *outer)
+        for node in nodes_of(graph):
+            if node in self._scopes.parents:
+                for subgraph in subgraphs_of(node):
+                    self._visit(subgraph, levels)
+                continue
+            # a node without inputs is a constant: searching outer graphs costs more than it saves
+            twin = _twin(node, levels if node.inputs else (own,))
+            if twin is None or any(map(self._keeps, node.outputs)):
+                continue
+            if self._determinism.reason_not_to_fold(node, self._scopes.of(graph).opsets) is None:
+                self._merge(node, twin)
+
+    def _merge(self, node: ir.Node, twin: ir.Node) -> None:
+        """Replace a node by its twin; it stays if one of its outputs must."""
+        pairs = list(zip(node.outputs, twin.outputs, strict=True))
+        stays = any(
+            old.is_graph_output() and not can_take_name(old, new, self._keeps) for old, new in pairs
+        )
+        for old, new in pairs:
+            if stays:
+                for user, index in list(uses(old)):
+                    set_input(user, index, new)
+                    self._modified = True
+            elif old.is_graph_output():
+                take_over(old, new, declared=True)
+            else:
+                inherit(old, new)
+                replace(old, new)
+        if not stays:
+            self._gone.append(node)
+
+
+def _twin(node: ir.Node, levels: Sequence[_Seen]) -> ir.Node | None:
+    """Return an earlier node that computes the same values; record the node if it is the first."""
+    # few nodes have the same op and inputs: attributes are compared only for these
+    rough = (node.op_type, *_operands(node))
+    key = None
+    for seen in levels:
+        first = seen.get(rough)
+        if first is not None:
+            key = key or content_of_node(node, _operands(node))
+            seen.setdefault(content_of_node(first, _operands(first)), first)
+            if key is None or key in seen:
+                return None if key is None else seen[key]
+    own = levels[0]
+    own[key if rough in own else rough] = node
+    return None
+
+
+def _operands(node: ir.Node) -> list[int]:
+    """Return what tells the inputs of a node from others, without omitted ones at the end."""
+    inputs = list(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs.pop()
+    return [*map(id, inputs)]
 
 
 class DeduplicateInitializers(ir.passes.InPlacePass):
@@ -31,11 +120,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
     of an outer graph; equal ones of two branches move to the graph in which both are. Large tensors
     are compared only if dtype, shape and a few sampled elements agree, so one without a twin is
     never read. Initializers that are graph inputs can be overridden and are left alone; those that
-    are graph outputs keep their place.
-
-    Args:
-        run: The run that this is part of: then it looks at each tensor once, and at none if there
-            are no new ones.
+    are graph outputs keep their place. In a run, each tensor is read once.
     """
 
     def __init__(self, *, run: RunContext | None = None) -> None:
@@ -62,8 +147,13 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 tensor = value.const_value
                 if tensor is None or value.is_graph_input():
                     continue
-                known = tensor in self._contents
-                content = self._contents[tensor] if known else self._content(tensor)
+                if tensor in self._contents:
+                    content = self._contents[tensor]
+                else:
+                    content = content_of_tensor(tensor)
+                    # a buffer whose tensor is remembered stays in memory
+                    if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
+                        self._contents[tensor] = content
                 kind = None if content else (tensor.dtype, storage.sizes_of(tensor))
                 alike.setdefault((content, kind), []).append(value)
         removed = 0
@@ -71,14 +161,6 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             if len(group) > 1:
                 removed += self._share(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
-
-    def _content(self, tensor: ir.TensorProtocol) -> Hashable | None:
-        """Return the content of a small tensor, and remember it; None for a large one."""
-        content = content_of_tensor(tensor)
-        # a buffer whose tensor is remembered stays in memory
-        if not is_a(tensor, BufferTensor) or tensor.nbytes <= _REMEMBERED:
-            self._contents[tensor] = content
-        return content
 
     def _share(self, values: Sequence[ir.Value], content: Hashable, facts: ModelFacts) -> int:
         """Share small tensors of this content or large ones of equal shape; return how many go."""
@@ -118,7 +200,7 @@ def _sample(tensor: ir.TensorProtocol) -> Hashable:
 
 
 def _release(tensor: ir.TensorProtocol) -> None:
-    """Let go of the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
+    """Release the mapped pages that reading a tensor touched (some systems map 2 MiB a time)."""
     if storage.data_bytes(tensor.dtype, storage.sizes_of(tensor)) < _COMPARED_AT_ONCE:
         return
     if is_a(tensor, BufferTensor):

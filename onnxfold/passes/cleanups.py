@@ -1,0 +1,93 @@
+"""Short passes: dead code, Constant nodes, functions, and metadata."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from onnxfold.analysis.facts import facts_of
+from onnxfold.editing import Names, remove_nodes, remove_unused
+from onnxfold.graphs import all_graphs, tensor_of
+from onnxfold.onnx_ir_private import is_unused, is_used, nodes_in, nodes_of
+from onnxfold.passes.shapes import fixed_dims
+from onnxfold.passes.stored import store
+
+
+class RemoveDeadCode(ir.passes.InPlacePass):
+    """Remove nodes whose results are unused, unused initializers, and uncalled functions.
+
+    Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
+    model stay. So do all outputs of a used node, as the results of a kernel may depend on which of
+    them are used.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        graphs = facts_of(model).scopes.graphs()
+        before = sum(map(len, graphs))
+        remove_unused([node for graph in graphs for node in nodes_in(graph) if is_unused(node)])
+        modified = sum(map(len, graphs)) < before
+        for graph in graphs:
+            unused = [
+                name
+                for name, value in graph.initializers.data.items()
+                if not (is_used(value) or value.is_graph_input())
+            ]
+            for name in unused:
+                del graph.initializers[name]
+            modified = modified or bool(unused)
+        if model.functions:
+            modified = common.RemoveUnusedFunctionsPass()(model).modified or modified  # type: ignore[no-untyped-call]
+        return ir.passes.PassResult(model, modified=modified)
+
+
+class LiftConstants(ir.passes.InPlacePass):
+    """Turn Constant nodes into initializers.
+
+    A node stays if it makes a graph output, or is in a function, which has no initializers.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        facts, lifted = facts_of(model), []
+        for graph in facts.scopes.graphs():
+            scope = facts.scopes.of(graph)
+            for node in nodes_of(graph) if scope.parent or not scope.in_function else ():
+                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
+                    continue
+                value, (attribute,) = node.outputs[0], node.attributes.data.values()
+                tensor = tensor_of(attribute, value.name)
+                if tensor is not None:
+                    store((value,), tensor, facts)
+                    lifted.append(node)
+        remove_nodes(lifted)
+        return ir.passes.PassResult(model, modified=bool(lifted))
+
+
+class InlineFunctions(ir.passes.InPlacePass):
+    """Replace calls of functions with the opsets of the model by their nodes; other calls stay."""
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        names, opsets = Names(all_graphs(model)), model.opset_imports
+        for node in (node for graph in all_graphs(model) for node in graph):
+            for value in node.outputs if node.op_identifier() in model.functions else ():
+                value.name = value.name or names.fresh("unread")  # the function itself may read it
+        others = {
+            name
+            for name, function in model.functions.items()
+            if any(opsets.get(domain, v) != v for domain, v in function.opset_imports.items())
+        }
+        return common.InlinePass(lambda function: function.identifier() not in others)(model)
+
+
+class ClearMetadata(common.ClearMetadataAndDocStringPass):
+    """Remove metadata and doc strings of graphs and nodes, and onnxfold's metadata of the model.
+
+    Other metadata of the model stays, as applications read it.
+    """
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        removed = model.metadata_props.pop(fixed_dims.KEY, None)
+        return ir.passes.PassResult(model, super().call(model).modified or removed is not None)

@@ -1,7 +1,7 @@
 """Valid bytes made hostile: one to four changes, each to one field of the message."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -67,11 +67,20 @@ def _flipped(rng: random.Random, data: bytes, count: int) -> bytes:
     return bytes(block)
 
 
+def _other(
+    attribute: str, values: Callable[[random.Random, Any], Sequence[Any]], name: str = ""
+) -> Change:
+    """Another value of an attribute of a field, out of some that may depend on the one it has."""
+
+    def change(rng: random.Random, fields: list[Field], at: int) -> None:
+        old = getattr(fields[at], attribute)
+        setattr(fields[at], attribute, rng.choice(values(rng, old)))
+
+    change.__name__ = f"other_{name or attribute}"
+    return change
+
+
 # What any field may suffer.
-
-
-def _truncate(rng: random.Random, fields: list[Field], at: int) -> None:
-    fields[at].cut = rng.choice((0, 1, 2, 7, rng.randrange(200)))
 
 
 def _lie_about_length(rng: random.Random, fields: list[Field], at: int) -> None:
@@ -80,20 +89,8 @@ def _lie_about_length(rng: random.Random, fields: list[Field], at: int) -> None:
     fields[at].length = rng.choice(lies)
 
 
-def _pad(rng: random.Random, fields: list[Field], at: int) -> None:
-    fields[at].padding = rng.choice((1, 2, 5, 9, 10, 11, 30))
-
-
 def _flip(rng: random.Random, fields: list[Field], at: int) -> None:
     fields[at] = Raw(_flipped(rng, bytes(fields[at]), rng.choice((1, 1, 2, 8))))
-
-
-def _other_wire_type(rng: random.Random, fields: list[Field], at: int) -> None:
-    fields[at].wire_type = rng.choice((0, 1, 2, 3, 4, 5, 6, 7))
-
-
-def _other_number(rng: random.Random, fields: list[Field], at: int) -> None:
-    fields[at].number = rng.choice((0, 1, 2, 5, 7, 12, 14, 20, 25, 1000, 2**29 - 1, 2**60))
 
 
 def _duplicate(rng: random.Random, fields: list[Field], at: int) -> None:
@@ -142,36 +139,28 @@ def _message(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(content)) + content
 
 
+_NUMBERS_OF_FIELDS = (0, 1, 2, 5, 7, 12, 14, 20, 25, 1000, 2**29 - 1, 2**60)
 _WIRE: tuple[Change, ...] = (
-    _truncate, _lie_about_length, _pad, _flip, _other_wire_type, _other_number, _duplicate,
-    _delete, _swap, _exchange_values, _insert, _nest,
-)  # fmt: skip
+    _other("cut", lambda rng, _: (0, 1, 2, 7, rng.randrange(200))),
+    _lie_about_length,
+    _other("padding", lambda *_: (1, 2, 5, 9, 10, 11, 30)),
+    _flip,
+    _other("wire_type", lambda *_: range(8)),
+    _other("number", lambda *_: _NUMBERS_OF_FIELDS),
+    *(_duplicate, _delete, _swap, _exchange_values, _insert, _nest),
+)
 
 
 # What a field of a certain type may suffer.
 
 
-def _any_number(rng: random.Random, fields: list[Field], at: int) -> None:
-    fields[at].value = rng.choice((*INTEGERS, rng.getrandbits(64)))
-
-
-def _near_number(rng: random.Random, fields: list[Field], at: int) -> None:
-    value: Any = fields[at].value
-    fields[at].value = rng.choice((value + 1, value - 1, -value, value * 2, ~value, value << 16))
-
-
-def _any_text(rng: random.Random, fields: list[Field], at: int) -> None:
-    fields[at].value = rng.choice(_TEXTS)
-
-
-def _any_length(rng: random.Random, fields: list[Field], at: int) -> None:
-    value: Any = fields[at].value
-    fields[at].value = rng.choice((value[:-1], value + b"\0", value * 2, value[: len(value) // 2]))
-
-
-def _random_bytes(rng: random.Random, fields: list[Field], at: int) -> None:
-    value: Any = fields[at].value
-    fields[at].value = rng.randbytes(len(value) or 8)
+_any_number = _other("value", lambda rng, _: (*INTEGERS, rng.getrandbits(64)), "integer")
+_near_number = _other("value", lambda _, v: (v + 1, v - 1, -v, v * 2, ~v, v << 16), "near_integer")
+_any_text = _other("value", lambda *_: _TEXTS, "text")
+_any_length = _other(
+    "value", lambda _, v: (v[:-1], v + b"\0", v * 2, v[: len(v) // 2]), "length_of_value"
+)
+_random_bytes = _other("value", lambda rng, v: [rng.randbytes(len(v) or 8)], "bytes")
 
 
 def _empty(rng: random.Random, fields: list[Field], at: int) -> None:
@@ -195,11 +184,8 @@ _BY_TYPE: dict[str, tuple[Change, ...]] = {
 
 
 def _one_of(*values: int | bytes | str) -> Change:
-    def one_of(rng: random.Random, fields: list[Field], at: int) -> None:
-        value = rng.choice(values)
-        fields[at].value = value.encode() if isinstance(value, str) else value
-
-    return one_of
+    known = [v.encode() if isinstance(v, str) else v for v in values]
+    return _other("value", lambda *_: known, "known_value")
 
 
 def _more_dims(rng: random.Random, fields: list[Field], at: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Union
@@ -326,6 +327,16 @@ class Op(Symbol, Expression):
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
+
+    @functools.cached_property
+    def variadic(self) -> tuple[bool, ...]:
+        """For each operand, whether it is a variadic variable."""
+        return tuple(isinstance(operand, Rest) for operand in self.operands)
+
+    @functools.cached_property
+    def backwards(self) -> list[int]:
+        """The indices of the operands, the most selective one last."""
+        return sorted(range(len(self.operands)), key=lambda k: self.operands[k].weight)[::-1]
 
     @property
     def outputs(self) -> AllOutputs:

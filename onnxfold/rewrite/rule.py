@@ -62,19 +62,17 @@ class Rule:
         return tuple(first.operands) if isinstance(first, AnyOf) else (first,)
 
     @functools.cached_property
-    def slots(self) -> dict[object, int]:
-        """The index of each variable, op and attribute variable in the slots of a match."""
+    def symbols(self) -> dict[object, None]:
+        """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
             if isinstance(expression, (Variable, Op, AnyOf)):
                 things[expression] = None
             if isinstance(expression, Op):
-                if expression.variable is not None:
-                    things[expression.variable] = None
-                    things[expression.variable.swap] = None
-                things.update(dict.fromkeys(attribute_variables(expression)))
-        things.pop(None, None)  # an op variable without reversed operands
-        return {thing: k for k, thing in enumerate(things)}
+                things.update(
+                    dict.fromkeys((expression.variable, *attribute_variables(expression)))
+                )
+        return things
 
     def computed(self) -> Iterator[object]:
         """Yield the terms of the replacement: attributes, elements of constants, outputs."""

@@ -47,10 +47,10 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
     conditions = [*rule.conditions, *([] if isinstance(rule.inexact, bool) else [rule.inexact])]
     for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
         for symbol in symbols_of(*things):
-            if symbol not in rule.slots:
+            if symbol not in rule.symbols:
                 raise ValueError(f"{where} uses {symbol!r}, which the pattern does not have")
     for parameter in parameters:
-        if parameter not in rule.slots:
+        if parameter not in rule.symbols:
             raise ValueError(f"the pattern does not have {parameter!r}")
     for op in walk((*rule.pair.patterns, *rule.pair.replacements)):
         if isinstance(op, Op):

@@ -4,8 +4,8 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.rewrite.conditions import Attribute, computed, inexact_if, maximum, where
-from onnxfold.rewrite.matched import Matched, Value, axes_from_front, axis_from_front
-from onnxfold.rewrite.patterns import Constant, Values, anything, result
+from onnxfold.rewrite.matched import Matched, axes_from_front, axis_from_front
+from onnxfold.rewrite.patterns import Constant, Value, Values, anything, result
 from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
 from onnxfold.rewrite.vocabulary import (
     any_of,

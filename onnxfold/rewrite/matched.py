@@ -1,11 +1,10 @@
-"""Properties of values: recorded when a rule is written, evaluated for a match."""
+"""Matched values and their properties."""
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -18,132 +17,93 @@ from onnxfold.analysis.symbolic.fact import Shape, differ
 from onnxfold.kernels.position_independence import is_position_dependent
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import Recorded, Term, plain_number
+from onnxfold.rewrite.conditions import plain_number
 
 _T = TypeVar("_T")
-_P = ParamSpec("_P")
 
 
-class fact(Generic[_T]):
-    """A property of matched values; of a symbol, the term that stands for it."""
+class Matched:
+    """A matched value of a model, and the node that makes it: the argument of `computed` functions.
 
-    def __init__(self, function: Callable[[Matched], _T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-        self._form = f"{{}}.{function.__name__}"
-
-    @overload
-    def __get__(self, thing: None, owner: object) -> fact[_T]: ...
-    @overload
-    def __get__(self, thing: Matched, owner: object) -> _T: ...
-    @overload
-    def __get__(self, thing: Value, owner: object) -> Term: ...
-
-    def __get__(self, thing: Any, owner: object) -> Any:
-        if type(thing) is Matched:
-            return self.function(thing)
-        return self if thing is None else Term(self.function, (thing,), self._form)
-
-
-class question(Generic[_P, _T]):
-    """A method of matched values; of a symbol, the term that stands for a call of it."""
-
-    def __init__(self, function: Callable[Concatenate[Matched, _P], _T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    @overload
-    def __get__(self, thing: None, owner: object) -> question[_P, _T]: ...
-    @overload
-    def __get__(self, thing: Matched, owner: object) -> Callable[_P, _T]: ...
-    @overload
-    def __get__(self, thing: Value, owner: object) -> Callable[..., Term]: ...
-
-    def __get__(self, thing: Any, owner: object) -> Any:
-        if thing is None:
-            return self
-        return functools.partial(self.function if type(thing) is Matched else self._ask, thing)
-
-    def _ask(self, thing: Value, *arguments: Any) -> Term:
-        places = ", ".join(["{}"] * len(arguments))
-        form = f"{{}}.{self.function.__name__}({places})"
-        return Term(self.function, (thing, *arguments), form)
-
-
-class Value(Recorded):
-    """A value of a model, and the node that makes it.
-
-    In a rule, a symbol whose properties are recorded. An unknown property ends the match.
+    A function that asks for an unknown fact ends there, and the rule does not match.
     """
 
-    __slots__ = ()
+    __slots__ = ("facts", "value")
 
-    @fact
-    def dtype(self: Matched) -> ir.DataType:
+    def __init__(self, value: ir.Value, facts: ModelFacts) -> None:
+        self.value = value
+        self.facts = facts
+        """The facts of the whole model."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Matched) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    @property
+    def dtype(self) -> ir.DataType:
         """The dtype (equal to its ONNX number)."""
         return _known(self.facts.types.of(self.value).dtype)
 
-    @fact
-    def is_float(self: Matched) -> bool:
+    @property
+    def is_float(self) -> bool:
         """Whether the dtype is a floating-point one."""
         return self.dtype.is_floating_point()
 
-    @fact
-    def is_integer(self: Matched) -> bool:
+    @property
+    def is_integer(self) -> bool:
         """Whether the dtype is an integer one, signed or not (bool is none)."""
         return self.dtype.is_integer()
 
-    @fact
-    def shape(self: Matched) -> Shape:
+    @property
+    def shape(self) -> Shape:
         """The shape: a tuple of int, with a symbol for a size that is not known.
 
         A symbol equals itself only; arithmetic and order of symbols end the match.
         """
         return _known(self.facts.types.of(self.value).shape)
 
-    @fact
-    def sizes(self: Matched) -> tuple[int, ...]:
+    @property
+    def sizes(self) -> tuple[int, ...]:
         """The shape, if every size is a number."""
         return _known(self.facts.types.of(self.value).static_shape)
 
-    @fact
-    def size(self: Matched) -> int:
+    @property
+    def size(self) -> int:
         """The number of elements."""
         return math.prod(self.sizes)
 
-    @fact
-    def rank(self: Matched) -> int:
+    @property
+    def rank(self) -> int:
         """The number of axes."""
         return _known(self.facts.types.of(self.value).rank)
 
-    @question
-    def extent(self: Matched, axis: int) -> int | None:
+    def extent(self, axis: int) -> int | None:
         """Return the size of an axis, or None if it is not known."""
         shape = self.facts.types.of(self.value).shape
         size = None if shape is None else shape[axis]
         return size if isinstance(size, int) else None
 
-    @question
-    def sizes_of(self: Matched, axes: Iterable[int]) -> tuple[int, ...]:
+    def sizes_of(self, axes: Iterable[int]) -> tuple[int, ...]:
         """Return the sizes of some axes, if they are numbers."""
         return tuple(_known(self.extent(axis)) for axis in axes)
 
-    @fact
-    def has_one_element(self: Matched) -> bool:
+    @property
+    def has_one_element(self) -> bool:
         """Whether it has exactly one element, whatever its rank."""
         shape = self.shape
         if all(size == 1 for size in shape):
             return True
         return _known(False if any(type(d) is int and d != 1 for d in shape) else None)
 
-    @fact
-    def has_elements(self: Matched) -> bool:
+    @property
+    def has_elements(self) -> bool:
         """Whether it certainly has at least one element in every run."""
         shape = self.facts.types.of(self.value).shape
         return shape is not None and all(map(self.facts.types.algebra.is_positive, shape))
 
-    @question
-    def same_shape(self: Matched, other: Any) -> bool:
+    def same_shape(self, other: Any) -> bool:
         """Return whether both have the same shape in every run.
 
         Not known where a symbolic size decides: the rule does not match then, while ``x.shape ==
@@ -154,8 +114,7 @@ class Value(Recorded):
         own, others = self.shape, other.shape
         return own == others or _known(False if differ(own, others) else None)
 
-    @question
-    def broadcasts_to(self: Matched, other: Any) -> bool:
+    def broadcasts_to(self, other: Any) -> bool:
         """Return whether broadcasting both gives the other's shape: its rank and sizes stay.
 
         Not known where a symbolic size decides.
@@ -175,8 +134,7 @@ class Value(Recorded):
             return False
         return _known(None if open_sizes else True)
 
-    @question
-    def is_broadcast_of(self: Matched, *others: Any) -> bool:
+    def is_broadcast_of(self, *others: Any) -> bool:
         """Return whether broadcasting the others certainly gives this shape."""
         shapes = [other.shape for other in others]
         return self.rank == max(map(len, shapes)) and all(
@@ -184,8 +142,7 @@ class Value(Recorded):
             for k, size in enumerate(reversed(self.shape), 1)
         )
 
-    @question
-    def sizes_for_reshape(self: Matched, before: Shape) -> tuple[int, ...]:
+    def sizes_for_reshape(self, before: Shape) -> tuple[int, ...]:
         """Return the operand of a Reshape from another shape to this one, if there is one."""
         sizes = []
         for k, size in enumerate(self.shape):
@@ -199,8 +156,7 @@ class Value(Recorded):
         is_open = sizes.count(-1) > 1 or {-1, 0}.issubset(sizes)
         return _known(None if is_open else tuple(sizes))
 
-    @question
-    def is_per_channel(self: Matched, other: Any, axis: int) -> bool:
+    def is_per_channel(self, other: Any, axis: int) -> bool:
         """Return whether it has one number for all channels of another value, or one for each.
 
         Args:
@@ -214,14 +170,13 @@ class Value(Recorded):
         is_vector = all(size == 1 for k, size in enumerate(sizes) if k != axis)
         return is_vector and sizes[axis] in (1, other.shape[axis])
 
-    @fact
-    def last_two_swapped(self: Matched) -> tuple[int, ...]:
+    @property
+    def last_two_swapped(self) -> tuple[int, ...]:
         """The permutation that swaps the last two of at least two axes."""
         rank = self.rank
         return _known((*range(rank - 2), rank - 1, rank - 2) if rank > 1 else None)
 
-    @question
-    def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
+    def keeps_order(self, permutation: Iterable[int]) -> bool:
         """Return whether a permutation of the axes moves only axes of size 1."""
         axes = tuple(permutation)
         if sorted(axes) != list(range(self.rank)):
@@ -229,13 +184,13 @@ class Value(Recorded):
         moved = [axis for axis in axes if self.shape[axis] != 1]
         return moved == sorted(moved)
 
-    @fact
-    def is_constant(self: Matched) -> bool:
+    @property
+    def is_constant(self) -> bool:
         """Whether it is a compile-time constant."""
         return self.facts.known.is_constant(self.value)
 
-    @fact
-    def freed_bytes(self: Matched) -> int:
+    @property
+    def freed_bytes(self) -> int:
         """Bytes of the stored constants that are removed with its user; 0 if it has other users.
 
         Not known of what constant propagation does not fold: a weight that stays quantized.
@@ -247,38 +202,38 @@ class Value(Recorded):
         below = sum(operand.freed_bytes for operand in operands)
         return (below if tensor is None else int(tensor.nbytes)) if self.is_single_use else 0
 
-    @fact
-    def is_runtime_constant(self: Matched) -> bool:
+    @property
+    def is_runtime_constant(self) -> bool:
         """Whether it depends on runtime constants, and on no other inputs."""
         return self.facts.constness.of(self.value) is Constness.RUNTIME
 
-    @fact
-    def is_fixed(self: Matched) -> bool:
+    @property
+    def is_fixed(self) -> bool:
         """Whether it is a compile-time or a runtime constant: the same over many runs."""
         return self.is_constant or self.is_runtime_constant
 
-    @fact
-    def array(self: Matched) -> np.ndarray[Any, Any]:
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
         """The elements of a small constant, read-only."""
         return _known(self.facts.known.array(self.value))
 
-    @fact
-    def is_zeros(self: Matched) -> bool:
+    @property
+    def is_zeros(self) -> bool:
         """Whether all elements of a small constant are zeros, of either sign."""
         return not self.array.any()
 
-    @fact
-    def has_zeros(self: Matched) -> bool:
+    @property
+    def has_zeros(self) -> bool:
         """Whether an element of a small constant is a zero, of either sign."""
         return not self.array.all()
 
-    @fact
-    def is_finite(self: Matched) -> bool:
+    @property
+    def is_finite(self) -> bool:
         """Whether no element of a constant is infinite or a NaN."""
         return _known(self.facts.known.is_finite(self.value))
 
-    @fact
-    def is_positive_zeros(self: Matched) -> bool:
+    @property
+    def is_positive_zeros(self) -> bool:
         """Whether all elements are 0.0 in every run, whatever the shape is then."""
         pending = [self]
         seen: set[Matched] = set()
@@ -298,49 +253,47 @@ class Value(Recorded):
             pending.extend(each for each in moved if each is not None)
         return True
 
-    @fact
-    def has_no_negative_zero(self: Matched) -> bool:
+    @property
+    def has_no_negative_zero(self) -> bool:
         """Whether it certainly has no -0.0: it is, repeats or adds a constant without one."""
         return self._has_no_negative_zero(_MOST_NODES)
 
-    @fact
-    def ints(self: Matched) -> tuple[int, ...]:
+    @property
+    def ints(self) -> tuple[int, ...]:
         """The elements of a small constant of integers: axes, sizes, bounds."""
         array = self.array
         if array.dtype.kind not in "iu":
             raise NotKnown
         return tuple(int(v) for v in array.ravel())
 
-    @fact
-    def sizes_in(self: Matched) -> Shape:
+    @property
+    def sizes_in(self) -> Shape:
         """The elements of a short vector of integers, with symbols for unknown ones."""
         return tuple(_known(self.facts.types.of(self.value).objects).ravel())
 
-    @fact
-    def number(self: Matched) -> Any:
+    @property
+    def number(self) -> Any:
         """The one element of a constant, a NumPy scalar of its dtype."""
         array = self.array
         if array.size != 1 or not (self.is_integer or self.is_float):
             raise NotKnown
         return array.reshape(())[()]
 
-    @fact
-    def is_single_use(self: Matched) -> bool:
+    @property
+    def is_single_use(self) -> bool:
         """Whether one node input reads it, and it is no output of the graph."""
         return len(uses(self.value)) == 1 and not self.value.is_graph_output()
 
-    @fact
-    def is_graph_output(self: Matched) -> bool:
+    @property
+    def is_graph_output(self) -> bool:
         """Whether it is an output of its graph."""
         return self.value.is_graph_output()
 
-    @question
-    def is_read_by(self: Matched, *op_types: str) -> bool:
+    def is_read_by(self, *op_types: str) -> bool:
         """Return whether a node of one of these types reads it."""
         return any(user.op_type in op_types for user in self.users)
 
-    @question
-    def is_only_read_by(self: Matched, op_type: str) -> bool:
+    def is_only_read_by(self, op_type: str) -> bool:
         """Return whether all users are nodes of a type that read it first, and else constants."""
         return not self.is_graph_output and all(
             user.op_type == op_type
@@ -349,24 +302,22 @@ class Value(Recorded):
             for user in self.users
         )
 
-    @fact
-    def op_type(self: Matched) -> str:
+    @property
+    def op_type(self) -> str:
         """The type of the node."""
         return self.node.op_type
 
-    @question
-    def is_made_by(self: Matched, *op_types: str) -> bool:
+    def is_made_by(self, *op_types: str) -> bool:
         """Return whether a node of one of these types of ONNX's own ops makes the value."""
         node = self.value.producer()
         return node is not None and not node.domain and node.op_type in op_types
 
-    @fact
-    def has_one_output(self: Matched) -> bool:
+    @property
+    def has_one_output(self) -> bool:
         """Whether the node gives this result and no other."""
         return sum(bool(v.name) for v in self.node.outputs) == 1
 
-    @question
-    def attribute(self: Matched, name: str, default: Any = None) -> Any:
+    def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute of the node, or its default: int, float, str or tuple of them.
 
         A float is the decimal that was written: 0.1, not the float32 next to it.
@@ -379,19 +330,19 @@ class Value(Recorded):
         found = plain_number(self.facts.attribute(self.node, name))
         return default if found is None else found
 
-    @fact
-    def is_unpadded(self: Matched) -> bool:
+    @property
+    def is_unpadded(self) -> bool:
         """Whether every element of a convolution sees a whole window of its input."""
         automatic, pads = self.attribute("auto_pad"), self.attribute("pads")
         return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
 
-    @fact
-    def is_position_dependent(self: Matched) -> bool:
+    @property
+    def is_position_dependent(self) -> bool:
         """Whether onnxruntime's kernel of the op treats elements differently by their position."""
         return is_position_dependent(self.op_type, self.dtype)
 
-    @fact
-    def written_axes(self: Matched) -> tuple[int, ...]:
+    @property
+    def written_axes(self) -> tuple[int, ...]:
         """The axes that the node names, in an attribute or input called ``axes`` or ``axis``.
 
         They are as written. No axes are unknown: their meaning depends on the op and its version.
@@ -407,8 +358,8 @@ class Value(Recorded):
                 return _known(given.ints or None)
         raise NotKnown
 
-    @fact
-    def axes(self: Matched) -> tuple[int, ...]:
+    @property
+    def axes(self) -> tuple[int, ...]:
         """The axes that the node names, whatever the opset: counted from the front, in order.
 
         Those of Unsqueeze are axes of its result, all others those of the first operand.
@@ -417,26 +368,6 @@ class Value(Recorded):
         counted = node.outputs[0] if node.op_type == "Unsqueeze" else node.inputs[0]
         rank = None if counted is None else self.facts.types.of(counted).rank
         return axes_from_front(self.written_axes, rank)
-
-
-class Matched(Value):
-    """The value of a symbol in a match: the argument of `computed` functions.
-
-    A function that asks for an unknown fact ends there, and the rule does not match.
-    """
-
-    __slots__ = ("facts", "value")
-
-    def __init__(self, value: ir.Value, facts: ModelFacts) -> None:
-        self.value = value
-        self.facts = facts
-        """The facts of the whole model."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Matched) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
 
     def _has_no_negative_zero(self, nodes: int) -> bool:
         array = self.facts.known.array(self.value)

@@ -10,8 +10,8 @@ from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
-from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
-from onnxfold.rewrite.matched import Matched, Value
+from onnxfold.rewrite.conditions import NotGiven, Recorded, Term, text_of
+from onnxfold.rewrite.matched import Matched
 
 Operand = Union["Expression", float, None]
 """Values that can be written for an expression."""
@@ -103,35 +103,44 @@ def is_optional(expression: Expression) -> bool:
 # -------------------------------------------------------------------- variables
 
 
-class Symbol(Value):
-    """A matched value, with the properties that conditions can use."""
+class Value(Recorded):
+    """A value of a model, and the node that makes it: a symbol of a rule.
 
-    def evaluate(self, bindings: Bindings) -> Any:
+    It has the properties and methods of `Matched`. They are recorded, and evaluated for each match;
+    an unknown property ends the match.
+    """
+
+    def evaluate(self, match: Any) -> Any:
         """Return the matched value, for an op its first result, for variadic inputs a tuple.
 
         Raises:
             NotGiven: the input is omitted.
         """
-        content = bindings.bound(self)
+        content = match.bound(self)
         if content is None:
             raise NotGiven
         if type(content) is tuple:
-            return tuple(v and Matched(v, bindings.facts) for v in content)
+            return tuple(v and Matched(v, match.facts) for v in content)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
         value = content.outputs[0] if type(content) is ir.Node else content
-        return Matched(value, bindings.facts)
+        return Matched(value, match.facts)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        words = [word for word in dir(Value) if not word.startswith("_")]
-        near = difflib.get_close_matches(name, words, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise AttributeError(f"a value has no {name!r}{hint}")
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(Matched, name, None)
+        if isinstance(found, property):
+            return Term(found.__get__, (self,), f"{{}}.{name}")
+        if name.startswith("_") or not callable(found):
+            words = [word for word in dir(Matched) if not word.startswith("_")]
+            near = difflib.get_close_matches(name, words, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise AttributeError(f"a value has no {name!r}{hint}")
+        return lambda *arguments: Term(found, (self, *arguments), f"{{}}.{name}(...)")
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"{self!r} stands for a value: write {self!r}.is_omitted or a comparison")
 
 
-class Variable(Symbol, Expression):
+class Variable(Value, Expression):
     """A value; the same one wherever the variable occurs."""
 
     weight = 5
@@ -187,7 +196,7 @@ class Omitted(Expression):
         return "None"
 
 
-class RootResult(Symbol, Expression):
+class RootResult(Value, Expression):
     """The first replaced value: ``constant(0, like=result)``."""
 
     def __repr__(self) -> str:
@@ -256,7 +265,7 @@ class MadeConstant(Expression):
 # -------------------------------------------------------------------- ops
 
 
-class AnyOf(Symbol, Expression):
+class AnyOf(Value, Expression):
     """The first of several patterns that leads to a match; also the matched value."""
 
     weight = 4
@@ -301,7 +310,7 @@ class OpVariable:
         return "|".join(self.op_types)
 
 
-class Op(Symbol, Expression):
+class Op(Value, Expression):
     """An op: as an operand it stands for its first output, ``[k]`` for another one."""
 
     weight = 2

@@ -20,8 +20,9 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
 from onnxfold.passes.dead_code import RemoveDeadCode
 from onnxfold.rewrite import NotKnown, Rule
-from onnxfold.rewrite.conditions import Bindings, Term
+from onnxfold.rewrite.conditions import Term
 from onnxfold.rewrite.driver import Rewriter
+from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
@@ -82,11 +83,11 @@ class _Probe(Term):
         super().__init__(all, tuple(conditions), "probe")
         self.found: set[frozenset[int]] = set()
 
-    def evaluate(self, bindings: Bindings) -> bool:
+    def evaluate(self, match: Match) -> bool:
         wrong = set()
         for k, condition in enumerate(self.operands):
             try:
-                if not condition.evaluate(bindings):
+                if not condition.evaluate(match):
                     wrong.add(k)
             except NotKnown:
                 wrong.add(k)

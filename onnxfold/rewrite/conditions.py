@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import onnx_ir as ir
@@ -33,12 +33,12 @@ class Recorded:
 
     def or_else(self, value: object) -> Term:
         """Return the term, or a value where it needs an omitted input."""
-        return _OrElse(_first, (self, value), "{}.or_else({})")
+        return _IfGiven(lambda found: found, (self, value), "{}.or_else({})")
 
     @property
     def is_omitted(self) -> Term:
         """Whether the input is omitted, or the variable belongs to another alternative."""
-        return _IsOmitted(_first, (self,), "{}.is_omitted")
+        return _IfGiven(lambda found: False, (self, True), "{}.is_omitted")
 
 
 def _are_equal(left: Any, right: Any) -> bool:
@@ -255,29 +255,17 @@ def plain_number(value: Any) -> Any:
     return float(str(np.float32(value))) if type(value) is float else value
 
 
-class _OrElse(Term):
+class _IfGiven(Term):
+    """A function of the first operand; the second one if an input is omitted."""
+
     __slots__ = ()
 
     def evaluate(self, match: Any) -> Any:
         try:
-            return match.value_of(self.operands[0])
+            found = match.value_of(self.operands[0])
         except NotGiven:
             return match.value_of(self.operands[1])
-
-
-class _IsOmitted(Term):
-    __slots__ = ()
-
-    def evaluate(self, match: Any) -> bool:
-        try:
-            match.value_of(self.operands[0])
-        except NotGiven:
-            return True
-        return False
-
-
-def _first(value: Any, *_: Any) -> Any:
-    return value
+        return self.function(found)
 
 
 def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
@@ -313,23 +301,19 @@ def maximum(*terms: object) -> Term:
     return Term(max, terms, "maximum(...)", _CALL)
 
 
-class Where:
+class Where(list[Term]):
     """The conditions of a rule, as conjuncts."""
 
-    def __init__(self, conjuncts: Iterable[Term]) -> None:
-        self.conjuncts = tuple(conjuncts)
 
-
-class Inexact:
+class Inexact(NamedTuple):
     """The condition under which a match of a rule is inexact."""
 
-    def __init__(self, condition: Term) -> None:
-        self.condition = condition
+    condition: Term
 
 
 def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
-    return Where([term for each in conditions for term in _conjuncts(_as_condition(each))])
+    return Where(term for each in conditions for term in _conjuncts(_as_condition(each)))
 
 
 def inexact_if(condition: object) -> Inexact:

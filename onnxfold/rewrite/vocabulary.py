@@ -246,7 +246,7 @@ def _made(
     inexact, conditions = options.get("inexact", False), list[Term]()
     for each in others:
         if isinstance(each, Where):
-            conditions.extend(each.conjuncts)
+            conditions.extend(each)
         elif isinstance(each, Inexact):
             inexact = each.condition
         else:

@@ -14,7 +14,6 @@ from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
 from onnxfold.rewrite.matcher import Match
-from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
 
 RULE_KEY = "onnxfold.rule"
@@ -59,7 +58,7 @@ def apply(match: Match, keeps: Keeps) -> Change:
     dying = _dying(match, graph, keeps)
     builder = Builder(match, first)
     try:
-        values = _build(match, builder)
+        values = builder.values()
         _check_count(match, dying, builder, graph)
         _check_values(match, values)
         values = _keep_outputs(match, values, builder, dying, keeps)
@@ -69,19 +68,6 @@ def apply(match: Match, keeps: Keeps) -> Change:
     finally:
         builder.close()
     return _connect(match, values, builder, dying, graph, keeps)
-
-
-def _build(match: Match, builder: Builder) -> list[ir.Value]:
-    values: list[ir.Value] = []
-    for replacement in match.rule.pair.replacements:
-        if isinstance(replacement, AllOutputs):
-            values.extend(builder.outputs(replacement, len(match.roots)))
-            continue
-        value = builder.value(replacement)
-        if value is None:
-            raise Refused("the replacement is an omitted input")
-        values.append(value)
-    return values
 
 
 def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
@@ -105,7 +91,9 @@ def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
         changed = False
         for node in matched:
             if node not in dying and all(
-                value in roots or _is_unused(value, dying) for value in node.outputs
+                value in roots
+                or not (value.is_graph_output() or any(u.node not in dying for u in uses(value)))
+                for value in node.outputs
             ):
                 dying[node] = None
                 changed = True
@@ -126,8 +114,8 @@ def _check_count(
     matched = set(match.nodes)
     if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
         return
-    known = match.facts.known
-    added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
+    is_constant = match.facts.known.is_constant
+    added = sum(not is_constant(node.outputs[0]) for node in builder.nodes)
     gone = sum(node.graph is graph for node in dying)
     for_ever = any(v.is_graph_output() for node in matched.difference(dying) for v in node.outputs)
     if added > gone or (added == gone and for_ever and builder.initializers):
@@ -200,18 +188,6 @@ def _connect(
     return Change(list(builder.nodes), list(users), alive)
 
 
-def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
-    return not value.is_graph_output() and all(use.node in leaving for use in uses(value))
-
-
-def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> bool:
-    """Return whether constant propagation will compute a node."""
-    if node.op_type == "Constant":
-        return True
-    present = [v for v in node.inputs if v is not None]
-    return bool(present) and all(is_constant(v) for v in present)
-
-
 # -------------------------------------------------------------------- where new nodes come from
 
 
@@ -238,7 +214,7 @@ def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.No
             sources[name] = None
         if RULE_KEY in node.metadata_props:
             rules.update(dict.fromkeys(node.metadata_props[RULE_KEY].split(", ")))
-    rules[rule.name or rule.place] = None
+    rules[rule.name] = None
     names = list(sources)
     if len(names) > _MOST_SOURCES:
         names = [*names[:_MOST_SOURCES], "..."]

@@ -32,6 +32,8 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 
+_NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
+
 
 class Refused(Exception):
     """The match cannot be rewritten, or would cost more than it saves."""
@@ -67,7 +69,6 @@ class Builder:
         self._in_function = scope.in_function
         self._stem = next((r.name for r in match.roots if r.name), None) or "value"
         self._made: dict[Op, ir.Node | Buffer] = {}
-        self._omitted: dict[Expression, bool] = {}
         self._stored: dict[Buffer, ir.Value] = {}
         self._buffers: list[Buffer] = []
         self.nodes: list[ir.Node] = []
@@ -75,13 +76,18 @@ class Builder:
         self.initializers: list[ir.Value] = []
         """The new constants."""
 
-    def value(self, expression: Expression) -> ir.Value | None:
-        """Return the value of an expression; None for an omitted input."""
-        return self._in_graph(self._operand(expression))
-
-    def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
-        """Return all outputs of an op that has so many."""
-        return self._outputs(outputs.op, count - 1)
+    def values(self) -> list[ir.Value]:
+        """Return the values that replace the roots."""
+        values: list[ir.Value] = []
+        for replacement in self._match.rule.pair.replacements:
+            if isinstance(replacement, AllOutputs):
+                values.extend(self._outputs(replacement.op, len(self._match.roots) - 1))
+                continue
+            value = self._in_graph(self._operand(replacement))
+            if value is None:
+                raise Refused("the replacement is an omitted input")
+            values.append(value)
+        return values
 
     def _operand(self, expression: Expression) -> Operand | None:
         if self._is_omitted(expression):
@@ -103,12 +109,6 @@ class Builder:
 
     def _is_omitted(self, expression: Expression) -> bool:
         """Return whether an input is omitted, or an op whose type or required input is omitted."""
-        found = self._omitted.get(expression)
-        if found is None:
-            found = self._omitted[expression] = self._look_for_omitted(expression)
-        return found
-
-    def _look_for_omitted(self, expression: Expression) -> bool:
         if isinstance(expression, Variable):
             return self._match.bound(expression) is None
         if isinstance(expression, AnyOf):
@@ -129,7 +129,7 @@ class Builder:
         The opsets are those of the model; for an op that they do not have, the newest ones.
         """
         op_type = op.op_types[0] if op.variable is None else self._match.bound(op.variable).op_type
-        opsets = self._opsets if is_available(op, self._opsets) else _newest_opsets()
+        opsets = self._opsets if is_available(op, self._opsets) else _NEWEST
         version = opsets.get(op.domain)
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
@@ -376,11 +376,6 @@ def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
 def known_domains() -> frozenset[str]:
     """Return the domains whose ops onnx knows."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
-
-
-@functools.cache
-def _newest_opsets() -> Mapping[str, int]:
-    return {"": onnx.defs.onnx_opset_version()}
 
 
 def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:

@@ -243,7 +243,7 @@ class Rewriter:
         if history.total() < _MOST_AT_A_PLACE:
             return
         looping = [r for r, n in history.items() if n * 10 >= _MOST_AT_A_PLACE]
-        self.report.loops.append(Loop(tuple(r.name or r.place for r in looping), place))
+        self.report.loops.append(Loop(tuple(r.name for r in looping), place))
         names = ", ".join(r.label for r in looping)
         logger.info("these rules undo each other at %r, switched off: %s", place, names)
         del self._history[place]

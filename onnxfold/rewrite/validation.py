@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import onnx
 
@@ -25,9 +25,8 @@ from onnxfold.rewrite.patterns import (
     anything,
     is_optional,
     op_of,
-    result,
 )
-from onnxfold.rewrite.rule import Rule, attribute_variables, walk
+from onnxfold.rewrite.rule import Rule, walk
 
 
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
@@ -38,12 +37,10 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
         parameters: The symbols of its parameters; the pattern has all of them.
     """
     _check_roots(rule)
-    bound: set[object] = {result}
     for pattern in rule.pair.patterns:
         _check_pattern(pattern)
-        bound |= _bound_by(pattern)
     for replacement in rule.pair.replacements:
-        _check_replacement(replacement, bound)
+        _check_replacement(replacement, rule.symbols)
     conditions = [*rule.conditions, *([] if isinstance(rule.inexact, bool) else [rule.inexact])]
     for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
         for symbol in symbols_of(*things):
@@ -89,58 +86,28 @@ def _check_pattern(pattern: Expression) -> None:
                     )
 
 
-def _bound_by(pattern: Expression) -> set[object]:
-    """Return the symbols that are bound whichever alternative matches."""
-    bound: set[object] = {pattern}
-    if isinstance(pattern, AnyOf):
-        choices = [_bound_by(choice) for choice in pattern.operands]
-        # a variable is omitted where the choice is one without it; a matched op is not there
-        kinds = (Variable, Attribute, OpVariable)
-        variables = {v for v in set.union(*choices) if isinstance(v, kinds)}
-        return set.intersection(*choices) | variables | bound
-    if isinstance(pattern, Op):
-        bound |= {pattern.variable, *attribute_variables(pattern)}
-    for child in pattern.operands:
-        bound |= _bound_by(child)
-    return bound
-
-
-def _require_bound(thing: object, bound: set[object], where: str) -> None:
-    if thing not in bound:
-        raise ValueError(f"{where} uses {thing!r}, which the pattern does not (always) bind")
-
-
-def _check_replacement(replacement: Expression, bound: set[object]) -> None:
+def _check_replacement(replacement: Expression, bound: Container[object]) -> None:
     if isinstance(replacement, Literal):
         raise TypeError(f"write constant({replacement!r}, like=result): a number has no dtype")
     stack = [replacement]
     while stack:
         expression = stack.pop()
-        if expression in bound and not isinstance(expression, (Literal, Omitted)):
+        if expression in bound:
             continue  # matched already: the replacement refers to it
-        if isinstance(expression, Variable):
-            _require_bound(expression, bound, "the replacement")
-        elif isinstance(expression, Op):
-            _check_new_op(expression, bound)
+        symbol = expression.variable if isinstance(expression, Op) else expression
+        if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
+            raise ValueError(f"the replacement uses {symbol!r}, which the pattern does not bind")
+        if isinstance(expression, Op):
+            for name, value in expression.attributes.items():
+                if value is anything:
+                    raise TypeError(f"{name}={value!r} is for patterns only")
+            if expression.op_types == ("Constant",):
+                raise TypeError("write constant(...) instead of op.Constant")
         elif is_optional(expression) or not isinstance(
             expression, (AllOutputs, AnyOf, Literal, MadeConstant, Omitted, OutputOf, Rest)
         ):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
-
-
-def _check_new_op(op: Op, bound: set[object]) -> None:
-    if op.variable is not None:
-        _require_bound(op.variable, bound, "the replacement")
-    elif len(op.op_types) > 1:
-        raise ValueError(f"{op!r}: which op? use the op variable of the pattern")
-    for name, value in op.attributes.items():
-        if isinstance(value, Attribute):
-            _require_bound(value, bound, "the replacement")
-        if value is anything:
-            raise TypeError(f"{name}={value!r} is for patterns only")
-    if op.op_types == ("Constant",):
-        raise TypeError("write constant(...) instead of op.Constant")
 
 
 # -------------------------------------------------------------------- against onnx's schemas

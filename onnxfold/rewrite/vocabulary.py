@@ -191,55 +191,35 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 
 
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
-    stem, names = function.__name__, function.__code__.co_varnames
-    if each is None:
-        return _rule_of(function, stem, {}, options)
-    rows = each if isinstance(each, Mapping) else {f"{stem}_{k}": r for k, r in enumerate(each, 1)}
-    last = function.__code__.co_argcount
-    return tuple(
-        _rule_of(
-            function, name, dict(zip(names[last - len(row) : last], row, strict=True)), options
-        )
-        for name, row in rows.items()
-    )
-
-
-def _rule_of(
-    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
-) -> Rule:
-    code = function.__code__
-    try:
-        count, several = code.co_argcount, code.co_flags & inspect.CO_VARARGS
-        last = count + code.co_kwonlyargcount
-        names = code.co_varnames[:last]
-        symbols = {n: _symbol(function, n) for n in names if n not in given}
-        arguments = {n: given[n] if n in given else symbols[n] for n in names}
-        positional = [arguments.pop(n) for n in names[:count]]
-        rest = Values(code.co_varnames[last]) if several else ()
-        made = _made(
-            function, name, function(*positional, *rest, **arguments), symbols, {**options, **given}
-        )
-        # ours are checked by a test: that takes as long as making them
-        if not made.ours:
-            for field, hint in hints_of(Rule).items():
-                for wrong in problems(field, getattr(made, field), hint):
-                    raise TypeError(wrong)
-            check_rule(made, symbols.values())
-    except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
-        line = line_of(error, code.co_filename, code.co_firstlineno)
-        place = f"{os.path.basename(code.co_filename)}:{line}"
-        raise RuleError(f"rule {name} ({place}): {error}") from error
-    return made
+    stem, code = function.__name__, function.__code__
+    rows = {stem: ()} if each is None else each
+    if not isinstance(rows, Mapping):
+        rows = {f"{stem}_{k}": row for k, row in enumerate(rows, 1)}
+    rules = []
+    for name, row in rows.items():
+        first = code.co_argcount - len(row)
+        given = dict(zip(code.co_varnames[first : code.co_argcount], row, strict=True))
+        try:
+            rules.append(_made(function, name, given, {**options, **given}))
+        except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
+            line = line_of(error, code.co_filename, code.co_firstlineno)
+            place = f"{os.path.basename(code.co_filename)}:{line}"
+            raise RuleError(f"rule {name} ({place}): {error}") from error
+    return rules[0] if each is None else tuple(rules)
 
 
 def _made(
-    function: FunctionType,
-    name: str,
-    body: Any,
-    symbols: Mapping[str, Any],
-    options: Mapping[str, Any],
+    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Rule:
-    """Return the rule that a function has returned the parts of."""
+    """Return the rule of what a function returns."""
+    code = function.__code__
+    count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[:last]
+    rest = Values(code.co_varnames[last]) if code.co_flags & inspect.CO_VARARGS else ()
+    symbols = {n: _symbol(function, n) for n in names if n not in given}
+    values = {**symbols, **given}
+    positional, by_name = ({n: values[n] for n in part} for part in (names[:count], names[count:]))
+    body = function(*positional.values(), *rest, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
@@ -255,18 +235,25 @@ def _made(
         things = {"result": result, **symbols, **pair.names}
         inexact = inexact(*[things[each] for each in inspect.signature(inexact).parameters])
     opset = options.get("opset", 1)
-    return Rule(
+    made = Rule(
         pair,
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
         doc=" ".join((options.get("doc") or function.__doc__ or "").split()),
-        file=function.__code__.co_filename,
-        line=function.__code__.co_firstlineno,
+        file=code.co_filename,
+        line=code.co_firstlineno,
         name=name,
         ours=function.__module__.startswith("onnxfold.rules."),
         **{key: options[key] for key in _OPTIONS if key in options},
     )
+    # ours are checked by a test: that takes as long as making them
+    if not made.ours:
+        for field, hint in hints_of(Rule).items():
+            for wrong in problems(field, getattr(made, field), hint):
+                raise TypeError(wrong)
+        check_rule(made, symbols.values())
+    return made
 
 
 _OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")

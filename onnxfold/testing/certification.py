@@ -18,9 +18,8 @@ from onnxfold.rewrite.rule import load_rules
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.needed_conditions import Need, find_needs
-from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
 from onnxfold.testing.rule_tables import Case, read_table
-from onnxfold.testing.running import Instance, NeverRuns, variants
+from onnxfold.testing.running import LOOSE, Instance, NeverRuns, nodes_left, rewrite, variants
 
 _CHANGES = 50
 

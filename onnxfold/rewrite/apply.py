@@ -44,10 +44,6 @@ class Change:
 def apply(match: Match, keeps: Keeps) -> Change:
     """Rewrite a match.
 
-    Args:
-        match: The match.
-        keeps: Says of a value whether the node that makes it must stay.
-
     Raises:
         Refused, NotKnown: The match cannot be rewritten; the graph is unchanged.
         Mismatch: The rule should not have matched; the graph is unchanged.

@@ -48,11 +48,7 @@ class Builder:
 
     Ops whose operands are all constants are computed in the pool; a result becomes a constant of
     the model where a new node reads it. New nodes are in the graph at once, so that their types can
-    be inferred.
-
-    Args:
-        match: The match.
-        before: The node in front of which the new nodes go.
+    be inferred; they go in front of a node.
     """
 
     def __init__(self, match: Match, before: ir.Node) -> None:

@@ -44,14 +44,10 @@ COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
 
 
 class Match:
-    """The values of the symbols of a rule.
+    """The values, nodes and Python values of attributes of a rule, by symbol.
 
-    Args:
-        rule: The rule.
-        facts: What is known of the model.
-        slots: The values, nodes and Python values of attributes, by symbol.
-        roots: The values that are replaced, in the order of the pattern's outputs; none while the
-            pattern is being matched.
+    ``roots`` are the values that are replaced, in the order of the pattern's outputs; none while
+    the pattern is being matched.
     """
 
     def __init__(

@@ -41,13 +41,7 @@ class Expression:
 
 
 class Pair:
-    """``pattern >> replacement``, before it becomes a rule.
-
-    Args:
-        patterns: The patterns of the values that are replaced.
-        replacements: What replaces each.
-        names: The local variables of the rule, which name its ops.
-    """
+    """``pattern >> replacement``, one or several, and the local variables that name the ops."""
 
     def __init__(
         self,
@@ -378,12 +372,7 @@ class AllOutputs(Expression):
 
 
 class OutputOf(Expression):
-    """One output of an op with several.
-
-    Args:
-        op: The op.
-        index: Which one; in a replacement a term, too.
-    """
+    """One output of an op with several: a number, in a replacement also a term."""
 
     weight = 2
 

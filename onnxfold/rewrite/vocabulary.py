@@ -294,12 +294,7 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 
 
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
-    """Raise ValueError or TypeError with the reason if the rule cannot be right.
-
-    Args:
-        rule: The rule.
-        parameters: The symbols of its parameters; the pattern has all of them.
-    """
+    """Raise ValueError or TypeError if the rule, with these parameters, cannot be right."""
     _check_roots(rule)
     for pattern in rule.pair.patterns:
         _check_pattern(pattern)

@@ -53,13 +53,7 @@ class Need(NamedTuple):
 
 
 def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example]) -> list[Need]:
-    """Return why a rule needs each of its conditions.
-
-    Args:
-        rule: The rule.
-        matching: Examples to which it applies; changes of them are searched.
-        others: Examples to which it does not apply.
-    """
+    """Return why a rule needs each of its conditions; changes of the matching examples show it."""
     if not rule.conditions:
         return []
     found, search = [Need(text) for text in rule.texts[2]], _Search(rule, matching)

@@ -208,13 +208,7 @@ def _elements(
 
 
 class Rewritten(NamedTuple):
-    """A model as rules leave it.
-
-    Args:
-        model: The model.
-        report: What was done.
-        level: The level at which the rules applied.
-    """
+    """A model as rules leave it, and the level at which they applied."""
 
     model: ir.Model
     report: RewriteReport
@@ -223,9 +217,7 @@ class Rewritten(NamedTuple):
     def find_fault(self, before: Instance, tolerance: float) -> str:
         """Return what is wrong with the model; "" if nothing is.
 
-        Args:
-            before: The model before it was rewritten.
-            tolerance: The largest error of an inexact rule, relative to the largest element.
+        An inexact rule may have an error of ``tolerance``, relative to the largest element.
 
         Raises:
             NeverRuns: onnxruntime does not run the model before.

@@ -120,9 +120,6 @@ def attention(
     )
 
 
-# -------------------------------------------------------------------- batch and heads on one axis
-
-
 # Exporters for batched matrix products reshape to three axes and back. The rule above requires a
 # separate axis for the heads.
 @fusion(each=[(op("MatMul"),), (ms("FusedMatMul"),)], seen_in="torch/deberta_v2")
@@ -152,9 +149,6 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
         ),
         bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
     )
-
-
-# -------------------------------------------------------------------- keys and values as rows
 
 
 def _flat(k: Value) -> Any:
@@ -187,9 +181,6 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
     )
 
 
-# -------------------------------------------------------------------- what came before
-
-
 @fusion(seen_in="torch/gpt2_past")
 def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too: Attribute):
     """Concat of past and new keys and values is done by MultiHeadAttention itself."""
@@ -203,9 +194,6 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
         axis.is_in(2, -2),
         past_k.shape == past_v.shape,
     )
-
-
-# -------------------------------------------------------------------- one product
 
 
 # onnxruntime's own Attention computes queries, keys and values itself. On the CPU provider (1.32)
@@ -260,9 +248,6 @@ def packed_attention(
         | ((bq.shape == wq.shape[1:]) & (bk.shape == bq.shape) & (bv.shape == bq.shape)),
         *conditions,
     )
-
-
-# -------------------------------------------------------------------- repeated keys and values
 
 
 # Exporters repeat keys and values to match the number of query heads. Here the queries that share a

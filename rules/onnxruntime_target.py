@@ -58,9 +58,6 @@ def quick_gelu(x, k: Constant):
     )
 
 
-# -------------------------------------------------------------------- normalization of a sum
-
-
 @fusion(opset=17, seen_in="pmsh-ocr/decoder_loop")
 def sum_before_layer_normalization(x, y):
     """Add before LayerNormalization becomes Sum: onnxruntime would fuse an Add into

@@ -46,9 +46,6 @@ def _rows(what: str) -> list[tuple[bool, str]]:
     ]
 
 
-# -------------------------------------------------------------------- what exporters write
-
-
 @fusion(
     each=_rows("Rotary embedding of the halves of heads becomes RotaryEmbedding"),
     opset=11,
@@ -102,9 +99,6 @@ def rotary(
     )
 
 
-# -------------------------------------------------------------------- heads as they come
-
-
 @fusion(seen_in="models/lora/torchscript")
 def rotary_of_rows(x, sizes, *rest):
     """RotaryEmbedding between two Transposes of the heads needs neither: it reads heads in
@@ -116,9 +110,6 @@ def rotary_of_rows(x, sizes, *rest):
     return before >> ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=x.shape[2]), where(
         result.shape == (*x.shape[:2], x.sizes_of((2, 3)).product)
     )
-
-
-# -------------------------------------------------------------------- neighbours
 
 
 # Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Cosines and

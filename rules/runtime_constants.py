@@ -23,8 +23,6 @@ from onnxfold.rewrite import (
 
 OPTIONAL = True
 
-# -------------------------------------------------------------------- products
-
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
 def product_of_products(x, a, b):
@@ -62,9 +60,6 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
     )
 
 
-# -------------------------------------------------------------------- sums of products
-
-
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
 def sum_of_products(x, a, w, bias, *rest):
     """x @ w + x @ a is x @ (w + a), also if there is a bias in between; likewise Conv."""
@@ -81,9 +76,6 @@ def sum_of_products(x, a, w, bias, *rest):
         product.is_single_use,
         other.is_single_use,
     )
-
-
-# -------------------------------------------------------------------- Gemm
 
 
 @rule(opset=7, inexact=rounds, seen_in="torch/lora_matrices")
@@ -128,9 +120,6 @@ def flat_gemm_and_product(x, a, w, shape, whole, *rest):
         # all axes except the last are joined in between
         reshaped.shape[:-1] == x.shape[:-1],
     )
-
-
-# -------------------------------------------------------------------- convolutions
 
 
 @rule(inexact=rounds, seen_in="torch/lora_conv")

@@ -18,8 +18,6 @@ from onnxfold.rewrite import (
     where,
 )
 
-# -------------------------------------------------------------------- slices
-
 _TO_THE_END = 2**31 - 1
 _MOST = 2**63 - 1
 """An index behind the last element of any axis, and a step beyond it."""

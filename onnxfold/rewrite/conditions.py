@@ -60,10 +60,6 @@ def _are_equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _differ(left: Any, right: Any) -> bool:
-    return not _are_equal(left, right)
-
-
 def _operator(
     function: Callable[[Any, Any], Any], form: str, level: int, *, is_reflected: bool = False
 ) -> Callable[[Term, object], Term]:
@@ -119,7 +115,7 @@ class Term(Recorded):
 
     def is_in(self, *choices: object) -> Term:
         """Return whether the value is one of several."""
-        return Term(_is_one_of, (self, *choices), "{}.is_in(...)")
+        return Term(lambda value, *those: value in those, (self, *choices), "{}.is_in(...)")
 
     @property
     def length(self) -> Term:
@@ -146,7 +142,7 @@ class Term(Recorded):
         return Term(_permuted, (self, permutation), "{}.permuted_by({})")
 
     __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]
-    __ne__ = _operator(_differ, "{} != {}", 2)  # type: ignore[assignment]
+    __ne__ = _operator(lambda a, b: not _are_equal(a, b), "{} != {}", 2)  # type: ignore[assignment]
     __lt__ = _operator(operator.lt, "{} < {}", 2)
     __le__ = _operator(operator.le, "{} <= {}", 2)
     __gt__ = _operator(operator.gt, "{} > {}", 2)
@@ -272,10 +268,6 @@ def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]
     if sorted(places) != list(range(len(elements))):
         raise NotKnown  # it is no permutation
     return tuple(elements[k] for k in places)
-
-
-def _is_one_of(value: Any, *choices: Any) -> bool:
-    return value in choices
 
 
 # -------------------------------------------------------------------- words

@@ -75,7 +75,7 @@ def as_expression(operand: Any) -> Expression:
     if operand is None:
         return Omitted()
     if operand is anything:
-        return ValueVariable("anything")
+        return Variable("anything")
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
     if isinstance(operand, Values):
@@ -150,11 +150,7 @@ class Variable(Value, Expression):
         return self.name
 
 
-class ValueVariable(Variable):
-    """Any value."""
-
-
-class Constant(ValueVariable):
+class Constant(Variable):
     """Any compile-time constant."""
 
     weight = 1
@@ -277,10 +273,6 @@ class AnyOf(Value, Expression):
         return f"{self.name} := {text}" if self.name else text
 
 
-class Swap:
-    """Whether the operands of an op matched in reverse order."""
-
-
 class OpVariable:
     """An op of several possible types; the replacement can make the same op again.
 
@@ -297,8 +289,8 @@ class OpVariable:
     def __init__(self, domain: str, op_types: Sequence[str], *, either_way: bool = False) -> None:
         self.domain = domain
         self.op_types = tuple(op_types)
-        self.swap = Swap() if either_way else None
-        """The symbol for reversed operands, if they may be reversed."""
+        self.swap = object() if either_way else None
+        """Stands for whether the operands match in reverse order, if they may."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op with these operands."""
@@ -328,7 +320,9 @@ class Op(Value, Expression):
         self.operands = tuple(map(as_expression, operands))
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
-        self.attributes = {n: tuple(v) if type(v) is list else v for n, v in attributes.items()}
+        self.attributes = attributes and {
+            n: tuple(v) if type(v) is list else v for n, v in attributes.items()
+        }
         self.variable = variable
         self.name = ""
 

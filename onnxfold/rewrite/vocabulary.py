@@ -33,7 +33,6 @@ from onnxfold.rewrite.patterns import (
     Rest,
     RootResult,
     Values,
-    ValueVariable,
     Variable,
     anything,
     as_expression,
@@ -283,7 +282,7 @@ def _symbol(function: FunctionType, name: str) -> Any:
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {
-    "Value": ValueVariable,
+    "Value": Variable,
     "Constant": Constant,
     "Values": Values,
     "Attribute": Attribute,

@@ -243,13 +243,8 @@ def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
 def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Run a model node by node, and then in a default session; optimize it, and compare.
 
-    Args:
-        request: Nothing.
-        arrays: The pickled path, inputs (None for random ones), options, whether to do more than to
-            run it node by node, and the spellings of options.
-
-    Returns:
-        The pickled outputs, and the class and message of the error, or "".
+    The array is what `_Runs.node_by_node` pickles. Return the pickled outputs, and the class and
+    message of the error, or "".
     """
     path, feeds, options, optimizes, words = pickle.loads(arrays[0].tobytes())
     target, libraries = f"{tempfile.gettempdir()}/optimized.onnx", options.get("custom_ops", ())

@@ -22,18 +22,12 @@ _LARGE = 1024  # bytes of a weight that is worth an input
 
 
 def shrink(model: onnx.ModelProto, feeds: Feeds, fails: Fails, values: Values) -> Candidate:
-    """Return the smallest model found that still fails, with its feeds.
+    """Return the smallest model found that still fails, with its feeds, which may be empty.
 
     Functions are inlined and branches replace their If first, so that their nodes can be removed.
     Then parts of the main graph are removed, each half as long as those before it. What the rest
     reads of a part becomes an input, or a weight if it depends on no input, with the value that it
     has in the run. The remaining nodes, outputs, subgraphs and weights are tried one by one.
-
-    Args:
-        model: A model that fails.
-        feeds: What it runs on; may be empty.
-        fails: Returns whether a smaller model fails in the same way.
-        values: Returns intermediate values.
     """
     types = {value.name: value for value in model.graph.value_info}
 
@@ -112,13 +106,7 @@ def _part(
     """Return a model of some nodes of the main graph; None if a value that it needs is not known.
 
     Its outputs are those of the model that remain, and the results of nodes that no node reads.
-
-    Args:
-        model: The model.
-        feeds: What it runs on.
-        kept: The positions of the nodes.
-        values: Returns the values that become inputs or weights.
-        types: Types of values, which may have symbolic dimensions.
+    ``values`` runs the nodes that are left out, ``types`` may have symbolic dimensions.
     """
     graph = model.graph
     nodes = [graph.node[k] for k in kept]
@@ -220,12 +208,8 @@ def free_names(node: onnx.NodeProto) -> list[str]:
         graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
         for graph in graphs:
             own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            own |= {o for n in graph.node for o in n.output}
-            for inner in graph.node:
-                for name in [*inner.input, *free_names(inner)]:
-                    if name and name not in own:
-                        found[name] = None
-            for output in graph.output:
-                if output.name not in own:
-                    found[output.name] = None
+            own |= {o for n in graph.node for o in n.output} | {""}
+            read = [name for n in graph.node for name in (*n.input, *free_names(n))]
+            read += [output.name for output in graph.output]
+            found.update(dict.fromkeys(name for name in read if name not in own))
     return list(found)

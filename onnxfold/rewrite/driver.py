@@ -37,7 +37,7 @@ from onnxfold.rewrite.rule import Rule, RuleError, walk
 
 logger = logging.getLogger("onnxfold")
 
-# Errors of computations on invalid numbers, such as an axis that does not exist.
+# Errors of built-in rules on invalid numbers, such as an axis that does not exist.
 _INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # More nodes than this, two or more ops above a change, are visited once at the end.
 _WIDE = 64
@@ -225,7 +225,11 @@ class Rewriter:
             except OnnxFoldError:
                 raise
             except Exception as error:
-                _log_invalid_node(rule, node, error)
+                message = f"{rule.label} failed: {type(error).__name__}: {error}"
+                name = node.name or node.op_type
+                if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
+                    raise RuleError(message, node=name) from error
+                logger.debug("%s at %r", message, name)  # the node is invalid, and stays
                 self.report.failed_on_invalid[rule.name] += 1
                 continue
             self.report.counts[rule.name] += 1
@@ -273,19 +277,6 @@ class Rewriter:
             if node not in self._queued and node.graph is not None:
                 self._queued.add(node)
                 self._queue.append(node)
-
-
-def _log_invalid_node(rule: Rule, node: ir.Node, error: Exception) -> None:
-    """Log a failure of a built-in rule on an invalid node, which stays as it is.
-
-    Raises:
-        RuleError: The rule is not built in, or the error is of another kind.
-    """
-    name = node.name or node.op_type
-    message = f"{rule.label} failed: {type(error).__name__}: {error}"
-    if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
-        raise RuleError(message, node=name) from error
-    logger.debug("%s at %r", message, name)
 
 
 # -------------------------------------------------------------------- the rules for a node

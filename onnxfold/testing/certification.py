@@ -139,10 +139,7 @@ def _certificates(
 def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
     """Assert that rules apply to a model, or that they do not, and keep what it computes.
 
-    Args:
-        case: The model, and the rules.
-        changed: The number of changes of the model that are checked, too, and of pairs of them.
-        seed: Which changes these are.
+    So they must in as many changed models as ``changed`` says, and as many with two changes.
 
     Raises:
         AssertionError: They do not; with the model and the reason.

@@ -36,17 +36,13 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Attention")
 
 
 class Need(NamedTuple):
-    """Why a rule needs a condition.
-
-    Args:
-        condition: The condition as it is written.
-        place: A model in which it alone is false; "" if none was found.
-        reason: What goes wrong there without the condition.
-    """
+    """Why a rule needs a condition."""
 
     condition: str
     place: str = ""
+    """A model in which it alone is false; "" if none was found."""
     reason: str = ""
+    """What goes wrong there without the condition."""
 
     def __str__(self) -> str:
         return f"{self.condition}: without it, {self.reason} ({self.place})"

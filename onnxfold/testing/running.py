@@ -43,19 +43,15 @@ class NeverRuns(Exception):
 
 
 class Instance(NamedTuple):
-    """A model, and how to run it.
-
-    Args:
-        model: The model.
-        sizes: Sizes to try of its dynamic dimensions, where the usual ones would not do.
-        feeds: The inputs whose elements are given.
-        copies: How many times its nodes are in it.
-    """
+    """A model, and how to run it."""
 
     model: onnx.ModelProto
     sizes: Mapping[str, Sequence[int]]
+    """Sizes to try of its dynamic dimensions, where the usual ones would not do."""
     feeds: Mapping[str, Array]
+    """The inputs whose elements are given."""
     copies: int = 1
+    """How many times its nodes are in it."""
 
 
 def variants(instance: Instance) -> Iterator[Instance]:
@@ -92,17 +88,10 @@ def _set(field: Any, elements: list[Any]) -> None:
 
 
 def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0) -> str:
-    """Run a model and another one at several sizes, and return how the results differ.
+    """Run two models at several sizes; return the first difference, "" if there is none.
 
-    They run in another process: onnxruntime may end it.
-
-    Args:
-        instance: The model.
-        other: The other model.
-        tolerance: The largest error, relative to the largest element; 0 for equal bits.
-
-    Returns:
-        The first difference; "" if there is none.
+    They run in another process: onnxruntime may end it. The tolerance is the largest error,
+    relative to the largest element; 0 for equal bits.
 
     Raises:
         NeverRuns: onnxruntime does not run the first model.

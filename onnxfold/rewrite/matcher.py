@@ -29,10 +29,8 @@ from onnxfold.rewrite.patterns import (
     Near,
     Omitted,
     Op,
-    OutputOf,
     Rest,
     Values,
-    Variable,
     anything,
     op_of,
     result,
@@ -60,7 +58,8 @@ class Match:
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        return self._slots.get(thing, () if isinstance(thing, Values) else None)
+        found = self._slots.get(thing)
+        return () if found is None and type(thing) is Values else found
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a term or symbol, of a tuple element by element; anything else as it
@@ -133,9 +132,8 @@ def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
     matcher = _matcher_of(rule)
     for root in rule.roots:
-        index = _index_of(root)
-        if node.op_type in op_of(root).op_types and index < len(node.outputs):
-            value = node.outputs[index]
+        if node.op_type in op_of(root).op_types and root.index < len(node.outputs):
+            value = node.outputs[root.index]
             found = matcher.find(facts, (root, value, None), {result: value})
             if found is not None:
                 return found
@@ -173,28 +171,29 @@ class _Matcher:
         """Match what is pending; return None if it does not match."""
         while pending is not None:
             pattern, value, pending = pending
-            if isinstance(pattern, (Op, OutputOf, AllOutputs)):
-                op = op_of(pattern)
+            op = pattern.op
+            if op is not None:
                 node = None if value is None else value.producer()
                 if node is None or node.op_type not in op.op_types:
                     return None
-                if value.index() != _index_of(pattern):
+                if value.index() != pattern.index:
                     return None
                 if op not in slots:
                     return self._find_op(facts, op, node, pending, slots)
                 if slots[op] is not node:
                     return None
-            elif isinstance(pattern, AnyOf):
+            elif type(pattern) is AnyOf:
                 slots[pattern] = value
-                ways = ((choice, value, pending) for choice in pattern.operands)
-                found = (self.find(facts, way, slots.copy()) for way in ways)
-                return next((match for match in found if match is not None), None)
+                for choice in pattern.operands:
+                    found = self.find(facts, (choice, value, pending), slots.copy())
+                    if found is not None:
+                        return found
+                return None
             elif not self._accepts(facts, pattern, value, slots):
                 return None
         rule, first = self._rule, slots[result]
-        others = rule.pair.patterns[1:]
-        roots = [first, *[slots[op_of(each)].outputs[_index_of(each)] for each in others]]
-        if any(isinstance(root, AllOutputs) for root in rule.roots):
+        roots = [first, *[slots[p.op].outputs[p.index] for p in rule.pair.patterns[1:]]]
+        if any(type(root) is AllOutputs for root in rule.roots):
             roots = first.producer().outputs
         match = Match(rule, facts, slots, roots)
         return match if all(map(match.holds, self._last)) else None
@@ -206,7 +205,9 @@ class _Matcher:
         if not facts.is_op(node, op.domain):
             return None
         slots[op] = node
-        if not _has_attributes(facts, op, node, slots) or not self._holds(facts, op, slots):
+        if not _has_attributes(facts, op, node, slots):
+            return None
+        if op in self._early and not self._holds(facts, op, slots):
             return None
         swap = None if op.variable is None else op.variable.swap
         ways = _ways(op, node, swap is not None)
@@ -223,26 +224,27 @@ class _Matcher:
 
     def _accepts(self, facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:
         """Match a variable, a number, or an omitted input."""
-        if isinstance(leaf, Omitted):
+        kind = type(leaf)
+        if kind is Omitted:
             return value is None
         if isinstance(leaf, Rest):
             leaf = leaf.variable
             if leaf in slots:
                 return bool(slots[leaf] == value)
-        accepts = _ACCEPTS.get(type(leaf))
-        if value is None or (accepts is not None and not accepts(facts, value, leaf)):
+        if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
             return False
-        if not isinstance(leaf, Variable):
+        if kind is Literal or kind is Near:
             return True
         if leaf in slots:
             return facts.same(slots[leaf], value)
         slots[leaf] = value
-        return self._holds(facts, leaf, slots)
+        return leaf not in self._early or self._holds(facts, leaf, slots)
 
     def _holds(self, facts: ModelFacts, symbol: object, slots: _Slots) -> bool:
         """Return whether the conditions hold for which a symbol was the last that they need."""
-        for needed, condition in self._early.get(symbol, ()):
-            if slots.keys() >= needed and not Match(self._rule, facts, slots).holds(condition):
+        match = Match(self._rule, facts, slots)
+        for needed, condition in self._early[symbol]:
+            if slots.keys() >= needed and not match.holds(condition):
                 return False
         return True
 
@@ -255,8 +257,10 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> 
     if op.variable is None:
         if node.attributes.data and not facts.has_only_defaults(node, op.attributes):
             return False
-    elif not _are_same_op(slots.setdefault(op.variable, node), node):
-        return False
+    else:
+        other = slots.setdefault(op.variable, node)
+        if other is not node and not _are_same_op(other, node):
+            return False
     for name, wanted in op.attributes.items():
         if wanted is anything:
             continue
@@ -264,7 +268,8 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> 
         if value is None:
             return False
         if isinstance(wanted, Attribute):
-            if not identical(slots.setdefault(wanted, value), value):
+            bound = slots.setdefault(wanted, value)
+            if bound is not value and not identical(bound, value):
                 return False
         elif not identical(_rounded(value), _rounded(wanted)):
             return False
@@ -307,10 +312,6 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
 """The values that numbers and some variables accept; other variables accept any."""
 
 
-def _index_of(root: Expression) -> int:
-    return root.index if isinstance(root, OutputOf) else 0
-
-
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
     """Yield each distribution of inputs to operands in order; a variadic operand gets a tuple."""
     place = variadic.index(True)
@@ -329,7 +330,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _are_same_op(one: ir.Node, other: ir.Node) -> bool:
-    if one is other or one.op_type != other.op_type:
-        return one is other
+    if one.op_type != other.op_type:
+        return False
     contents = [content_of_attributes(n.attributes.data.values()) for n in (one, other)]
     return contents[0] is not None and contents[0] == contents[1]

@@ -24,6 +24,10 @@ class Expression:
     """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
     """The expressions that it consists of."""
+    op: Op | None = None
+    """Itself, or the op whose output it is."""
+    index: Any = 0
+    """Which output of the op it is: a number, in a replacement also a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], [replacement], sys._getframe(1).f_locals)
@@ -325,6 +329,7 @@ class Op(Value, Expression):
         }
         self.variable = variable
         self.name = ""
+        self.op = self
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
@@ -357,6 +362,8 @@ class Op(Value, Expression):
 class AllOutputs(Expression):
     """All outputs of an op, which replace all outputs of another op."""
 
+    op: Op
+
     def __init__(self, op: Op) -> None:
         self.op = op
         self.operands = (op,)
@@ -366,9 +373,10 @@ class AllOutputs(Expression):
 
 
 class OutputOf(Expression):
-    """One output of an op with several: a number, in a replacement also a term."""
+    """One output of an op with several."""
 
     weight = 2
+    op: Op
 
     def __init__(self, op: Op, index: Any) -> None:
         self.op = op
@@ -381,7 +389,6 @@ class OutputOf(Expression):
 
 def op_of(root: Expression) -> Op:
     """Return the op of a whole pattern: it, or that whose output or outputs it is."""
-    op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
-    if not isinstance(op, Op):
+    if root.op is None:
         raise TypeError(f"the pattern must be an op, not {root!r}")
-    return op
+    return root.op

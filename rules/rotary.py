@@ -116,8 +116,8 @@ def interleaved_rotary(
     axis: Attribute,
     has_batch,
 ):
-    """Rotary embedding of neighbouring elements, by angles of the batch or of each sequence, becomes
-    RotaryEmbedding.
+    """Rotary embedding of neighbouring elements, by angles of the batch or of each sequence,
+    becomes RotaryEmbedding.
     """
     even = op.Slice(x, first, anything, anything, 2)
     odd = op.Slice(x, second, anything, anything, 2)

@@ -177,8 +177,8 @@ def rule_set(
     A variable may also hold several rules in a list or tuple.
     """
     things = [thing for variable, thing in namespace.items() if not variable.startswith("_")]
-    several = (each if isinstance(each, (list, tuple)) else (each,) for each in things)
-    found = dict.fromkeys(each for group in several for each in group if isinstance(each, Rule))
+    several = [each if isinstance(each, (list, tuple)) else [each] for each in things]
+    found = dict.fromkeys([each for group in several for each in group if isinstance(each, Rule)])
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)
 

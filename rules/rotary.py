@@ -39,18 +39,7 @@ def _positions(table: Value, has_batch: bool) -> Any:
     return op.Reshape(op.Range(constant(0), op.ReduceProd(sizes, keepdims=0), constant(1)), sizes)
 
 
-def _rows(what: str) -> list[tuple[bool, str]]:
-    return [
-        (False, f"{what}; the angles are the same for a whole batch."),
-        (True, f"{what}; each sequence has its own angles."),
-    ]
-
-
-@fusion(
-    each=_rows("Rotary embedding of the halves of heads becomes RotaryEmbedding"),
-    opset=11,
-    seen_in="models/lora/torchscript",
-)
+@fusion(each=[(False,), (True,)], opset=11, seen_in="models/lora/torchscript")
 def rotary(
     x,
     angles,
@@ -64,9 +53,10 @@ def rotary(
     a: Attribute,
     b: Attribute,
     has_batch,
-    doc,
 ):
-    """Rotary embedding of the halves of heads becomes RotaryEmbedding."""
+    """Rotary embedding of the halves of heads, by angles of the batch or of each sequence, becomes
+    RotaryEmbedding.
+    """
     both = op.Concat(angles, angles, axis=a)
     # cosines and sines of both halves, with an axis for the heads; the tables of the op have the
     # shape [positions, half size]
@@ -114,11 +104,7 @@ def rotary_of_rows(x, sizes, *rest):
 
 # Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Cosines and
 # sines are computed once for each pair and repeated for both.
-@fusion(
-    each=_rows("Rotary embedding of neighbouring elements becomes RotaryEmbedding"),
-    opset=11,
-    seen_in="torch/gptj",
-)
+@fusion(each=[(False,), (True,)], opset=11, seen_in="torch/gptj")
 def interleaved_rotary(
     x,
     cosines,
@@ -129,9 +115,10 @@ def interleaved_rotary(
     second: Constant,
     axis: Attribute,
     has_batch,
-    doc,
 ):
-    """Rotary embedding of neighbouring elements becomes RotaryEmbedding."""
+    """Rotary embedding of neighbouring elements, by angles of the batch or of each sequence,
+    becomes RotaryEmbedding.
+    """
     even = op.Slice(x, first, anything, anything, 2)
     odd = op.Slice(x, second, anything, anything, 2)
     pairs = op.Concat(op("Unsqueeze")(op.Neg(odd), *ys), op("Unsqueeze")(even, *zs), axis=axis)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -113,7 +113,11 @@ def _part(
     read = {name for node in nodes for name in (*node.input, *free_names(node))}
     made = {name for node in nodes for name in node.output}
     lost = [o for node in graph.node for o in node.output if o in read - made - {""}]
-    changed, given, varying = copy.deepcopy(model), dict(feeds), _varying(graph)
+    varying = {value.name for value in graph.input}  # what depends on an input
+    for node in graph.node:
+        if not varying.isdisjoint((*node.input, *free_names(node))):
+            varying.update(node.output)
+    changed, given = copy.deepcopy(model), dict(feeds)
     del changed.graph.node[:], changed.graph.output[:]
     changed.graph.node.extend(nodes)
     known = {}
@@ -145,15 +149,6 @@ def _with_outputs(
     del changed.graph.output[:]
     changed.graph.output.extend(outputs)
     return changed
-
-
-def _varying(graph: onnx.GraphProto) -> Collection[str]:
-    """Return the values of a graph that depend on an input."""
-    found = {value.name for value in graph.input}
-    for node in graph.node:
-        if not found.isdisjoint((*node.input, *free_names(node))):
-            found.update(node.output)
-    return found
 
 
 def with_types(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:

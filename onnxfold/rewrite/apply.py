@@ -167,7 +167,7 @@ def _connect(
             _inherit(root.producer(), producer)
     touched = remove_unused(dying, keeps)
     alive = [v for v in touched if v.producer() is not None and v.graph is not None]
-    return Change(list(builder.nodes), list(users), alive)
+    return Change(builder.nodes, list(users), alive)
 
 
 # -------------------------------------------------------------------- where new nodes come from

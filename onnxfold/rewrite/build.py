@@ -178,8 +178,10 @@ class Builder:
             inputs.pop()
         rule = self.match.rule
         is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
-        if not is_left and op.output_count is None and all(map(self._is_constant, inputs)):
-            computed = self._compute(op_type, op, inputs, attributes, opsets)
+        values = [each for each in inputs if isinstance(each, ir.Value)]
+        if not is_left and op.output_count is None and all(map(self._known.is_constant, values)):
+            node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
+            computed = self._compute(op, node, inputs, opsets)
             if computed is not None:
                 return computed
         if opsets is not self._opsets:
@@ -208,18 +210,10 @@ class Builder:
 
     # ---------------------------------------------------------------- constants
 
-    def _is_constant(self, operand: Operand | None) -> bool:
-        return not isinstance(operand, ir.Value) or self._known.is_constant(operand)
-
     def _compute(
-        self,
-        op_type: str,
-        op: Op,
-        inputs: Sequence[Operand | None],
-        attributes: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
+        self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Compute an op in the pool, perhaps postponed; None if an operand has no buffer yet."""
+        """Compute a node in the pool, perhaps postponed; None if an operand has no buffer yet."""
         operands = []
         for each in inputs:
             buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
@@ -227,15 +221,14 @@ class Builder:
                 return None
             operands.append(buffer)
             self._hold(buffer)
-        node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
         node.outputs[0].name = self._stem
         computed = self._hold(self._known.result_of(node, operands, opsets))
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
-            raise Refused(f"{op_type} of constants cannot be computed")
+            raise Refused(f"{node.op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
         are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
-        if op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
-            _check_rounding(op_type, *operands, computed)
+        if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
+            _check_rounding(node.op_type, *operands, computed)
         return computed
 
     def _hold(self, buffer: Buffer | None) -> Buffer | None:
@@ -321,7 +314,6 @@ class Builder:
         """Release the buffers; the new constants of the model retain theirs."""
         for buffer in self._buffers:
             buffer.pool.release(buffer)
-        self._buffers.clear()
 
     def discard(self) -> None:
         """Remove the new nodes and constants."""
@@ -330,8 +322,6 @@ class Builder:
         for value in self.initializers:
             assert value.name is not None
             del self.graph.initializers[value.name]
-        self.nodes.clear()
-        self.initializers.clear()
 
 
 # -------------------------------------------------------------------- ops at an opset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -305,7 +306,7 @@ class Inexact(NamedTuple):
 
 def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
-    return Where(term for each in conditions for term in _conjuncts(_as_condition(each)))
+    return Where(itertools.chain.from_iterable(map(_conjuncts, conditions)))
 
 
 def inexact_if(condition: object) -> Inexact:
@@ -316,10 +317,10 @@ def inexact_if(condition: object) -> Inexact:
     return Inexact(_as_condition(condition))
 
 
-def _conjuncts(term: Term) -> list[Term]:
-    if isinstance(term, _Joined) and term.function is all:
-        return [each for operand in term.operands for each in _conjuncts(operand)]
-    return [term]
+def _conjuncts(condition: object) -> list[Term]:
+    if isinstance(condition, _Joined) and condition.function is all:
+        return [each for operand in condition.operands for each in _conjuncts(operand)]
+    return [_as_condition(condition)]
 
 
 def _as_condition(condition: object) -> Term:

@@ -140,25 +140,22 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
+        self._enqueue(self._changed() if self._seen.inputs else self._in_order())
         with np.errstate(all="ignore"):  # numbers of conditions may overflow
-            self._empty_queue()
+            while self._queue or self._skipped:
+                if not self._queue:  # all once more
+                    self._skipped = False
+                    self._enqueue(self._in_order())
+                    continue
+                node = self._queue.popleft()
+                self._queued.discard(node)
+                graph = node.graph
+                if graph is not None:  # not removed in the meantime
+                    self.report.visits += 1
+                    self._visit(node, self._candidates(node, self._tables[graph]))
         self._seen.inputs = {node: node.inputs for node in self._in_order()}
         self._seen.facts = self._types.snapshot()
         return self.report
-
-    def _empty_queue(self) -> None:
-        self._enqueue(self._changed() if self._seen.inputs else self._in_order())
-        while self._queue or self._skipped:
-            if not self._queue:  # all once more
-                self._skipped = False
-                self._enqueue(self._in_order())
-                continue
-            node = self._queue.popleft()
-            self._queued.discard(node)
-            graph = node.graph
-            if graph is not None:  # not removed in the meantime
-                self.report.visits += 1
-                self._visit(node, self._candidates(node, self._tables[graph]))
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach

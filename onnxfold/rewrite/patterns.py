@@ -74,7 +74,7 @@ def as_expression(operand: Any) -> Expression:
     """Return an expression of an operand: a number becomes a literal, None an omitted input, and
     `anything` a variable.
     """
-    if isinstance(operand, Expression) and type(operand) is not Values:
+    if isinstance(operand, Expression):
         return operand
     if operand is None:
         return Omitted()
@@ -82,8 +82,6 @@ def as_expression(operand: Any) -> Expression:
         return Variable("anything")
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
-    if isinstance(operand, Values):
-        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Term):
         raise TypeError(f"{operand!r} is not a value: write constant(...)")
     raise TypeError(f"{operand!r} cannot stand for a value")
@@ -321,7 +319,9 @@ class Op(Value, Expression):
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        self.operands = tuple(map(as_expression, operands))
+        self.operands = tuple(
+            [each if isinstance(each, Expression) else as_expression(each) for each in operands]
+        )
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
         self.attributes = attributes and {

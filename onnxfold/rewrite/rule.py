@@ -163,13 +163,10 @@ class RuleSet:
 
 def _description(rule: Rule) -> str:
     """Return the description of a rule, whether it is inexact, and a model to which it applies."""
-    inexact = "(inexact)" if rule.inexact is True else "(inexact for some matches)"
-    parts = (
-        rule.doc or str(rule),
-        inexact if rule.inexact is not False else "",
-        f"[{rule.seen_in}]",
-    )
-    return " ".join(part for part in parts if part not in ("", "[]"))
+    text = rule.doc or str(rule)
+    if rule.inexact is not False:
+        text += " (inexact)" if rule.inexact is True else " (inexact for some matches)"
+    return f"{text} [{rule.seen_in}]" if rule.seen_in else text
 
 
 def rule_set(
@@ -179,12 +176,9 @@ def rule_set(
 
     A variable may also hold several rules in a list or tuple.
     """
-    found: dict[Rule, None] = {}
-    for variable, thing in namespace.items():
-        if variable.startswith("_"):
-            continue
-        several = thing if isinstance(thing, (list, tuple)) else (thing,)
-        found.update((each, None) for each in several if isinstance(each, Rule))
+    things = [thing for variable, thing in namespace.items() if not variable.startswith("_")]
+    several = [each if isinstance(each, (list, tuple)) else [each] for each in things]
+    found = dict.fromkeys([each for group in several for each in group if isinstance(each, Rule)])
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)
 

@@ -229,8 +229,8 @@ def _made(
     rest = Values(code.co_varnames[last]) if code.co_flags & inspect.CO_VARARGS else ()
     symbols = {n: _symbol(function, n) for n in names if n not in given}
     values = {**symbols, **given}
-    positional, by_name = ({n: values[n] for n in part} for part in (names[:count], names[count:]))
-    body = function(*positional.values(), *rest, **by_name)
+    by_name = {n: values[n] for n in names[count:]}
+    body = function(*[values[n] for n in names[:count]], *rest, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
@@ -309,6 +309,9 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
             raise ValueError(f"the pattern does not have {parameter!r}")
     for op in walk((*rule.pair.patterns, *rule.pair.replacements)):
         if isinstance(op, Op):
+            for several in op.operands:
+                if isinstance(several, Values):
+                    raise TypeError(f"write *{several!r}: it stands for several inputs")
             _check_op(op, *rule.opset)
 
 

@@ -147,9 +147,13 @@ class _Search:
         if before[0] == after[0] > before[0] + self._usual[0]:
             return f"{after[0]} nodes stay, and nothing is saved"
         if not changed:
-            counts = [_nodes_with(self._rule, each, instance.model) for each in (self._rule, rule)]
-            if counts[1] > counts[0]:
-                return f"all rules leave {counts[1]} nodes, not {counts[0]}"
+            every = [r for found in builtin_rule_sets() for r in found if r is not self._rule]
+            with_it, without = (
+                len(nodes_left(rewrite([each, *every], instance.model, levels=(2,)).model))
+                for each in (self._rule, rule)
+            )
+            if without > with_it:
+                return f"all rules leave {without} nodes, not {with_it}"
         return ""
 
 
@@ -165,9 +169,3 @@ def _cost(model: ir.Model) -> tuple[int, int, int]:
     products = sum(node.op_type.endswith(_PRODUCTS) for node in nodes)
     tensors = (value.const_value for value in model.graph.initializers.values())
     return len(nodes), products, sum(t.nbytes for t in tensors if t is not None)
-
-
-def _nodes_with(rule: Rule, other: Rule, model: onnx.ModelProto) -> int:
-    """Return the nodes that all rules leave of a model, with another rule in the place of one."""
-    every = [each for found in builtin_rule_sets() for each in found if each is not rule]
-    return len(nodes_left(rewrite([other, *every], model, levels=(2,)).model))

@@ -38,22 +38,14 @@ _RESHAPES = ops(Trait.MOVES | Trait.FREE)
 
 
 @rule(opset=5, seen_in="pmsh-ocr/decoder_loop")
-def reshape_of_transposed_ones(x, p: Attribute, *zs):
-    """A Transpose that only moves axes of size 1 is merged into the Reshape after it."""
-    transposed = op.Transpose(x, perm=p)
+def transpose_of_ones(x, p: Attribute, *zs):
+    """A Transpose that only moves axes of size 1 is merged into the Reshape before or after it."""
+    reshape = op.any_of(*_RESHAPES)
+    transposed, reshaped = op.Transpose(x, perm=p), reshape(x, *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
-    return op.any_of(*_RESHAPES)(transposed, *zs) >> after, where(
-        x.keeps_order(p), transposed.is_single_use
-    )
-
-
-@rule(opset=5, seen_in="khmersm/model")
-def transpose_of_reshaped_ones(x, p: Attribute, *ys):
-    """A Transpose that only moves axes of size 1 is merged into the Reshape before it."""
-    reshaped = op.any_of(*_RESHAPES)(x, *ys)
-    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
-    return op.Transpose(reshaped, perm=p) >> after, where(
-        reshaped.keeps_order(p), reshaped.is_single_use
+    return any_of(reshape(transposed, *zs), op.Transpose(reshaped, perm=p)) >> after, where(
+        (x.keeps_order(p) & transposed.is_single_use)
+        | (reshaped.keeps_order(p) & reshaped.is_single_use)
     )
 
 

@@ -35,7 +35,7 @@ class ModelFacts:
     def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
         self.scopes = Scopes(model)
         self.determinism = Determinism(model)
-        self.model = model
+        self.model, self.functions = model, model.functions
         self._evaluator = evaluator
         self._types: SymbolicAnalysis | None = None
         self._has_old_types = False
@@ -88,7 +88,7 @@ class ModelFacts:
         """
         if node.domain != domain or node.overload:
             return False
-        return not self.model.functions or node.op_identifier() not in self.model.functions
+        return not self.functions or node.op_identifier() not in self.functions
 
     def attribute(self, node: ir.Node, name: str) -> Any:
         """Return the value as written, or the default, as int, float, str or tuple.

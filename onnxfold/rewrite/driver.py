@@ -128,6 +128,7 @@ class Rewriter:
         """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
+        self._origins: dict[ir.Value | None, _Origin] = {}
         self._skipped = False
         self._place: dict[ir.Node, str] = {}
         self._history: dict[str, Counter[Rule]] = {}
@@ -190,8 +191,12 @@ class Rewriter:
         """
         if node.op_type not in table.op_types:
             return ()
-        origins = tuple([self._origin(value) for value in node.inputs])
-        rules, on_constants = table.find((node.op_type, node.domain, origins))
+        inputs, origins = node.inputs, self._origins
+        for value in inputs:
+            if value not in origins:
+                origins[value] = self._origin(value)
+        signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
+        rules, on_constants = table.find(signature)
         is_constant = bool(rules) and self._facts.known.is_constant(node.outputs[0])
         return on_constants if is_constant else rules
 

@@ -58,8 +58,9 @@ class Match:
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        found = self._slots.get(thing)
-        return () if found is None and type(thing) is Values else found
+        if thing in self._slots:
+            return self._slots[thing]
+        return () if type(thing) is Values else None
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a term or symbol, of a tuple element by element; anything else as it
@@ -132,8 +133,9 @@ def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
     matcher = _matcher_of(rule)
     for root in rule.roots:
-        if node.op_type in op_of(root).op_types and root.index < len(node.outputs):
-            value = node.outputs[root.index]
+        outputs = node.outputs
+        if node.op_type in op_of(root).op_types and root.index < len(outputs):
+            value = outputs[root.index]
             found = matcher.find(facts, (root, value, None), {result: value})
             if found is not None:
                 return found
@@ -174,7 +176,7 @@ class _Matcher:
             op = pattern.op
             if op is not None:
                 node = None if value is None else value.producer()
-                if node is None or node.op_type not in op.op_types:
+                if node is None or node.op_type not in op.op_types or node.domain != op.domain:
                     return None
                 if value.index() != pattern.index:
                     return None
@@ -202,7 +204,7 @@ class _Matcher:
         self, facts: ModelFacts, op: Op, node: ir.Node, pending: _Pending, slots: _Slots
     ) -> Match | None:
         """Match a node with an op, and then what is pending."""
-        if not facts.is_op(node, op.domain):
+        if facts.functions and not facts.is_op(node, op.domain):
             return None
         slots[op] = node
         if not _has_attributes(facts, op, node, slots):
@@ -212,7 +214,7 @@ class _Matcher:
         swap = None if op.variable is None else op.variable.swap
         ways = _ways(op, node, swap is not None)
         for k, inputs in enumerate(ways):
-            way, after = slots.copy() if len(ways) > 1 else slots, pending
+            way, after = slots if inputs is ways[-1] else slots.copy(), pending
             if swap is not None:
                 way[swap] = k == 1
             for place in op.backwards:
@@ -227,7 +229,7 @@ class _Matcher:
         kind = type(leaf)
         if kind is Omitted:
             return value is None
-        if isinstance(leaf, Rest):
+        if type(leaf) is Rest:
             leaf = leaf.variable
             if leaf in slots:
                 return bool(slots[leaf] == value)
@@ -261,13 +263,14 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> 
         other = slots.setdefault(op.variable, node)
         if other is not node and not _are_same_op(other, node):
             return False
-    for name, wanted in op.attributes.items():
+    for name in op.attributes:
+        wanted = op.attributes[name]
         if wanted is anything:
             continue
         value = facts.attribute(node, name)
         if value is None:
             return False
-        if isinstance(wanted, Attribute):
+        if type(wanted) is Attribute:
             bound = slots.setdefault(wanted, value)
             if bound is not value and not identical(bound, value):
                 return False

@@ -60,7 +60,8 @@ class Match:
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        return self._slots.get(thing, () if isinstance(thing, Values) else None)
+        found = self._slots.get(thing)
+        return () if found is None and isinstance(thing, Values) else found
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a term or symbol, of a tuple element by element; anything else as it
@@ -127,6 +128,7 @@ _Pending = tuple[Expression, Any, Any] | None
 """A pattern, the value or values that it must match, and what follows."""
 
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
+_OPS = (Op, OutputOf, AllOutputs)
 
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
@@ -173,18 +175,19 @@ class _Matcher:
         """Match what is pending; return None if it does not match."""
         while pending is not None:
             pattern, value, pending = pending
-            if isinstance(pattern, (Op, OutputOf, AllOutputs)):
-                op = op_of(pattern)
+            kind = type(pattern)
+            if kind in _OPS:
                 node = None if value is None else value.producer()
-                if node is None or node.op_type not in op.op_types:
+                if node is None:
                     return None
-                if value.index() != _index_of(pattern):
+                op = op_of(pattern)
+                if node.op_type not in op.op_types or value.index() != _index_of(pattern):
                     return None
                 if op not in slots:
                     return self._find_op(facts, op, node, pending, slots)
                 if slots[op] is not node:
                     return None
-            elif isinstance(pattern, AnyOf):
+            elif kind is AnyOf:
                 slots[pattern] = value
                 ways = ((choice, value, pending) for choice in pattern.operands)
                 found = (self.find(facts, way, slots.copy()) for way in ways)

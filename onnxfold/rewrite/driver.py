@@ -7,7 +7,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +18,7 @@ from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
-from onnxfold.rewrite.matcher import find_match
+from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
     AnyOf,
     Constant,
@@ -197,8 +197,7 @@ class Rewriter:
                 origins[value] = self._origin(value)
         signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
         rules, on_constants = table.find(signature)
-        is_constant = bool(rules) and self._facts.known.is_constant(node.outputs[0])
-        return on_constants if is_constant else rules
+        return on_constants if rules and self._facts.known.is_constant(node.outputs[0]) else rules
 
     def _origin(self, value: ir.Value | None) -> _Origin:
         if value is None:
@@ -315,7 +314,7 @@ class _Table:
             rules = dict.fromkeys(
                 rule
                 for rule, op in self._by_op.get((op_type, domain), ())
-                if _could_match(op, origins)
+                if _could_match(op, op_type, origins)
             )
             found = tuple(rules), tuple(rule for rule in rules if rule.on_constants)
             self._by_signature[signature] = found
@@ -353,17 +352,20 @@ def _depth(pattern: Expression) -> int:
     return max(map(_depth, pattern.operands), default=0) + isinstance(pattern, Op)
 
 
-def _could_match(op: Op, origins: Sequence[_Origin]) -> bool:
-    """Return False if a node with such inputs certainly does not match, in whatever order."""
+def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
+    """Return False if a node with such inputs certainly does not match."""
+    may_cross = op_type in COMMUTATIVE or (op.variable is not None and op.variable.swap)
+    if not may_cross and True not in op.variadic:
+        return all(starmap(_could_be, zip_longest(op.operands, origins)))
     return all(
         isinstance(operand, Rest) or any(_could_be(operand, each) for each in (*origins, None))
         for operand in op.operands
     )
 
 
-def _could_be(pattern: Expression, origin: _Origin) -> bool:
+def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
-    if isinstance(pattern, Omitted):
+    if pattern is None or isinstance(pattern, Omitted):
         return origin is None
     if isinstance(pattern, AnyOf):
         return any(_could_be(choice, origin) for choice in pattern.operands)

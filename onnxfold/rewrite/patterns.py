@@ -96,8 +96,7 @@ def is_on_constants(expression: Expression) -> bool:
 
 def is_optional(expression: Expression) -> bool:
     """Return whether an input may be omitted."""
-    choices = expression.operands if isinstance(expression, AnyOf) else ()
-    return any(isinstance(choice, Omitted) for choice in choices)
+    return isinstance(expression, AnyOf) and Omitted in map(type, expression.operands)
 
 
 # -------------------------------------------------------------------- variables

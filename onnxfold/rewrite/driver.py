@@ -164,11 +164,12 @@ class Rewriter:
         """
         nodes, before, facts = self._in_order(), self._seen.inputs, self._types.snapshot()
         after = {node: node.inputs for node in nodes}
-        found = {node for node, inputs in after.items() if before.get(node) is not inputs}
+        found = {n for n in nodes if n not in before or before[n] is not after[n]}
         pairs = [(before.get(node, ()), after[node]) for node in found]
         pairs += [(inputs, ()) for node, inputs in before.items() if node not in after]
         values = {v for p in pairs for a, b in zip_longest(*p) if a is not b for v in (a, b)}
-        values.update(v for v, fact in self._seen.facts.items() if facts.get(v) is not fact)
+        known = self._seen.facts
+        values.update(v for v in known if v not in facts or facts[v] is not known[v])
         makers = {value.producer() for value in values if value is not None}
         found.update(node for node in makers if node is not None and node in after)
         last = found
@@ -308,17 +309,16 @@ class _Table:
 
     def find(self, signature: _Signature) -> tuple[Sequence[Rule], Sequence[Rule]]:
         """Return the rules that may match a node, best first, and those of them for constants."""
-        found = self._by_signature.get(signature)
-        if found is None:
+        if signature not in self._by_signature:
             op_type, domain, origins = signature
             rules = dict.fromkeys(
                 rule
                 for rule, op in self._by_op.get((op_type, domain), ())
                 if _could_match(op, op_type, origins)
             )
-            found = tuple(rules), tuple(rule for rule in rules if rule.on_constants)
-            self._by_signature[signature] = found
-        return found
+            on_constants = tuple(rule for rule in rules if rule.on_constants)
+            self._by_signature[signature] = tuple(rules), on_constants
+        return self._by_signature[signature]
 
 
 # Most models have the same few opsets.

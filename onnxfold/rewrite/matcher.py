@@ -32,7 +32,6 @@ from onnxfold.rewrite.patterns import (
     Rest,
     Values,
     anything,
-    op_of,
     result,
 )
 from onnxfold.rewrite.rule import Rule, attribute_variables, walk
@@ -133,8 +132,8 @@ def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
     matcher = _matcher_of(rule)
     for root in rule.roots:
-        outputs = node.outputs
-        if node.op_type in op_of(root).op_types and root.index < len(outputs):
+        op, outputs = root.op, node.outputs
+        if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
             found = matcher.find(facts, (root, value, None), {result: value})
             if found is not None:

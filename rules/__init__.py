@@ -9,11 +9,6 @@ A module here is a rule set; each rule is a function, which runs once, when the 
         \"\"\"Relu twice is Relu once.\"\"\"
         return op.Relu(op.Relu(x)) >> op.Relu(x)
 
-Its tests, in the table ``tests/rules/<module>.txt``, are models and the ops that are left::
-
-    relu_of_relu
-      (float[N] x) t = Relu(x) y = Relu(t) -> Relu
-      - t = Neg(x)
-
+Its tests are models in the table ``tests/rules/<module>.txt`` (`onnxfold.testing.rule_tables`).
 A set with ``OPTIONAL = True`` is used only if it is selected by name.
 """

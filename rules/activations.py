@@ -103,19 +103,13 @@ def hard_activation(x, swish, doc, seen_in):
 
 @rule(
     each={
-        "min_of_max": (
-            *(op.Max, op.Min, "min(max(x, low), high) is Clip(x, low, high), also if low > high."),
-            "tf2onnx/minimum_of_maximum",
-        ),
-        "max_of_min": (
-            *(op.Min, op.Max, "max(min(x, high), low) is Clip(x, low, high) if low <= high."),
-            "tf2onnx/clip_by_value",
-        ),
+        "min_of_max": (op.Max, op.Min, "tf2onnx/minimum_of_maximum"),
+        "max_of_min": (op.Min, op.Max, "tf2onnx/clip_by_value"),
     },
     opset=12,
 )
-def min_and_max(x, low: Constant, high: Constant, inner, outer, doc, seen_in):
-    """One bound and then the other are Clip. -0.0 may stay -0.0."""
+def min_and_max(x, low: Constant, high: Constant, inner, outer, seen_in):
+    """min(max(x, low), high), and max(min(x, high), low) if low <= high, are Clip(x, low, high)."""
     first, second = (low, high) if inner is op.Max else (high, low)
     bounded = inner(x, first)
     bounds = constant(low.number, like=x), constant(high.number, like=x)

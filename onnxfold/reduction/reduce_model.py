@@ -154,21 +154,16 @@ def reduce(
 
 @dataclass
 class _Runs:
-    """Runs models in another process.
-
-    Attributes:
-        path: Where a model is written.
-        command: The command to run on it; empty to optimize it.
-        timeout: Seconds that a run may take.
-        options: Those of the optimization.
-        count: Runs so far.
-    """
+    """Runs models in another process."""
 
     path: str
+    """Where a model is written."""
     command: list[str]
+    """The command to run on it; empty to optimize it."""
     timeout: float
     options: dict[str, Any]
     count: int = 0
+    """Runs so far."""
 
     def all(self, model: onnx.ModelProto, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
         """Return the outputs of a model, node by node, and what fails with these inputs, or random
@@ -247,13 +242,8 @@ def start(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
 def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Run a model node by node, and then in a default session; optimize it, and compare.
 
-    Args:
-        request: Nothing.
-        arrays: The pickled path, inputs (None for random ones), options, whether to do more than to
-            run it node by node, and the spellings of options.
-
-    Returns:
-        The pickled outputs, and the class and message of the error, or "".
+    The array is what `_Runs.node_by_node` pickles. Return the pickled outputs, and the class and
+    message of the error, or "".
     """
     path, feeds, options, optimizes, words = pickle.loads(arrays[0].tobytes())
     target, libraries = f"{tempfile.gettempdir()}/optimized.onnx", options.get("custom_ops", ())

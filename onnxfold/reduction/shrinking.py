@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,12 @@ _LARGE = 1024  # bytes of a weight that is worth an input
 
 
 def shrink(model: onnx.ModelProto, feeds: Feeds, fails: Fails, values: Values) -> Candidate:
-    """Return the smallest model found that still fails, with its feeds.
+    """Return the smallest model found that still fails, with its feeds, which may be empty.
 
     Functions are inlined and branches replace their If first, so that their nodes can be removed.
     Then parts of the main graph are removed, each half as long as those before it. What the rest
     reads of a part becomes an input, or a weight if it depends on no input, with the value that it
     has in the run. The remaining nodes, outputs, subgraphs and weights are tried one by one.
-
-    Args:
-        model: A model that fails.
-        feeds: What it runs on; may be empty.
-        fails: Returns whether a smaller model fails in the same way.
-        values: Returns intermediate values.
     """
     types = {value.name: value for value in model.graph.value_info}
 
@@ -112,20 +106,18 @@ def _part(
     """Return a model of some nodes of the main graph; None if a value that it needs is not known.
 
     Its outputs are those of the model that remain, and the results of nodes that no node reads.
-
-    Args:
-        model: The model.
-        feeds: What it runs on.
-        kept: The positions of the nodes.
-        values: Returns the values that become inputs or weights.
-        types: Types of values, which may have symbolic dimensions.
+    ``values`` runs the nodes that are left out, ``types`` may have symbolic dimensions.
     """
     graph = model.graph
     nodes = [graph.node[k] for k in kept]
     read = {name for node in nodes for name in (*node.input, *free_names(node))}
     made = {name for node in nodes for name in node.output}
     lost = [o for node in graph.node for o in node.output if o in read - made - {""}]
-    changed, given, varying = copy.deepcopy(model), dict(feeds), _varying(graph)
+    varying = {value.name for value in graph.input}  # what depends on an input
+    for node in graph.node:
+        if not varying.isdisjoint((*node.input, *free_names(node))):
+            varying.update(node.output)
+    changed, given = copy.deepcopy(model), dict(feeds)
     del changed.graph.node[:], changed.graph.output[:]
     changed.graph.node.extend(nodes)
     known = {}
@@ -157,15 +149,6 @@ def _with_outputs(
     del changed.graph.output[:]
     changed.graph.output.extend(outputs)
     return changed
-
-
-def _varying(graph: onnx.GraphProto) -> Collection[str]:
-    """Return the values of a graph that depend on an input."""
-    found = {value.name for value in graph.input}
-    for node in graph.node:
-        if not found.isdisjoint((*node.input, *free_names(node))):
-            found.update(node.output)
-    return found
 
 
 def with_types(model: onnx.ModelProto, values: dict[str, Any]) -> onnx.ModelProto:
@@ -220,12 +203,8 @@ def free_names(node: onnx.NodeProto) -> list[str]:
         graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
         for graph in graphs:
             own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            own |= {o for n in graph.node for o in n.output}
-            for inner in graph.node:
-                for name in [*inner.input, *free_names(inner)]:
-                    if name and name not in own:
-                        found[name] = None
-            for output in graph.output:
-                if output.name not in own:
-                    found[output.name] = None
+            own |= {o for n in graph.node for o in n.output} | {""}
+            read = [name for n in graph.node for name in (*n.input, *free_names(n))]
+            read += [output.name for output in graph.output]
+            found.update(dict.fromkeys(name for name in read if name not in own))
     return list(found)

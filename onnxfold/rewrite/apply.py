@@ -13,7 +13,6 @@ from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import uses
 from onnxfold.rewrite.build import Builder, Refused
 from onnxfold.rewrite.matcher import Match
-from onnxfold.rewrite.patterns import AllOutputs
 from onnxfold.rewrite.rule import Rule
 
 RULE_KEY = "onnxfold.rule"
@@ -44,59 +43,38 @@ class Change:
 def apply(match: Match, keeps: Keeps) -> Change:
     """Rewrite a match.
 
-    Args:
-        match: The match.
-        keeps: Says of a value whether the node that makes it must stay.
-
     Raises:
         Refused, NotKnown: The match cannot be rewritten; the graph is unchanged.
         Mismatch: The rule should not have matched; the graph is unchanged.
     """
     first = match.roots[0].producer()
-    assert first is not None and first.graph is not None
-    graph = first.graph
-    dying = _dying(match, graph, keeps)
+    assert first is not None
+    dying = _dying(match, first, keeps)
     builder = Builder(match, first)
     try:
-        values = _build(match, builder)
-        _check_count(match, dying, builder, graph)
+        values = builder.values()
+        _check_count(builder, dying)
         _check_values(match, values)
-        values = _keep_outputs(match, values, builder, dying, keeps)
+        values = _keep_outputs(builder, values, dying, keeps)
     except Exception:
         builder.discard()
         raise
     finally:
         builder.close()
-    return _connect(match, values, builder, dying, graph, keeps)
+    return _connect(builder, values, dying, keeps)
 
 
-def _build(match: Match, builder: Builder) -> list[ir.Value]:
-    values: list[ir.Value] = []
-    for replacement in match.rule.pair.replacements:
-        if isinstance(replacement, AllOutputs):
-            values.extend(builder.outputs(replacement, len(match.roots)))
-            continue
-        value = builder.value(replacement)
-        if value is None:
-            raise Refused("the replacement is an omitted input")
-        values.append(value)
-    return values
-
-
-def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
+def _dying(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
     """Return the matched nodes without users after the rewrite, users before their operands."""
-    roots = dict.fromkeys(match.roots)
-    matched = match.nodes
+    roots, matched = dict.fromkeys(match.roots), match.nodes
     for value in roots:
-        if value.is_graph_output() and value.graph is not graph:
+        if value.is_graph_output() and value.graph is not first.graph:
             raise Refused("it is the output of another graph")
         node = value.producer()
-        if node is None or node.graph is not graph:
+        if node is None or node.graph is not first.graph:
             raise Refused("its outputs are in different graphs")
         # the new nodes are inserted at the place of the first root
-        if node is not match.roots[0].producer() and any(
-            use.node not in matched for use in uses(value)
-        ):
+        if node is not first and any(use.node not in matched for use in uses(value)):
             raise Refused("another node reads an output before the first one is there")
     dying: dict[ir.Node, None] = {}
     changed = True
@@ -104,7 +82,9 @@ def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
         changed = False
         for node in matched:
             if node not in dying and all(
-                value in roots or _is_unused(value, dying) for value in node.outputs
+                value in roots
+                or not (value.is_graph_output() or any(u.node not in dying for u in uses(value)))
+                for value in node.outputs
             ):
                 dying[node] = None
                 changed = True
@@ -115,20 +95,19 @@ def _dying(match: Match, graph: ir.Graph, keeps: Keeps) -> dict[ir.Node, None]:
     return dying
 
 
-def _check_count(
-    match: Match, dying: dict[ir.Node, None], builder: Builder, graph: ir.Graph
-) -> None:
+def _check_count(builder: Builder, dying: dict[ir.Node, None]) -> None:
     """Refuse a rewrite that adds nodes because matched nodes with other users stay.
 
     With new constants, and a matched graph output that stays, it must remove nodes.
     """
-    matched = set(match.nodes)
-    if match.rule.shared or len(matched) == len([n for n in dying if n.graph is graph]):
+    match = builder.match
+    gone = sum(node.graph is builder.graph for node in dying)
+    if match.rule.shared or gone == len(match.nodes):
         return
-    known = match.facts.known
-    added = sum(not _is_on_constants(node, known.is_constant) for node in builder.nodes)
-    gone = sum(node.graph is graph for node in dying)
-    for_ever = any(v.is_graph_output() for node in matched.difference(dying) for v in node.outputs)
+    is_constant = match.facts.known.is_constant
+    added = sum(not is_constant(node.outputs[0]) for node in builder.nodes)
+    staying = match.nodes.keys() - dying.keys()
+    for_ever = any(value.is_graph_output() for node in staying for value in node.outputs)
     if added > gone or (added == gone and for_ever and builder.initializers):
         raise Refused("nodes in the pattern have other users")
 
@@ -149,35 +128,26 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
 
 
 def _keep_outputs(
-    match: Match,
-    values: list[ir.Value],
-    builder: Builder,
-    dying: dict[ir.Node, None],
-    keeps: Keeps,
+    builder: Builder, values: list[ir.Value], dying: dict[ir.Node, None], keeps: Keeps
 ) -> list[ir.Value]:
     """Return the new values; a copy by Identity of one that cannot take a graph output's name."""
-    kept = []
-    taken: set[ir.Value] = set()
-    for root, value in zip(match.roots, values, strict=True):
-        if root.is_graph_output() and (value in taken or not can_take_name(root, value, keeps)):
+    kept: list[ir.Value] = []
+    for root, value in zip(builder.match.roots, values, strict=True):
+        if root.is_graph_output() and (value in kept or not can_take_name(root, value, keeps)):
             if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
                 raise Refused("it gives a graph output its name")
-            builder.insert(new_node(match.facts.names, root.name or "", "Identity", [value]))
+            names = builder.match.facts.names
+            builder.insert(new_node(names, root.name or "", "Identity", [value]))
             value = builder.nodes[-1].outputs[0]
-        taken.add(value)
         kept.append(value)
     return kept
 
 
 def _connect(
-    match: Match,
-    values: Sequence[ir.Value],
-    builder: Builder,
-    dying: dict[ir.Node, None],
-    graph: ir.Graph,
-    keeps: Keeps,
+    builder: Builder, values: list[ir.Value], dying: dict[ir.Node, None], keeps: Keeps
 ) -> Change:
-    new, scope = set(builder.nodes), match.facts.scopes.of(graph)
+    match = builder.match
+    new, scope = set(builder.nodes), match.facts.scopes.of(builder.graph)
     _remember_origin(match.rule, builder.nodes, dying)
     for node in builder.nodes:
         if node.domain not in scope.opsets:
@@ -196,19 +166,7 @@ def _connect(
             _inherit(root.producer(), producer)
     touched = remove_unused(dying, keeps)
     alive = [v for v in touched if v.producer() is not None and v.graph is not None]
-    return Change(list(builder.nodes), list(users), alive)
-
-
-def _is_unused(value: ir.Value, leaving: dict[ir.Node, None]) -> bool:
-    return not value.is_graph_output() and all(use.node in leaving for use in uses(value))
-
-
-def _is_on_constants(node: ir.Node, is_constant: Callable[[ir.Value], bool]) -> bool:
-    """Return whether constant propagation will compute a node."""
-    if node.op_type == "Constant":
-        return True
-    present = [v for v in node.inputs if v is not None]
-    return bool(present) and all(is_constant(v) for v in present)
+    return Change(builder.nodes, list(users), alive)
 
 
 # -------------------------------------------------------------------- where new nodes come from
@@ -229,15 +187,16 @@ def _inherit(old: ir.Node | None, new: ir.Node) -> None:
 
 def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:
     """Record the rule that made the new nodes, and the nodes of the original that they replace."""
-    sources: dict[str, None] = {}
-    rules: dict[str, None] = {}
-    for node in dying:
-        earlier = node.metadata_props.get(FROM_KEY)
-        for name in earlier.split(", ") if earlier else [node.name or node.op_type]:
-            sources[name] = None
-        if RULE_KEY in node.metadata_props:
-            rules.update(dict.fromkeys(node.metadata_props[RULE_KEY].split(", ")))
-    rules[rule.name or rule.place] = None
+    earlier = [(node, node.metadata_props) for node in dying]
+    sources = dict.fromkeys(
+        name
+        for node, known in earlier
+        for name in known.get(FROM_KEY, node.name or node.op_type).split(", ")
+    )
+    rules = dict.fromkeys(
+        name for _, known in earlier if RULE_KEY in known for name in known[RULE_KEY].split(", ")
+    )
+    rules[rule.name] = None
     names = list(sources)
     if len(names) > _MOST_SOURCES:
         names = [*names[:_MOST_SOURCES], "..."]

@@ -32,6 +32,8 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 
+_NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
+
 
 class Refused(Exception):
     """The match cannot be rewritten, or would cost more than it saves."""
@@ -46,28 +48,23 @@ class Builder:
 
     Ops whose operands are all constants are computed in the pool; a result becomes a constant of
     the model where a new node reads it. New nodes are in the graph at once, so that their types can
-    be inferred.
-
-    Args:
-        match: The match.
-        before: The node in front of which the new nodes go.
+    be inferred; they go in front of a node.
     """
 
     def __init__(self, match: Match, before: ir.Node) -> None:
         graph = before.graph
         assert graph is not None
-        self._match = match
+        self.match = match
         self._before = before
         self._facts = match.facts
         self._known = match.facts.known
-        self._graph = graph
+        self.graph = graph
         self._names = match.facts.names
         scope = match.facts.scopes.of(graph)
         self._opsets: Mapping[str, int] = scope.opsets
         self._in_function = scope.in_function
         self._stem = next((r.name for r in match.roots if r.name), None) or "value"
         self._made: dict[Op, ir.Node | Buffer] = {}
-        self._omitted: dict[Expression, bool] = {}
         self._stored: dict[Buffer, ir.Value] = {}
         self._buffers: list[Buffer] = []
         self.nodes: list[ir.Node] = []
@@ -75,13 +72,18 @@ class Builder:
         self.initializers: list[ir.Value] = []
         """The new constants."""
 
-    def value(self, expression: Expression) -> ir.Value | None:
-        """Return the value of an expression; None for an omitted input."""
-        return self._in_graph(self._operand(expression))
-
-    def outputs(self, outputs: AllOutputs, count: int) -> Sequence[ir.Value]:
-        """Return all outputs of an op that has so many."""
-        return self._outputs(outputs.op, count - 1)
+    def values(self) -> list[ir.Value]:
+        """Return the values that replace the roots."""
+        values: list[ir.Value] = []
+        for replacement in self.match.rule.pair.replacements:
+            if isinstance(replacement, AllOutputs):
+                values.extend(self._outputs(replacement.op, len(self.match.roots) - 1))
+                continue
+            value = self._in_graph(self._operand(replacement))
+            if value is None:
+                raise Refused("the replacement is an omitted input")
+            values.append(value)
+        return values
 
     def _operand(self, expression: Expression) -> Operand | None:
         if self._is_omitted(expression):
@@ -89,13 +91,13 @@ class Builder:
         if isinstance(expression, AnyOf):
             return next(each for each in map(self._operand, expression.operands) if each)
         if isinstance(expression, OutputOf):
-            index = int(self._match.number_of(expression.index))
+            index = int(self.match.number_of(expression.index))
             return self._outputs(expression.op, index)[index]
         if isinstance(expression, Op):
             made = self._node(expression)
             return made if isinstance(made, Buffer) else made.outputs[0]
         if isinstance(expression, Variable):
-            found: ir.Value | None = self._match.bound(expression)
+            found: ir.Value | None = self.match.bound(expression)
             return found
         if isinstance(expression, MadeConstant):
             return self._constant(expression)
@@ -103,20 +105,14 @@ class Builder:
 
     def _is_omitted(self, expression: Expression) -> bool:
         """Return whether an input is omitted, or an op whose type or required input is omitted."""
-        found = self._omitted.get(expression)
-        if found is None:
-            found = self._omitted[expression] = self._look_for_omitted(expression)
-        return found
-
-    def _look_for_omitted(self, expression: Expression) -> bool:
         if isinstance(expression, Variable):
-            return self._match.bound(expression) is None
+            return self.match.bound(expression) is None
         if isinstance(expression, AnyOf):
             return all(map(self._is_omitted, expression.operands))
         if isinstance(expression, OutputOf):
             expression = expression.op
-        if isinstance(expression, Op) and self._match.bound(expression) is None:
-            if expression.variable is not None and self._match.bound(expression.variable) is None:
+        if isinstance(expression, Op) and self.match.bound(expression) is None:
+            if expression.variable is not None and self.match.bound(expression.variable) is None:
                 return True
             omitted = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
             schema = self._resolve(expression)[2] if omitted else None
@@ -128,13 +124,13 @@ class Builder:
 
         The opsets are those of the model; for an op that they do not have, the newest ones.
         """
-        op_type = op.op_types[0] if op.variable is None else self._match.bound(op.variable).op_type
-        opsets = self._opsets if is_available(op, self._opsets) else _newest_opsets()
+        op_type = op.op_types[0] if op.variable is None else self.match.bound(op.variable).op_type
+        opsets = self._opsets if is_available(op, self._opsets) else _NEWEST
         version = opsets.get(op.domain)
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
     def _node(self, op: Op) -> ir.Node | Buffer:
-        made: ir.Node | Buffer | None = self._match.bound(op) or self._made.get(op)
+        made: ir.Node | Buffer | None = self.match.bound(op) or self._made.get(op)
         if made is None:
             made = self._made[op] = self._make(op)
         return made
@@ -153,20 +149,20 @@ class Builder:
 
     def _make(self, op: Op) -> ir.Node | Buffer:
         op_type, opsets, schema = self._resolve(op)
-        matched = None if op.variable is None else self._match.bound(op.variable)
-        swapped = op.variable is not None and self._match.bound(op.variable.swap)
+        matched = None if op.variable is None else self.match.bound(op.variable)
+        swapped = op.variable is not None and self.match.bound(op.variable.swap)
         inputs: list[Operand | None] = []
         numbers: dict[int, Any] = {}
         for operand in reversed(op.operands) if swapped else op.operands:
             if isinstance(operand, Rest):
-                inputs.extend(self._match.bound(operand.variable))
+                inputs.extend(self.match.bound(operand.variable))
                 continue
             if isinstance(operand, Literal):
                 numbers[len(inputs)] = operand.literal
             inputs.append(None if isinstance(operand, Literal) else self._operand(operand))
         attributes = {} if matched is None else dict(matched.attributes.data)
         for name, thing in op.attributes.items():
-            content = self._match.number_of(thing)
+            content = self.match.number_of(thing)
             place = place_of_input(name, schema)
             if place is not None:
                 inputs.extend([None] * (place + 1 - len(inputs)))
@@ -176,14 +172,16 @@ class Builder:
             if content is not None:
                 attributes[name] = _attribute(name, content, schema)
         for place, number in numbers.items():
-            dtype = self._dtype_for(op_type, schema, inputs, place)
+            dtype = self._dtype_for(inputs, place, schema)
             inputs[place] = self._new_constant(number, dtype)
         while inputs and inputs[-1] is None:
             inputs.pop()
-        rule = self._match.rule
+        rule = self.match.rule
         is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
-        if not is_left and op.output_count is None and all(map(self._is_constant, inputs)):
-            computed = self._compute(op_type, op, inputs, attributes, opsets)
+        values = [each for each in inputs if isinstance(each, ir.Value)]
+        if not is_left and op.output_count is None and all(map(self._known.is_constant, values)):
+            node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
+            computed = self._compute(op, node, inputs, opsets)
             if computed is not None:
                 return computed
         if opsets is not self._opsets:
@@ -200,7 +198,7 @@ class Builder:
             [self._in_graph(each) for each in inputs],
             attributes,
             domain=op.domain,
-            outputs=1 if op.output_count is None else self._match.number_of(op.output_count),
+            outputs=1 if op.output_count is None else self.match.number_of(op.output_count),
         )
         self.insert(node)
         return node
@@ -212,18 +210,10 @@ class Builder:
 
     # ---------------------------------------------------------------- constants
 
-    def _is_constant(self, operand: Operand | None) -> bool:
-        return not isinstance(operand, ir.Value) or self._known.is_constant(operand)
-
     def _compute(
-        self,
-        op_type: str,
-        op: Op,
-        inputs: Sequence[Operand | None],
-        attributes: Mapping[str, ir.Attr],
-        opsets: Mapping[str, int],
+        self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
-        """Compute an op in the pool, perhaps postponed; None if an operand has no buffer yet."""
+        """Compute a node in the pool, perhaps postponed; None if an operand has no buffer yet."""
         operands = []
         for each in inputs:
             buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
@@ -231,15 +221,14 @@ class Builder:
                 return None
             operands.append(buffer)
             self._hold(buffer)
-        node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
         node.outputs[0].name = self._stem
         computed = self._hold(self._known.result_of(node, operands, opsets))
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
-            raise Refused(f"{op_type} of constants cannot be computed")
+            raise Refused(f"{node.op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
         are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
-        if op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
-            _check_rounding(op_type, *operands, computed)
+        if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
+            _check_rounding(node.op_type, *operands, computed)
         return computed
 
     def _hold(self, buffer: Buffer | None) -> Buffer | None:
@@ -263,7 +252,7 @@ class Builder:
                 self.insert(node)
                 value = node.outputs[0]
             else:
-                value = add_initializer(self._graph, tensor)
+                value = add_initializer(self.graph, tensor)
                 self.initializers.append(value)
             self._stored[operand] = value
         return value
@@ -274,23 +263,18 @@ class Builder:
         return self._facts.types.of(operand).dtype
 
     def _dtype_for(
-        self,
-        op_type: str,
-        schema: onnx.defs.OpSchema | None,
-        inputs: Sequence[Operand | None],
-        position: int,
+        self, inputs: Sequence[Operand | None], place: int, schema: onnx.defs.OpSchema | None
     ) -> ir.DataType:
         """Return the dtype of a number as an input: that of an input of the same type variable."""
         formals = [] if schema is None else schema.inputs
         formal = [formals[min(k, len(formals) - 1)] for k in range(len(inputs)) if formals]
-        for k, value in enumerate(inputs):
-            if value is not None and (
-                not formal or formal[k].type_str == formal[position].type_str
-            ):
+        kinds = [each.type_str for each in formal] or [""] * len(inputs)
+        for kind, value in zip(kinds, inputs, strict=True):
+            if value is not None and kind == kinds[place]:
                 return self._known_dtype(value)
-        if formal and list(formal[position].types) == ["tensor(int64)"]:
+        if formal and list(formal[place].types) == ["tensor(int64)"]:
             return ir.DataType.INT64
-        raise Refused(f"the dtype of a number in {op_type} is open")
+        raise Refused("the dtype of a number is open")
 
     def _known_dtype(self, operand: Operand) -> ir.DataType:
         dtype = self._dtype_of(operand)
@@ -299,19 +283,19 @@ class Builder:
         return dtype
 
     def _constant(self, made: MadeConstant) -> Buffer:
-        content = self._match.number_of(made.content)
+        content = self.match.number_of(made.content)
         if made.like is not None:
-            like = self._match.roots[0] if made.like is result else self._operand(made.like)
+            like = self.match.roots[0] if made.like is result else self._operand(made.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
-        dtype = self._match.number_of(made.dtype)
+        dtype = self.match.number_of(made.dtype)
         if dtype is None:
             array = np.asarray(content)
+            dtype = ir.DataType.INT64
             if isinstance(content, np.ndarray) or array.dtype.kind == "b":
                 dtype = ir.DataType.from_numpy(array.dtype)
-            else:
-                dtype = ir.DataType.FLOAT if array.dtype.kind == "f" else ir.DataType.INT64
-                dtype = ir.DataType.INT64 if array.size == 0 else dtype
+            elif array.dtype.kind == "f" and array.size:
+                dtype = ir.DataType.FLOAT
         return self._new_constant(content, ir.DataType(dtype))
 
     def _new_constant(self, content: Any, dtype: ir.DataType) -> Buffer:
@@ -330,17 +314,14 @@ class Builder:
         """Release the buffers; the new constants of the model retain theirs."""
         for buffer in self._buffers:
             buffer.pool.release(buffer)
-        self._buffers.clear()
 
     def discard(self) -> None:
         """Remove the new nodes and constants."""
         for node in reversed(self.nodes):
-            self._graph.remove(node, safe=True)
+            self.graph.remove(node, safe=True)
         for value in self.initializers:
             assert value.name is not None
-            del self._graph.initializers[value.name]
-        self.nodes.clear()
-        self.initializers.clear()
+            del self.graph.initializers[value.name]
 
 
 # -------------------------------------------------------------------- ops at an opset
@@ -376,11 +357,6 @@ def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
 def known_domains() -> frozenset[str]:
     """Return the domains whose ops onnx knows."""
     return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
-
-
-@functools.cache
-def _newest_opsets() -> Mapping[str, int]:
-    return {"": onnx.defs.onnx_opset_version()}
 
 
 def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:

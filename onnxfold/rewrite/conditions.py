@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.symbolic import Expr, NotKnown
 
 
@@ -19,26 +19,13 @@ class NotGiven(NotKnown):
     """A term refers to an omitted input or to an alternative that did not match."""
 
 
-class Bindings(Protocol):
-    """The values of the symbols of a rule in a match."""
-
-    facts: ModelFacts
-    """What is known of the model."""
-
-    def value_of(self, thing: Any) -> Any:
-        """Return the value of a symbol or term; tuples and lists element by element."""
-
-    def bound(self, thing: object) -> Any:
-        """Return the value of a symbol; None if it is omitted."""
-
-
 class Recorded:
     """A symbol of a rule, or a term."""
 
     __slots__ = ()
 
-    def evaluate(self, bindings: Bindings) -> Any:
-        """Return the value in a match.
+    def evaluate(self, match: Any) -> Any:
+        """Return the value in a `onnxfold.rewrite.matcher.Match`.
 
         Raises:
             NotKnown: it depends on what is not known.
@@ -47,12 +34,43 @@ class Recorded:
 
     def or_else(self, value: object) -> Term:
         """Return the term, or a value where it needs an omitted input."""
-        return _OrElse(_first, (self, value), "{}.or_else({})")
+        return _IfGiven(lambda found: found, (self, value), "{}.or_else({})")
 
     @property
     def is_omitted(self) -> Term:
         """Whether the input is omitted, or the variable belongs to another alternative."""
-        return _IsOmitted(_first, (self,), "{}.is_omitted")
+        return _IfGiven(lambda found: False, (self, True), "{}.is_omitted")
+
+
+def _are_equal(left: Any, right: Any) -> bool:
+    """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
+    if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
+        if len(left) != len(right):
+            return False
+        answers: list[bool | None] = []
+        for one, other in zip(left, right, strict=True):
+            try:
+                answers.append(_are_equal(one, other))
+            except NotKnown:
+                answers.append(None)
+        if None in answers and False not in answers:
+            raise NotKnown
+        return all(answers)
+    if left is not right and left != right and (isinstance(left, Expr) or isinstance(right, Expr)):
+        raise NotKnown
+    return bool(left == right)
+
+
+def _operator(
+    function: Callable[[Any, Any], Any], form: str, level: int, *, is_reflected: bool = False
+) -> Callable[[Term, object], Term]:
+    """Return the method that records an operator of two operands."""
+
+    def record_operator(term: Term, other: object) -> Term:
+        operands = (other, term) if is_reflected else (term, other)
+        return Term(function, operands, form, level)
+
+    return record_operator
 
 
 class Term(Recorded):
@@ -65,7 +83,7 @@ class Term(Recorded):
     Args:
         function: Computes the value from the values of the operands.
         operands: Terms, symbols, and plain values.
-        form: The text, with ``{}`` for each operand.
+        form: The text, with ``{}`` for each operand, and ``...`` for any number of further ones.
         level: The precedence of the outermost operator in the text.
     """
 
@@ -79,9 +97,9 @@ class Term(Recorded):
         self.form = form
         self.level = level
 
-    def evaluate(self, bindings: Bindings) -> Any:
+    def evaluate(self, match: Any) -> Any:
         """Apply the function to the values of the operands."""
-        value_of = bindings.value_of
+        value_of = match.value_of
         return self.function(*[value_of(operand) for operand in self.operands])
 
     def __repr__(self) -> str:
@@ -91,14 +109,14 @@ class Term(Recorded):
             is_tight = own > self.level or (own == self.level and k == 0)
             needs_none = self.level == _CALL or own == 9 or (self.level == 9 and k)
             texts.append(text_of(operand) if needs_none or is_tight else f"({text_of(operand)})")
-        return self.form.format(*texts)
+        further = ["{}"] * (len(texts) - self.form.count("{}"))
+        return self.form.replace("...", ", ".join(further)).format(*texts)
 
     __hash__ = object.__hash__
 
     def is_in(self, *choices: object) -> Term:
         """Return whether the value is one of several."""
-        places = ", ".join(["{}"] * len(choices))
-        return Term(_is_one_of, (self, *choices), f"{{}}.is_in({places})")
+        return Term(lambda value, *those: value in those, (self, *choices), "{}.is_in(...)")
 
     @property
     def length(self) -> Term:
@@ -124,23 +142,22 @@ class Term(Recorded):
         """Return the elements of a tuple at the indices of a permutation."""
         return Term(_permuted, (self, permutation), "{}.permuted_by({})")
 
-    def __eq__(self, other: object) -> Term:  # type: ignore[override]
-        return Term(_are_equal, (self, other), "{} == {}", 2)
-
-    def __ne__(self, other: object) -> Term:  # type: ignore[override]
-        return Term(_differ, (self, other), "{} != {}", 2)
-
-    def __lt__(self, other: object) -> Term:
-        return Term(operator.lt, (self, other), "{} < {}", 2)
-
-    def __le__(self, other: object) -> Term:
-        return Term(operator.le, (self, other), "{} <= {}", 2)
-
-    def __gt__(self, other: object) -> Term:
-        return Term(operator.gt, (self, other), "{} > {}", 2)
-
-    def __ge__(self, other: object) -> Term:
-        return Term(operator.ge, (self, other), "{} >= {}", 2)
+    __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]
+    __ne__ = _operator(lambda a, b: not _are_equal(a, b), "{} != {}", 2)  # type: ignore[assignment]
+    __lt__ = _operator(operator.lt, "{} < {}", 2)
+    __le__ = _operator(operator.le, "{} <= {}", 2)
+    __gt__ = _operator(operator.gt, "{} > {}", 2)
+    __ge__ = _operator(operator.ge, "{} >= {}", 2)
+    __add__ = _operator(operator.add, "{} + {}", 6)
+    __radd__ = _operator(operator.add, "{} + {}", 6, is_reflected=True)
+    __sub__ = _operator(operator.sub, "{} - {}", 6)
+    __rsub__ = _operator(operator.sub, "{} - {}", 6, is_reflected=True)
+    __mul__ = _operator(operator.mul, "{} * {}", 7)
+    __rmul__ = _operator(operator.mul, "{} * {}", 7, is_reflected=True)
+    __truediv__ = _operator(operator.truediv, "{} / {}", 7)
+    __rtruediv__ = _operator(operator.truediv, "{} / {}", 7, is_reflected=True)
+    __floordiv__ = _operator(operator.floordiv, "{} // {}", 7)
+    __mod__ = _operator(operator.mod, "{} % {}", 7)
 
     def __or__(self, other: object) -> Term:
         return _Joined(any, (self, _as_condition(other)), "{} | {}", 3)
@@ -153,36 +170,6 @@ class Term(Recorded):
 
     def __neg__(self) -> Term:
         return Term(operator.neg, (self,), "-{}", 8)
-
-    def __add__(self, other: object) -> Term:
-        return Term(operator.add, (self, other), "{} + {}", 6)
-
-    def __radd__(self, other: object) -> Term:
-        return Term(operator.add, (other, self), "{} + {}", 6)
-
-    def __sub__(self, other: object) -> Term:
-        return Term(operator.sub, (self, other), "{} - {}", 6)
-
-    def __rsub__(self, other: object) -> Term:
-        return Term(operator.sub, (other, self), "{} - {}", 6)
-
-    def __mul__(self, other: object) -> Term:
-        return Term(operator.mul, (self, other), "{} * {}", 7)
-
-    def __rmul__(self, other: object) -> Term:
-        return Term(operator.mul, (other, self), "{} * {}", 7)
-
-    def __truediv__(self, other: object) -> Term:
-        return Term(operator.truediv, (self, other), "{} / {}", 7)
-
-    def __rtruediv__(self, other: object) -> Term:
-        return Term(operator.truediv, (other, self), "{} / {}", 7)
-
-    def __floordiv__(self, other: object) -> Term:
-        return Term(operator.floordiv, (self, other), "{} // {}", 7)
-
-    def __mod__(self, other: object) -> Term:
-        return Term(operator.mod, (self, other), "{} % {}", 7)
 
     def __getitem__(self, place: object) -> Term:
         return Term(operator.getitem, (self, place), "{}[{}]")
@@ -220,11 +207,11 @@ class _Joined(Term):
 
     __slots__ = ()
 
-    def evaluate(self, bindings: Bindings) -> bool:
+    def evaluate(self, match: Any) -> bool:
         decides, unknown = self.function is any, None
         for operand in self.operands:
             try:
-                if bool(bindings.value_of(operand)) is decides:
+                if bool(match.value_of(operand)) is decides:
                     return decides
             except NotKnown as reason:
                 unknown = reason
@@ -236,8 +223,8 @@ class _Joined(Term):
 class _Computed(Term):
     __slots__ = ()
 
-    def evaluate(self, bindings: Bindings) -> Any:
-        found = super().evaluate(bindings)
+    def evaluate(self, match: Any) -> Any:
+        found = super().evaluate(match)
         if found is None:
             raise NotKnown
         return found
@@ -252,9 +239,9 @@ class Attribute(Term):
         super().__init__(plain_number, (), name)
         self.name = name
 
-    def evaluate(self, bindings: Bindings) -> Any:
+    def evaluate(self, match: Any) -> Any:
         """Return the value that the attribute has in a match."""
-        content = bindings.bound(self)
+        content = match.bound(self)
         if content is None:
             raise NotGiven
         return plain_number(content)
@@ -265,62 +252,23 @@ def plain_number(value: Any) -> Any:
     return float(str(np.float32(value))) if type(value) is float else value
 
 
-class _OrElse(Term):
+class _IfGiven(Term):
+    """A function of the first operand; the second one if an input is omitted."""
+
     __slots__ = ()
 
-    def evaluate(self, bindings: Bindings) -> Any:
+    def evaluate(self, match: Any) -> Any:
         try:
-            return bindings.value_of(self.operands[0])
+            found = match.value_of(self.operands[0])
         except NotGiven:
-            return bindings.value_of(self.operands[1])
-
-
-class _IsOmitted(Term):
-    __slots__ = ()
-
-    def evaluate(self, bindings: Bindings) -> bool:
-        try:
-            bindings.value_of(self.operands[0])
-        except NotGiven:
-            return True
-        return False
-
-
-def _first(value: Any, *_: Any) -> Any:
-    return value
-
-
-def _are_equal(left: Any, right: Any) -> bool:
-    """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
-    if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
-        if len(left) != len(right):
-            return False
-        answers: list[bool | None] = []
-        for one, other in zip(left, right, strict=True):
-            try:
-                answers.append(_are_equal(one, other))
-            except NotKnown:
-                answers.append(None)
-        if None in answers and False not in answers:
-            raise NotKnown
-        return all(answers)
-    if left is not right and left != right and (isinstance(left, Expr) or isinstance(right, Expr)):
-        raise NotKnown
-    return bool(left == right)
-
-
-def _differ(left: Any, right: Any) -> bool:
-    return not _are_equal(left, right)
+            return match.value_of(self.operands[1])
+        return self.function(found)
 
 
 def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
     if sorted(places) != list(range(len(elements))):
         raise NotKnown  # it is no permutation
     return tuple(elements[k] for k in places)
-
-
-def _is_one_of(value: Any, *choices: Any) -> bool:
-    return value in choices
 
 
 # -------------------------------------------------------------------- words
@@ -336,34 +284,29 @@ def computed(function: Callable[..., Any]) -> Callable[..., Term]:
 
     @functools.wraps(function)
     def record(*operands: Any) -> Term:
-        places = ", ".join(["{}"] * len(operands))
-        return _Computed(function, operands, f"{function.__name__}({places})", _CALL)
+        return _Computed(function, operands, f"{function.__name__}(...)", _CALL)
 
     return record
 
 
 def maximum(*terms: object) -> Term:
     """Return the largest of several terms."""
-    return Term(max, terms, f"maximum({', '.join(['{}'] * len(terms))})", _CALL)
+    return Term(max, terms, "maximum(...)", _CALL)
 
 
-class Where:
+class Where(list[Term]):
     """The conditions of a rule, as conjuncts."""
 
-    def __init__(self, conjuncts: Iterable[Term]) -> None:
-        self.conjuncts = tuple(conjuncts)
 
-
-class Inexact:
+class Inexact(NamedTuple):
     """The condition under which a match of a rule is inexact."""
 
-    def __init__(self, condition: Term) -> None:
-        self.condition = condition
+    condition: Term
 
 
 def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
-    return Where([term for each in conditions for term in _conjuncts(_as_condition(each))])
+    return Where(itertools.chain.from_iterable(map(_conjuncts, conditions)))
 
 
 def inexact_if(condition: object) -> Inexact:
@@ -374,10 +317,10 @@ def inexact_if(condition: object) -> Inexact:
     return Inexact(_as_condition(condition))
 
 
-def _conjuncts(term: Term) -> list[Term]:
-    if isinstance(term, _Joined) and term.function is all:
-        return [each for operand in term.operands for each in _conjuncts(operand)]
-    return [term]
+def _conjuncts(condition: object) -> list[Term]:
+    if isinstance(condition, _Joined) and condition.function is all:
+        return [each for operand in condition.operands for each in _conjuncts(operand)]
+    return [_as_condition(condition)]
 
 
 def _as_condition(condition: object) -> Term:

@@ -7,13 +7,12 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Any
+from itertools import starmap, zip_longest
 
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.facts import ModelFacts, facts_of
+from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
@@ -38,7 +37,7 @@ from onnxfold.rewrite.rule import Rule, RuleError, walk
 
 logger = logging.getLogger("onnxfold")
 
-# Errors of computations on invalid numbers, such as an axis that does not exist.
+# Errors of built-in rules on invalid numbers, such as an axis that does not exist.
 _INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 # More nodes than this, two or more ops above a change, are visited once at the end.
 _WIDE = 64
@@ -115,19 +114,21 @@ class Rewriter:
         seen: Seen | None = None,
     ) -> None:
         self._seen = seen or Seen()
-        self._rules = [r for r in rules if level > 1 or r.inexact is not True]
+        chosen = tuple(r for r in rules if level > 1 or r.inexact is not True)
         self._level = level
         self._facts = facts_of(model)
         self._types = self._facts.types  # with what follows from earlier changes, also in `known`
         self._keeps = keeps or (lambda value: False)
-        self._indexes = {
-            graph: RuleIndex(self._rules, self._facts.scopes.of(graph).opsets, self._facts)
-            for graph in self._facts.scopes.graphs()
+        scopes = self._facts.scopes
+        self._tables = {
+            graph: _table_of(chosen, tuple(sorted(scopes.of(graph).opsets.items())))
+            for graph in scopes.graphs()
         }
-        self._reach = max(index.reach for index in self._indexes.values())
+        self._reach = max(table.reach for table in self._tables.values())
         """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
+        self._origins: dict[ir.Value | None, _Origin] = {}
         self._skipped = False
         self._place: dict[ir.Node, str] = {}
         self._history: dict[str, Counter[Rule]] = {}
@@ -140,25 +141,22 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
+        self._enqueue(self._changed() if self._seen.inputs else self._in_order())
         with np.errstate(all="ignore"):  # numbers of conditions may overflow
-            self._empty_queue()
+            while self._queue or self._skipped:
+                if not self._queue:  # all once more
+                    self._skipped = False
+                    self._enqueue(self._in_order())
+                    continue
+                node = self._queue.popleft()
+                self._queued.discard(node)
+                graph = node.graph
+                if graph is not None:  # not removed in the meantime
+                    self.report.visits += 1
+                    self._visit(node, self._candidates(node, self._tables[graph]))
         self._seen.inputs = {node: node.inputs for node in self._in_order()}
         self._seen.facts = self._types.snapshot()
         return self.report
-
-    def _empty_queue(self) -> None:
-        self._enqueue(self._changed() if self._seen.inputs else self._in_order())
-        while self._queue or self._skipped:
-            if not self._queue:  # all once more
-                self._skipped = False
-                self._enqueue(self._in_order())
-                continue
-            node = self._queue.popleft()
-            self._queued.discard(node)
-            graph = node.graph
-            if graph is not None:  # not removed in the meantime
-                self.report.visits += 1
-                self._visit(node, self._indexes[graph].candidates(node))
 
     def _changed(self) -> list[ir.Node]:
         """Return the nodes that have changed since the last run, and those whose patterns reach
@@ -166,11 +164,12 @@ class Rewriter:
         """
         nodes, before, facts = self._in_order(), self._seen.inputs, self._types.snapshot()
         after = {node: node.inputs for node in nodes}
-        found = {node for node, inputs in after.items() if before.get(node) is not inputs}
+        found = {n for n in nodes if n not in before or before[n] is not after[n]}
         pairs = [(before.get(node, ()), after[node]) for node in found]
         pairs += [(inputs, ()) for node, inputs in before.items() if node not in after]
         values = {v for p in pairs for a, b in zip_longest(*p) if a is not b for v in (a, b)}
-        values.update(v for v, fact in self._seen.facts.items() if facts.get(v) is not fact)
+        known = self._seen.facts
+        values.update(v for v in known if v not in facts or facts[v] is not known[v])
         makers = {value.producer() for value in values if value is not None}
         found.update(node for node in makers if node is not None and node in after)
         last = found
@@ -185,6 +184,28 @@ class Rewriter:
         return [node for graph in graphs for node in nodes_of(graph)]
 
     # ---------------------------------------------------------------- one node
+
+    def _candidates(self, node: ir.Node, table: _Table) -> Sequence[Rule]:
+        """Return the rules that could match the node, best first.
+
+        Nodes with constant results are left to constant propagation, except for rules that say so.
+        """
+        if node.op_type not in table.op_types:
+            return ()
+        inputs, origins = node.inputs, self._origins
+        for value in inputs:
+            if value not in origins:
+                origins[value] = self._origin(value)
+        signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
+        rules, on_constants = table.find(signature)
+        return on_constants if rules and self._facts.known.is_constant(node.outputs[0]) else rules
+
+    def _origin(self, value: ir.Value | None) -> _Origin:
+        if value is None:
+            return None
+        node = value.producer()
+        op_type, domain = ("", "") if node is None else (node.op_type, node.domain)
+        return op_type, domain, self._facts.known.is_constant(value)
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
         """Apply the first rule that can be applied to a node."""
@@ -206,7 +227,11 @@ class Rewriter:
             except OnnxFoldError:
                 raise
             except Exception as error:
-                _log_invalid_node(rule, node, error)
+                message = f"{rule.label} failed: {type(error).__name__}: {error}"
+                name = node.name or node.op_type
+                if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
+                    raise RuleError(message, node=name) from error
+                logger.debug("%s at %r", message, name)  # the node is invalid, and stays
                 self.report.failed_on_invalid[rule.name] += 1
                 continue
             self.report.counts[rule.name] += 1
@@ -224,7 +249,7 @@ class Rewriter:
         if history.total() < _MOST_AT_A_PLACE:
             return
         looping = [r for r, n in history.items() if n * 10 >= _MOST_AT_A_PLACE]
-        self.report.loops.append(Loop(tuple(r.name or r.place for r in looping), place))
+        self.report.loops.append(Loop(tuple(r.name for r in looping), place))
         names = ", ".join(r.label for r in looping)
         logger.info("these rules undo each other at %r, switched off: %s", place, names)
         del self._history[place]
@@ -256,112 +281,55 @@ class Rewriter:
                 self._queue.append(node)
 
 
-def _log_invalid_node(rule: Rule, node: ir.Node, error: Exception) -> None:
-    """Log a failure of a built-in rule on an invalid node, which stays as it is.
-
-    Raises:
-        RuleError: The rule is not built in, or the error is of another kind.
-    """
-    name = node.name or node.op_type
-    message = f"{rule.label} failed: {type(error).__name__}: {error}"
-    if not rule.ours or not isinstance(error, _INVALID_NODE_ERRORS):
-        raise RuleError(message, node=name) from error
-    logger.debug("%s at %r", message, name)
-
-
 # -------------------------------------------------------------------- the rules for a node
 
 
 _Origin = tuple[str, str, bool] | None
 """Op type and domain of the producer of an input, and whether it is constant; None if omitted."""
-_Imports = tuple[tuple[str, int], ...]
+_Signature = tuple[str, str, tuple[_Origin, ...]]
+"""Op type and domain of a node, and the origins of its inputs."""
 
 
 class _Table:
     """The rules that hold at one set of opsets, by op and by signature; the same for all models."""
 
-    def __init__(self, rules: Iterable[Rule], imports: _Imports) -> None:
+    def __init__(self, rules: Iterable[Rule], imports: Iterable[tuple[str, int]]) -> None:
         self._by_op: dict[tuple[str, str], list[tuple[Rule, Op]]] = {}
-        self.by_signature: dict[Any, tuple[Sequence[Rule], Sequence[Rule]]] = {}
-        """The rules for nodes that look alike, best first, and those of them for constants."""
+        self._by_signature: dict[_Signature, tuple[Sequence[Rule], Sequence[Rule]]] = {}
         self.reach = 1
         """How many ops lie on the longest way through a pattern."""
+        opsets = dict(imports)
         for rule in sorted(rules, key=lambda r: -r.benefit):
-            if _holds_at(rule, imports):
+            if _holds_at(rule, opsets):
                 self.reach = max(self.reach, *map(_depth, rule.pair.patterns))
                 for op in map(op_of, rule.roots):
                     for op_type in op.op_types:
                         self._by_op.setdefault((op_type, op.domain), []).append((rule, op))
         self.op_types = {op_type for op_type, _ in self._by_op}
 
-    def find(
-        self, op_type: str, domain: str, origins: Sequence[_Origin]
-    ) -> tuple[Sequence[Rule], Sequence[Rule]]:
-        """Return the rules that may match a node with such inputs."""
-        found = {
-            rule: None
-            for rule, op in self._by_op.get((op_type, domain), ())
-            if _could_match(op, op_type, origins)
-        }
-        return tuple(found), tuple(rule for rule in found if rule.on_constants)
+    def find(self, signature: _Signature) -> tuple[Sequence[Rule], Sequence[Rule]]:
+        """Return the rules that may match a node, best first, and those of them for constants."""
+        if signature not in self._by_signature:
+            op_type, domain, origins = signature
+            rules = dict.fromkeys(
+                rule
+                for rule, op in self._by_op.get((op_type, domain), ())
+                if _could_match(op, op_type, origins)
+            )
+            on_constants = tuple(rule for rule in rules if rule.on_constants)
+            self._by_signature[signature] = tuple(rules), on_constants
+        return self._by_signature[signature]
 
 
 # Most models have the same few opsets.
 _table_of = functools.lru_cache(maxsize=32)(_Table)
 
 
-class RuleIndex:
-    """The rules that could match a node of one model, by what it looks like from outside.
-
-    Two nodes of the same op whose inputs come from the same kinds of nodes have the same
-    candidates, so these are found once for each such signature.
-
-    Args:
-        rules: The rules, in any order.
-        opsets: The opsets of the graphs that the index is for.
-        facts: The model.
-    """
-
-    def __init__(self, rules: Sequence[Rule], opsets: Mapping[str, int], facts: ModelFacts) -> None:
-        self._is_constant = facts.known.is_constant
-        self._table = _table_of(tuple(rules), tuple(sorted(opsets.items())))
-        self._origins: dict[ir.Value | None, _Origin] = {}
-        self.reach = self._table.reach
-        """How many ops lie on the longest way through a pattern, 1 at least."""
-
-    def candidates(self, node: ir.Node) -> Sequence[Rule]:
-        """Return the rules that could match the node, best first.
-
-        Nodes with constant results are left to constant propagation, except for rules that say so.
-        """
-        op_type, origins = node.op_type, self._origins
-        if op_type not in self._table.op_types:
-            return ()
-        inputs, known = node.inputs, self._table.by_signature
-        for value in inputs:
-            if value not in origins:
-                origins[value] = self._origin(value)
-        signature = op_type, node.domain, tuple([origins[value] for value in inputs])
-        if signature not in known:
-            known[signature] = self._table.find(*signature)
-        rules, on_constants = known[signature]
-        return on_constants if rules and self._is_constant(node.outputs[0]) else rules
-
-    def _origin(self, value: ir.Value | None) -> _Origin:
-        if value is None:
-            return None
-        node = value.producer()
-        op_type, domain = ("", "") if node is None else (node.op_type, node.domain)
-        return op_type, domain, self._is_constant(value)
-
-
-@functools.lru_cache(maxsize=1 << 14)
-def _holds_at(rule: Rule, imports: _Imports) -> bool:
-    """Return True if all ops of the rule exist as written; asked in every round of every model.
+def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
+    """Return True if all ops of the rule exist as written.
 
     Ops on constants in a replacement are computed before the model runs: those may be newer.
     """
-    opsets = dict(imports)
     low, high = rule.opset
     version = opsets.get("", 1)
     if version < low or (high is not None and version > high):
@@ -386,28 +354,18 @@ def _depth(pattern: Expression) -> int:
 
 def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
     """Return False if a node with such inputs certainly does not match."""
-    operands = op.operands
-    first = next((k for k, operand in enumerate(operands) if isinstance(operand, Rest)), None)
-    if first is not None:  # what comes behind a variadic variable may be anywhere
-        return all(
-            isinstance(operand, Rest)
-            or any(_could_be(operand, o) for o in (origins[k : k + 1] if k < first else origins))
-            for k, operand in enumerate(operands)
-        )
-    if len(origins) > len(operands) and any(origins[len(operands) :]):
-        return False
     may_cross = op_type in COMMUTATIVE or (op.variable is not None and op.variable.swap)
-    orders = [origins[: len(operands)]]
-    if len(operands) == 2 and may_cross:
-        orders.append((*[None] * (2 - len(orders[0])), *reversed(orders[0])))
-    return any(
-        all(_could_be(o, origin) for o, origin in zip_longest(operands, order)) for order in orders
+    if not may_cross and True not in op.variadic:
+        return all(starmap(_could_be, zip_longest(op.operands, origins)))
+    return all(
+        isinstance(operand, Rest) or any(_could_be(operand, each) for each in (*origins, None))
+        for operand in op.operands
     )
 
 
-def _could_be(pattern: Expression, origin: _Origin) -> bool:
+def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
-    if isinstance(pattern, Omitted):
+    if pattern is None or isinstance(pattern, Omitted):
         return origin is None
     if isinstance(pattern, AnyOf):
         return any(_could_be(choice, origin) for choice in pattern.operands)

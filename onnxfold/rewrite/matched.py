@@ -64,9 +64,7 @@ class question(Generic[_P, _T]):
         return functools.partial(self.function if type(thing) is Matched else self._ask, thing)
 
     def _ask(self, thing: Value, *arguments: Any) -> Term:
-        places = ", ".join(["{}"] * len(arguments))
-        form = f"{{}}.{self.function.__name__}({places})"
-        return Term(self.function, (thing, *arguments), form)
+        return Term(self.function, (thing, *arguments), f"{{}}.{self.function.__name__}(...)")
 
 
 class Value(Recorded):

@@ -1,16 +1,13 @@
-"""The matcher: a chain of functions for each pattern, made once a process.
+"""The matcher: compares the pattern of a rule with a node and the nodes before it.
 
-Each function tests one property, stores what it binds in a list of slots, and calls the next; the
-last one evaluates the remaining conditions. The slots hold the values of the variables and ops of
-the pattern, followed by the values that operands are matched with. Alternatives continue with
-copies of the slots.
+What remains to be matched is a linked list of patterns and values. Each alternative, and each order
+of operands, continues with a copy of what is bound.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -32,12 +29,9 @@ from onnxfold.rewrite.patterns import (
     Near,
     Omitted,
     Op,
-    OutputOf,
     Rest,
     Values,
-    ValueVariable,
     anything,
-    op_of,
     result,
 )
 from onnxfold.rewrite.rule import Rule, attribute_variables, walk
@@ -47,18 +41,14 @@ COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
 
 
 class Match:
-    """The values of the symbols of a rule.
+    """The values, nodes and Python values of attributes of a rule, by symbol.
 
-    Args:
-        rule: The rule.
-        facts: What is known of the model.
-        slots: What is bound: values, nodes, Python values of attributes.
-        roots: The values that are replaced, in the order of the pattern's outputs; none while the
-            pattern is being matched.
+    ``roots`` are the values that are replaced, in the order of the pattern's outputs; none while
+    the pattern is being matched.
     """
 
     def __init__(
-        self, rule: Rule, facts: ModelFacts, slots: Sequence[Any], roots: Sequence[ir.Value] = ()
+        self, rule: Rule, facts: ModelFacts, slots: _Slots, roots: Sequence[ir.Value] = ()
     ) -> None:
         self.rule = rule
         self.facts = facts
@@ -67,9 +57,9 @@ class Match:
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        slots = self.rule.slots
-        content = self._slots[slots[thing]] if thing in slots else None
-        return None if content is _UNBOUND else content
+        if thing in self._slots:
+            return self._slots[thing]
+        return () if type(thing) is Values else None
 
     def value_of(self, thing: Any) -> Any:
         """Return the value of a term or symbol, of a tuple element by element; anything else as it
@@ -125,343 +115,203 @@ class Match:
 
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
-        """All matched nodes."""
+        """All matched nodes, in the order of the pattern."""
+        found = map(self._slots.get, self.rule.symbols)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
-        return {found: None for found in self._slots if type(found) is ir.Node}
+        return {each: None for each in found if type(each) is ir.Node}
 
 
-_Slots = list[Any]
-_Step = Callable[[ModelFacts, _Slots], Match | None]
-"""Continue an attempt with these slots; return None if there is no match."""
+_Slots = dict[object, Any]
+_Pending = tuple[Expression, Any, Any] | None
+"""A pattern, the value or values that it must match, and what follows."""
 
-_UNBOUND = object()
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
-    return _matcher_of(rule).find(node, facts)
+    matcher = _matcher_of(rule)
+    for root in rule.roots:
+        op, outputs = root.op, node.outputs
+        if op is not None and node.op_type in op.op_types and root.index < len(outputs):
+            value = outputs[root.index]
+            found = matcher.find(facts, (root, value, None), {result: value})
+            if found is not None:
+                return found
+    return None
 
 
 class _Matcher:
-    """One rule as functions."""
+    """One rule, with the conditions by the symbols that they need."""
 
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
-        self._slots = rule.slots
-        self._blank: _Slots = [_UNBOUND] * len(rule.slots)
-        self._starts: dict[str, list[tuple[int, int, _Step]]] = {}
-        """By op type: which output is the root, its place, and what matches it."""
-        for root in rule.roots:
-            (place,) = self._places(1)
-            self._schedule(root)
-            start = _index_of(root), place, self._op(root, place, self._accept(place))
-            for op_type in op_of(root).op_types:
-                self._starts.setdefault(op_type, []).append(start)
+        self._early: dict[object, list[tuple[set[object], Term]]] = {}
+        """Conditions, with all symbols that they need, by each of these."""
+        self._last: list[Term] = []
+        """Conditions that depend on alternatives."""
+        certain: set[Any] = set.intersection(*({*root.walk()} for root in rule.roots))
+        for each in walk(rule.roots):
+            if isinstance(each, AnyOf):
+                certain.difference_update(each.walk())
+        owners: dict[object, object] = {
+            variable: each
+            for each in reversed([*walk(rule.roots)])
+            if isinstance(each, Op) and each in certain
+            for variable in attribute_variables(each)
+        }
+        for condition in rule.conditions:
+            needed = {owners.get(each, each) for each in symbols_of(condition)} - {result}
+            if not needed or not needed <= certain:
+                self._last.append(condition)
+                continue
+            for symbol in needed:
+                self._early.setdefault(symbol, []).append((needed, condition))
 
-    def find(self, node: ir.Node, facts: ModelFacts) -> Match | None:
-        """Return the first match with the node as first root."""
-        outputs = node.outputs
-        for output, place, match_root in self._starts.get(node.op_type, ()):
-            if output < len(outputs):
-                slots = self._blank.copy()
-                slots[0] = slots[place] = outputs[output]
-                found = match_root(facts, slots)
-                if found is not None:
-                    return found
+    def find(self, facts: ModelFacts, pending: _Pending, slots: _Slots) -> Match | None:
+        """Match what is pending; return None if it does not match."""
+        while pending is not None:
+            pattern, value, pending = pending
+            op = pattern.op
+            if op is not None:
+                node = None if value is None else value.producer()
+                if node is None or node.op_type not in op.op_types or node.domain != op.domain:
+                    return None
+                if value.index() != pattern.index:
+                    return None
+                if op not in slots:
+                    return self._find_op(facts, op, node, pending, slots)
+                if slots[op] is not node:
+                    return None
+            elif type(pattern) is AnyOf:
+                slots[pattern] = value
+                for choice in pattern.operands:
+                    found = self.find(facts, (choice, value, pending), slots.copy())
+                    if found is not None:
+                        return found
+                return None
+            elif not self._accepts(facts, pattern, value, slots):
+                return None
+        rule, first = self._rule, slots[result]
+        roots = [first, *[slots[p.op].outputs[p.index] for p in rule.pair.patterns[1:]]]
+        if any(type(root) is AllOutputs for root in rule.roots):
+            roots = first.producer().outputs
+        match = Match(rule, facts, slots, roots)
+        return match if all(map(match.holds, self._last)) else None
+
+    def _find_op(
+        self, facts: ModelFacts, op: Op, node: ir.Node, pending: _Pending, slots: _Slots
+    ) -> Match | None:
+        """Match a node with an op, and then what is pending."""
+        if facts.functions and not facts.is_op(node, op.domain):
+            return None
+        slots[op] = node
+        if not _has_attributes(facts, op, node, slots):
+            return None
+        if op in self._early and not self._holds(facts, op, slots):
+            return None
+        swap = None if op.variable is None else op.variable.swap
+        ways = _ways(op, node, swap is not None)
+        for k, inputs in enumerate(ways):
+            way, after = slots if inputs is ways[-1] else slots.copy(), pending
+            if swap is not None:
+                way[swap] = k == 1
+            for place in op.backwards:
+                after = op.operands[place], inputs[place], after
+            found = self.find(facts, after, way)
+            if found is not None:
+                return found
         return None
 
-    def _accept(self, root: int) -> _Step:
-        """Return the end of an attempt: everything is bound."""
-        rule, conditions = self._rule, self._conditions.get(None, ())
-        count = len(rule.slots)
-        others = [(self._slots[op_of(p)], _index_of(p)) for p in rule.pair.patterns[1:]]
-        all_outputs = any(isinstance(root, AllOutputs) for root in rule.roots)
-        # of the alternatives that were not taken
-        variadic = {k for thing, k in rule.slots.items() if isinstance(thing, Values)}
-        may_be_open = any(isinstance(e, AnyOf) for e in walk(rule.pair.patterns))
+    def _accepts(self, facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:
+        """Match a variable, a number, or an omitted input."""
+        kind = type(leaf)
+        if kind is Omitted:
+            return value is None
+        if type(leaf) is Rest:
+            leaf = leaf.variable
+            if leaf in slots:
+                return bool(slots[leaf] == value)
+        if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
+            return False
+        if kind is Literal or kind is Near:
+            return True
+        if leaf in slots:
+            return facts.same(slots[leaf], value)
+        slots[leaf] = value
+        return leaf not in self._early or self._holds(facts, leaf, slots)
 
-        def accept(facts: ModelFacts, slots: _Slots) -> Match | None:
-            bound = slots[:count]
-            first = slots[root]
-            if may_be_open:
-                for k in range(count):
-                    if bound[k] is _UNBOUND:
-                        bound[k] = () if k in variadic else None
-            roots = [first, *[slots[k].outputs[index] for k, index in others]]
-            if all_outputs:
-                roots = first.producer().outputs
-            match = Match(rule, facts, bound, roots)
-            return match if all(map(match.holds, conditions)) else None
-
-        return accept
-
-    def _schedule(self, root: Expression) -> None:
-        """Assign each condition to the last symbol that it needs."""
-        optional = [e for e in root.walk() if isinstance(e, AnyOf)]
-        skipped = {e for each in optional for e in each.walk()}
-        bound: dict[object, tuple[int, Expression]] = {}
-        pending = [root]
-        while pending:
-            expression = pending.pop()
-            if isinstance(expression, (OutputOf, AllOutputs)):
-                expression = expression.op
-            if expression not in skipped:
-                place = bound.setdefault(expression, (len(bound), expression))
-                if isinstance(expression, Op):
-                    for variable in attribute_variables(expression):
-                        bound.setdefault(variable, place)
-                    pending.extend(sorted(expression.operands, key=lambda o: o.weight)[::-1])
-        self._conditions: dict[object, list[Term]] = {}
-        """The conditions by the last symbol they need; None if they depend on alternatives."""
-        for condition in self._rule.conditions:
-            needed = set(symbols_of(condition)) - {result}
-            places = [bound[symbol] for symbol in needed if symbol in bound]
-            last = (
-                max(places, key=operator.itemgetter(0))[1]
-                if len(places) == len(needed) > 0
-                else None
-            )
-            self._conditions.setdefault(last, []).append(condition)
-
-    def _checked(self, symbol: object, then: _Step) -> _Step:
-        """Evaluate the conditions that can be evaluated once a symbol is bound, and go on."""
-        conditions, rule = self._conditions.get(symbol), self._rule
-        if conditions is None:
-            return then
-
-        def check(facts: ModelFacts, slots: _Slots) -> Match | None:
-            match = Match(rule, facts, slots)
-            return then(facts, slots) if all(map(match.holds, conditions)) else None
-
-        return check
-
-    def _places(self, count: int) -> range:
-        """Allocate slots for values to match."""
-        first = len(self._blank)
-        self._blank.extend([None] * count)
-        return range(first, first + count)
-
-    def _step(self, pattern: Expression, place: int, then: _Step) -> _Step:
-        """Match the value at a place and go on."""
-        return _MAKERS[type(pattern)](self, pattern, place, then)
-
-    # ---------------------------------------------------------------- values
-
-    def _leaf(self, leaf: Expression, place: int, then: _Step) -> _Step:
-        """Match a variable or a number."""
-        slot = self._slots.get(leaf)
-        number = leaf.literal if isinstance(leaf, (Literal, Filled)) else 0.0
-        accepts = _ACCEPTS.get(type(leaf))
-        then = self._checked(leaf, then)
-
-        def match_leaf(facts: ModelFacts, slots: _Slots) -> Match | None:
-            value = slots[place]
-            if value is None or (accepts is not None and not accepts(facts, value, number)):
-                return None
-            if slot is not None:
-                bound = slots[slot]
-                if bound is _UNBOUND:
-                    slots[slot] = value
-                elif bound is not value and (bound is None or not facts.same(bound, value)):
-                    return None
-            return then(facts, slots)
-
-        return match_leaf
-
-    def _omitted(self, omitted: Omitted, place: int, then: _Step) -> _Step:
-        def match_omitted(facts: ModelFacts, slots: _Slots) -> Match | None:
-            return then(facts, slots) if slots[place] is None else None
-
-        return match_omitted
-
-    def _rest(self, rest: Rest, place: int, then: _Step) -> _Step:
-        slot = self._slots[rest.variable]
-
-        def match_rest(facts: ModelFacts, slots: _Slots) -> Match | None:
-            values = slots[place]
-            if slots[slot] is _UNBOUND:
-                slots[slot] = values
-            elif slots[slot] != values:
-                return None
-            return then(facts, slots)
-
-        return match_rest
-
-    def _any_of(self, any_of: AnyOf, place: int, then: _Step) -> _Step:
-        steps = [self._step(choice, place, then) for choice in any_of.operands]
-        slot = self._slots[any_of]
-
-        def match_first(facts: ModelFacts, slots: _Slots) -> Match | None:
-            slots[slot] = slots[place]
-            found = (step(facts, slots.copy()) for step in steps)
-            return next((match for match in found if match is not None), None)
-
-        return match_first
-
-    # ---------------------------------------------------------------- ops
-
-    def _op(self, pattern: Expression, place: int, then: _Step) -> _Step:
-        op, index = op_of(pattern), _index_of(pattern)
-        slot, domain, op_types = self._slots[op], op.domain, op.op_types
-        match_node = self._node(op, then)
-
-        def match_op(facts: ModelFacts, slots: _Slots) -> Match | None:
-            value = slots[place]
-            node = None if value is None else value.producer()
-            if node is None or node.op_type not in op_types or value.index() != index:
-                return None
-            bound = slots[slot]
-            if bound is not _UNBOUND:
-                return then(facts, slots) if bound is node else None
-            if not facts.is_op(node, domain):
-                return None
-            slots[slot] = node
-            return match_node(facts, slots)
-
-        return match_op
-
-    def _node(self, op: Op, then: _Step) -> _Step:
-        """Match the attributes and the inputs of the node that an op's slot holds."""
-        slot = self._slots[op]
-        has_rest = any(isinstance(operand, Rest) for operand in op.operands)
-        match_inputs = self._spread if has_rest else self._inputs
-        match_operands = match_inputs(op, slot, then)
-        return self._attributes(op, slot, self._checked(op, match_operands))
-
-    def _inputs(self, op: Op, slot: int, then: _Step) -> _Step:
-        """Match a node's inputs one by one; the two of a commutative op in either order."""
-        count = len(op.operands)
-        places = self._places(count)
-        first = places.start
-        match_operands = self._all(op.operands, places, then)
-        swap = None if op.variable is None else op.variable.swap
-        swapped = -1 if swap is None else self._slots[swap]
-        commuting = op.op_types if swap is not None else COMMUTATIVE.intersection(op.op_types)
-        may_commute = count == 2 and bool(commuting) and (op.domain == "" or swap is not None)
-
-        def match_inputs(facts: ModelFacts, slots: _Slots) -> Match | None:
-            node = slots[slot]
-            inputs = node.inputs
-            given = len(inputs)
-            if given != count:
-                if any(v is not None for v in inputs[count:]):
-                    return None
-                inputs = (*inputs[:count], *[None] * (count - given))
-            if may_commute and inputs[0] is not inputs[1] and node.op_type in commuting:
-                crossed = slots.copy()
-                if swap is not None:
-                    slots[swapped], crossed[swapped] = False, True
-                crossed[first : first + 2] = inputs[1], inputs[0]
-                slots[first : first + 2] = inputs
-                return match_operands(facts, slots) or match_operands(facts, crossed)
-            slots[first : first + count] = inputs
-            return match_operands(facts, slots)
-
-        return match_inputs
-
-    def _spread(self, op: Op, slot: int, then: _Step) -> _Step:
-        """Match a node's inputs, for every distribution of them to the variadic variables."""
-        places = self._places(len(op.operands))
-        first, end = places.start, places.stop
-        match_operands = self._all(op.operands, places, then)
-        variadic = tuple(isinstance(operand, Rest) for operand in op.operands)
-
-        def match_inputs(facts: ModelFacts, slots: _Slots) -> Match | None:
-            for shares in _shares(slots[slot].inputs, variadic):
-                way = slots.copy()
-                way[first:end] = shares
-                found = match_operands(facts, way)
-                if found is not None:
-                    return found
-            return None
-
-        return match_inputs
-
-    def _all(self, operands: Sequence[Expression], places: Sequence[int], then: _Step) -> _Step:
-        """Match each operand at its place, the most selective first."""
-        order = sorted(range(len(operands)), key=lambda k: operands[k].weight)
-        for k in reversed(order):
-            then = self._step(operands[k], places[k], then)
-        return then
-
-    # ---------------------------------------------------------------- attributes
-
-    def _attributes(self, op: Op, slot: int, then: _Step) -> _Step:
-        """Match a node's attributes and go on."""
-        for name, wanted in reversed(op.attributes.items()):
-            if wanted is not anything:
-                then = self._attribute(name, wanted, slot, then)
-        mentioned = op.attributes
-        own = None if op.variable is None else self._slots[op.variable]
-
-        def match_attributes(facts: ModelFacts, slots: _Slots) -> Match | None:
-            node = slots[slot]
-            if own is None:
-                if node.attributes.data and not facts.has_only_defaults(node, mentioned):
-                    return None
-            elif slots[own] is _UNBOUND:
-                slots[own] = node
-            elif slots[own] is not node and not _are_same_op(slots[own], node):
-                return None
-            return then(facts, slots)
-
-        return match_attributes
-
-    def _attribute(self, name: str, wanted: Any, slot: int, then: _Step) -> _Step:
-        own = self._slots[wanted] if isinstance(wanted, Attribute) else None
-        literal = _rounded(wanted)
-
-        def match_attribute(facts: ModelFacts, slots: _Slots) -> Match | None:
-            value = facts.attribute(slots[slot], name)
-            if value is None:
-                return None
-            if own is None:
-                if not identical(_rounded(value), literal):
-                    return None
-            elif slots[own] is _UNBOUND:
-                slots[own] = value
-            elif not identical(slots[own], value):
-                return None
-            return then(facts, slots)
-
-        return match_attribute
+    def _holds(self, facts: ModelFacts, symbol: object, slots: _Slots) -> bool:
+        """Return whether the conditions hold for which a symbol was the last that they need."""
+        match = Match(self._rule, facts, slots)
+        for needed, condition in self._early[symbol]:
+            if slots.keys() >= needed and not match.holds(condition):
+                return False
+        return True
 
 
-_MAKERS: dict[type[Expression], Callable[..., _Step]] = {
-    **dict.fromkeys((ValueVariable, Constant, Literal, Near, Filled), _Matcher._leaf),
-    Omitted: _Matcher._omitted,
-    Rest: _Matcher._rest,
-    AnyOf: _Matcher._any_of,
-    Op: _Matcher._op,
-    OutputOf: _Matcher._op,
-}
-"""The methods that make the matching functions, by kind of expression."""
+_matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
 
 
-def _is_near(facts: ModelFacts, value: ir.Value, number: float) -> bool:
+def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> bool:
+    """Match the attributes of a node with those of an op."""
+    if op.variable is None:
+        if node.attributes.data and not facts.has_only_defaults(node, op.attributes):
+            return False
+    else:
+        other = slots.setdefault(op.variable, node)
+        if other is not node and not _are_same_op(other, node):
+            return False
+    for name in op.attributes:
+        wanted = op.attributes[name]
+        if wanted is anything:
+            continue
+        value = facts.attribute(node, name)
+        if value is None:
+            return False
+        if type(wanted) is Attribute:
+            bound = slots.setdefault(wanted, value)
+            if bound is not value and not identical(bound, value):
+                return False
+        elif not identical(_rounded(value), _rounded(wanted)):
+            return False
+    return True
+
+
+def _ways(op: Op, node: ir.Node, either_way: bool) -> Sequence[Sequence[Any]]:
+    """Return the inputs of a node for the operands of an op: the two of a commutative op in either
+    order, and with variadic variables in every distribution.
+    """
+    inputs, count = node.inputs, len(op.operands)
+    if True in op.variadic:
+        return [*_shares(inputs, op.variadic)]
+    if len(inputs) != count:
+        if any(v is not None for v in inputs[count:]):
+            return ()
+        inputs = (*inputs[:count], *[None] * (count - len(inputs)))
+    may_commute = either_way or (node.op_type in COMMUTATIVE and not op.domain)
+    if count == 2 and may_commute and inputs[0] is not inputs[1]:
+        return inputs, inputs[::-1]
+    return (inputs,)
+
+
+def _is_near(facts: ModelFacts, value: ir.Value, near: Near) -> bool:
     array = facts.known.array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
-    found = float(array.reshape(())[()])
+    found, number = float(array.reshape(())[()]), near.literal
     exact = float(np.asarray(number).astype(array.dtype))
     digits = (float(f"{number:.{count}g}") for count in range(6, 17))
     return any(math.isclose(found, each, rel_tol=2**-23) for each in (exact, *digits))
 
 
-_ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, float], bool | None]] = {
+_ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
     Constant: lambda facts, value, _: facts.known.is_constant(value),
-    Literal: lambda facts, value, number: facts.is_number(value, number),
+    Literal: lambda facts, value, leaf: facts.is_number(value, leaf.literal),
     Near: _is_near,
-    Filled: lambda facts, value, number: facts.known.all_equal(value, number),
+    Filled: lambda facts, value, leaf: facts.known.all_equal(value, leaf.literal),
 }
 """The values that numbers and some variables accept; other variables accept any."""
-
-_matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
-
-
-def _index_of(root: Expression) -> int:
-    return root.index if isinstance(root, OutputOf) else 0
 
 
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:

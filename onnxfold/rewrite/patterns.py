@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
-from onnxfold.rewrite.conditions import Bindings, NotGiven, Term, text_of
+from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 
-Operand = Union["Expression", float, None]
+Operand = Union["Expression", "Anything", float, None]
 """Values that can be written for an expression."""
 
 
@@ -23,6 +24,10 @@ class Expression:
     """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
     """The expressions that it consists of."""
+    op: Op | None = None
+    """Itself, or the op whose output it is."""
+    index: Any = 0
+    """Which output of the op it is: a number, in a replacement also a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
         return Pair([self], [replacement], sys._getframe(1).f_locals)
@@ -40,13 +45,7 @@ class Expression:
 
 
 class Pair:
-    """``pattern >> replacement``, before it becomes a rule.
-
-    Args:
-        patterns: The patterns of the values that are replaced.
-        replacements: What replaces each.
-        names: The local variables of the rule, which name its ops.
-    """
+    """``pattern >> replacement``, one or several, and the local variables that name the ops."""
 
     def __init__(
         self,
@@ -72,15 +71,17 @@ class Outputs:
 
 
 def as_expression(operand: Any) -> Expression:
-    """Return an expression of an operand: a number becomes a literal, None an omitted input."""
-    if isinstance(operand, Expression) and type(operand) is not Values:
+    """Return an expression of an operand: a number becomes a literal, None an omitted input, and
+    `anything` a variable.
+    """
+    if isinstance(operand, Expression):
         return operand
     if operand is None:
         return Omitted()
+    if operand is anything:
+        return Variable("anything")
     if isinstance(operand, (bool, int, float)):
         return Literal(operand)
-    if isinstance(operand, Values):
-        raise TypeError(f"write *{operand!r}: a variadic variable stands for several inputs")
     if isinstance(operand, Term):
         raise TypeError(f"{operand!r} is not a value: write constant(...)")
     raise TypeError(f"{operand!r} cannot stand for a value")
@@ -95,8 +96,7 @@ def is_on_constants(expression: Expression) -> bool:
 
 def is_optional(expression: Expression) -> bool:
     """Return whether an input may be omitted."""
-    choices = expression.operands if isinstance(expression, AnyOf) else ()
-    return any(isinstance(choice, Omitted) for choice in choices)
+    return isinstance(expression, AnyOf) and Omitted in map(type, expression.operands)
 
 
 # -------------------------------------------------------------------- variables
@@ -105,20 +105,20 @@ def is_optional(expression: Expression) -> bool:
 class Symbol(Value):
     """A matched value, with the properties that conditions can use."""
 
-    def evaluate(self, bindings: Bindings) -> Any:
+    def evaluate(self, match: Any) -> Any:
         """Return the matched value, for an op its first result, for variadic inputs a tuple.
 
         Raises:
             NotGiven: the input is omitted.
         """
-        content = bindings.bound(self)
+        content = match.bound(self)
         if content is None:
             raise NotGiven
         if type(content) is tuple:
-            return tuple(v and Matched(v, bindings.facts) for v in content)
+            return tuple(v and Matched(v, match.facts) for v in content)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
         value = content.outputs[0] if type(content) is ir.Node else content
-        return Matched(value, bindings.facts)
+        return Matched(value, match.facts)
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_")]
@@ -142,11 +142,7 @@ class Variable(Symbol, Expression):
         return self.name
 
 
-class ValueVariable(Variable):
-    """Any value."""
-
-
-class Constant(ValueVariable):
+class Constant(Variable):
     """Any compile-time constant."""
 
     weight = 1
@@ -197,7 +193,7 @@ result = RootResult()
 
 
 class Anything:
-    """In a pattern: any value of an attribute, or none."""
+    """In a pattern: any value of an attribute, or none; as an operand, any value."""
 
     def __repr__(self) -> str:
         return "anything"
@@ -269,10 +265,6 @@ class AnyOf(Symbol, Expression):
         return f"{self.name} := {text}" if self.name else text
 
 
-class Swap:
-    """Whether the operands of an op matched in reverse order."""
-
-
 class OpVariable:
     """An op of several possible types; the replacement can make the same op again.
 
@@ -289,8 +281,8 @@ class OpVariable:
     def __init__(self, domain: str, op_types: Sequence[str], *, either_way: bool = False) -> None:
         self.domain = domain
         self.op_types = tuple(op_types)
-        self.swap = Swap() if either_way else None
-        """The symbol for reversed operands, if they may be reversed."""
+        self.swap = object() if either_way else None
+        """Stands for whether the operands match in reverse order, if they may."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op with these operands."""
@@ -317,15 +309,30 @@ class Op(Symbol, Expression):
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        self.operands = tuple(map(as_expression, operands))
+        self.operands = tuple(
+            [each if isinstance(each, Expression) else as_expression(each) for each in operands]
+        )
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
-        self.attributes = {n: tuple(v) if type(v) is list else v for n, v in attributes.items()}
+        self.attributes = attributes and {
+            n: tuple(v) if type(v) is list else v for n, v in attributes.items()
+        }
         self.variable = variable
         self.name = ""
+        self.op = self
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
+
+    @functools.cached_property
+    def variadic(self) -> tuple[bool, ...]:
+        """For each operand, whether it is a variadic variable."""
+        return tuple(isinstance(operand, Rest) for operand in self.operands)
+
+    @functools.cached_property
+    def backwards(self) -> list[int]:
+        """The indices of the operands, the most selective one last."""
+        return sorted(range(len(self.operands)), key=lambda k: self.operands[k].weight)[::-1]
 
     @property
     def outputs(self) -> AllOutputs:
@@ -345,6 +352,8 @@ class Op(Symbol, Expression):
 class AllOutputs(Expression):
     """All outputs of an op, which replace all outputs of another op."""
 
+    op: Op
+
     def __init__(self, op: Op) -> None:
         self.op = op
         self.operands = (op,)
@@ -354,14 +363,10 @@ class AllOutputs(Expression):
 
 
 class OutputOf(Expression):
-    """One output of an op with several.
-
-    Args:
-        op: The op.
-        index: Which one; in a replacement a term, too.
-    """
+    """One output of an op with several."""
 
     weight = 2
+    op: Op
 
     def __init__(self, op: Op, index: Any) -> None:
         self.op = op
@@ -374,7 +379,6 @@ class OutputOf(Expression):
 
 def op_of(root: Expression) -> Op:
     """Return the op of a whole pattern: it, or that whose output or outputs it is."""
-    op = root.op if isinstance(root, (OutputOf, AllOutputs)) else root
-    if not isinstance(op, Op):
+    if root.op is None:
         raise TypeError(f"the pattern must be an op, not {root!r}")
-    return op
+    return root.op

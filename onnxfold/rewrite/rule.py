@@ -62,19 +62,17 @@ class Rule:
         return tuple(first.operands) if isinstance(first, AnyOf) else (first,)
 
     @functools.cached_property
-    def slots(self) -> dict[object, int]:
-        """The index of each variable, op and attribute variable in the slots of a match."""
+    def symbols(self) -> dict[object, None]:
+        """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
             if isinstance(expression, (Variable, Op, AnyOf)):
                 things[expression] = None
             if isinstance(expression, Op):
-                if expression.variable is not None:
-                    things[expression.variable] = None
-                    things[expression.variable.swap] = None
-                things.update(dict.fromkeys(attribute_variables(expression)))
-        things.pop(None, None)  # an op variable without reversed operands
-        return {thing: k for k, thing in enumerate(things)}
+                things.update(
+                    dict.fromkeys((expression.variable, *attribute_variables(expression)))
+                )
+        return things
 
     def computed(self) -> Iterator[object]:
         """Yield the terms of the replacement: attributes, elements of constants, outputs."""
@@ -127,13 +125,7 @@ def attribute_variables(op: Op) -> list[Attribute]:
 
 
 def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
-    """Return the last line of a file that led to an error.
-
-    Args:
-        error: The error.
-        path: The file.
-        line: The line to name if the error has none.
-    """
+    """Return the last line of a file that led to an error; the given one if there is none."""
     if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
         line = error.lineno or line
     trace = error.__traceback__
@@ -171,13 +163,10 @@ class RuleSet:
 
 def _description(rule: Rule) -> str:
     """Return the description of a rule, whether it is inexact, and a model to which it applies."""
-    inexact = "(inexact)" if rule.inexact is True else "(inexact for some matches)"
-    parts = (
-        rule.doc or str(rule),
-        inexact if rule.inexact is not False else "",
-        f"[{rule.seen_in}]",
-    )
-    return " ".join(part for part in parts if part not in ("", "[]"))
+    text = rule.doc or str(rule)
+    if rule.inexact is not False:
+        text += " (inexact)" if rule.inexact is True else " (inexact for some matches)"
+    return f"{text} [{rule.seen_in}]" if rule.seen_in else text
 
 
 def rule_set(
@@ -187,12 +176,9 @@ def rule_set(
 
     A variable may also hold several rules in a list or tuple.
     """
-    found: dict[Rule, None] = {}
-    for variable, thing in namespace.items():
-        if variable.startswith("_"):
-            continue
-        several = thing if isinstance(thing, (list, tuple)) else (thing,)
-        found.update((each, None) for each in several if isinstance(each, Rule))
+    things = [thing for variable, thing in namespace.items() if not variable.startswith("_")]
+    several = [each if isinstance(each, (list, tuple)) else [each] for each in things]
+    found = dict.fromkeys([each for group in several for each in group if isinstance(each, Rule)])
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)
 

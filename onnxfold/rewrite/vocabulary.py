@@ -5,31 +5,42 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, overload
 
-from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where
+import onnx
+
+from onnxfold.kernels.inference import schema_of
+from onnxfold.rewrite.build import accepts, known_domains, place_of_input
+from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, symbols_of
 from onnxfold.rewrite.patterns import (
+    AllOutputs,
     AnyOf,
     Constant,
     Expression,
     Filled,
+    Literal,
     MadeConstant,
     Near,
     Omitted,
     Op,
     Operand,
     OpVariable,
+    OutputOf,
     Outputs,
     Pair,
+    Rest,
+    RootResult,
     Values,
-    ValueVariable,
+    Variable,
+    anything,
     as_expression,
+    is_optional,
+    op_of,
     result,
 )
-from onnxfold.rewrite.rule import Rule, RuleError, line_of
-from onnxfold.rewrite.validation import check_rule
+from onnxfold.rewrite.rule import Rule, RuleError, line_of, walk
 from onnxfold.signatures import hints_of, problems
 
 
@@ -191,62 +202,42 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 
 
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
-    stem, names = function.__name__, function.__code__.co_varnames
-    if each is None:
-        return _rule_of(function, stem, {}, options)
-    rows = each if isinstance(each, Mapping) else {f"{stem}_{k}": r for k, r in enumerate(each, 1)}
-    last = function.__code__.co_argcount
-    return tuple(
-        _rule_of(
-            function, name, dict(zip(names[last - len(row) : last], row, strict=True)), options
-        )
-        for name, row in rows.items()
-    )
-
-
-def _rule_of(
-    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
-) -> Rule:
-    code = function.__code__
-    try:
-        count, several = code.co_argcount, code.co_flags & inspect.CO_VARARGS
-        last = count + code.co_kwonlyargcount
-        names = code.co_varnames[:last]
-        symbols = {n: _symbol(function, n) for n in names if n not in given}
-        arguments = {n: given[n] if n in given else symbols[n] for n in names}
-        positional = [arguments.pop(n) for n in names[:count]]
-        rest = Values(code.co_varnames[last]) if several else ()
-        made = _made(
-            function, name, function(*positional, *rest, **arguments), symbols, {**options, **given}
-        )
-        # ours are checked by a test: that takes as long as making them
-        if not made.ours:
-            for field, hint in hints_of(Rule).items():
-                for wrong in problems(field, getattr(made, field), hint):
-                    raise TypeError(wrong)
-            check_rule(made, symbols.values())
-    except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
-        line = line_of(error, code.co_filename, code.co_firstlineno)
-        place = f"{os.path.basename(code.co_filename)}:{line}"
-        raise RuleError(f"rule {name} ({place}): {error}") from error
-    return made
+    stem, code = function.__name__, function.__code__
+    rows = {stem: ()} if each is None else each
+    if not isinstance(rows, Mapping):
+        rows = {f"{stem}_{k}": row for k, row in enumerate(rows, 1)}
+    rules = []
+    for name, row in rows.items():
+        first = code.co_argcount - len(row)
+        given = dict(zip(code.co_varnames[first : code.co_argcount], row, strict=True))
+        try:
+            rules.append(_made(function, name, given, {**options, **given}))
+        except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
+            line = line_of(error, code.co_filename, code.co_firstlineno)
+            place = f"{os.path.basename(code.co_filename)}:{line}"
+            raise RuleError(f"rule {name} ({place}): {error}") from error
+    return rules[0] if each is None else tuple(rules)
 
 
 def _made(
-    function: FunctionType,
-    name: str,
-    body: Any,
-    symbols: Mapping[str, Any],
-    options: Mapping[str, Any],
+    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Rule:
-    """Return the rule that a function has returned the parts of."""
+    """Return the rule of what a function returns."""
+    code = function.__code__
+    count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    names = code.co_varnames[:last]
+    rest = Values(code.co_varnames[last]) if code.co_flags & inspect.CO_VARARGS else ()
+    symbols = {n: _symbol(function, n) for n in names if n not in given}
+    values = {**symbols, **given}
+    by_name = {n: values[n] for n in names[count:]}
+    body = function(*[values[n] for n in names[:count]], *rest, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
     inexact, conditions = options.get("inexact", False), list[Term]()
     for each in others:
         if isinstance(each, Where):
-            conditions.extend(each.conjuncts)
+            conditions.extend(each)
         elif isinstance(each, Inexact):
             inexact = each.condition
         else:
@@ -255,18 +246,25 @@ def _made(
         things = {"result": result, **symbols, **pair.names}
         inexact = inexact(*[things[each] for each in inspect.signature(inexact).parameters])
     opset = options.get("opset", 1)
-    return Rule(
+    made = Rule(
         pair,
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
         doc=" ".join((options.get("doc") or function.__doc__ or "").split()),
-        file=function.__code__.co_filename,
-        line=function.__code__.co_firstlineno,
+        file=code.co_filename,
+        line=code.co_firstlineno,
         name=name,
         ours=function.__module__.startswith("onnxfold.rules."),
         **{key: options[key] for key in _OPTIONS if key in options},
     )
+    # ours are checked by a test: that takes as long as making them
+    if not made.ours:
+        for field, hint in hints_of(Rule).items():
+            for wrong in problems(field, getattr(made, field), hint):
+                raise TypeError(wrong)
+        check_rule(made, symbols.values())
+    return made
 
 
 _OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
@@ -284,8 +282,113 @@ def _symbol(function: FunctionType, name: str) -> Any:
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {
-    "Value": ValueVariable,
+    "Value": Variable,
     "Constant": Constant,
     "Values": Values,
     "Attribute": Attribute,
 }
+
+
+# -------------------------------------------------------------------- checks of a rule
+
+
+def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
+    """Raise ValueError or TypeError if the rule, with these parameters, cannot be right."""
+    _check_roots(rule)
+    for pattern in rule.pair.patterns:
+        _check_pattern(pattern)
+    for replacement in rule.pair.replacements:
+        _check_replacement(replacement, rule.symbols)
+    conditions = [*rule.conditions, *([] if isinstance(rule.inexact, bool) else [rule.inexact])]
+    for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
+        for symbol in symbols_of(*things):
+            if symbol not in rule.symbols:
+                raise ValueError(f"{where} uses {symbol!r}, which the pattern does not have")
+    for parameter in parameters:
+        if parameter not in rule.symbols:
+            raise ValueError(f"the pattern does not have {parameter!r}")
+    for op in walk((*rule.pair.patterns, *rule.pair.replacements)):
+        if isinstance(op, Op):
+            for several in op.operands:
+                if isinstance(several, Values):
+                    raise TypeError(f"write *{several!r}: it stands for several inputs")
+            _check_op(op, *rule.opset)
+
+
+def _check_roots(rule: Rule) -> None:
+    for root in (*rule.roots, *rule.pair.patterns[1:]):
+        op = op_of(root)
+        if root not in rule.roots and op not in set(rule.pair.patterns[0].walk()):
+            raise ValueError(f"{root!r} is no output of an op in the first pattern")
+    sides = (*rule.pair.patterns, *rule.pair.replacements)
+    whole = [root for root in sides if isinstance(root, AllOutputs)]
+    if whole and len(sides) != len(whole) != 2:
+        raise TypeError("all outputs of an op are replaced by all outputs of an op")
+    if len(rule.pair.patterns) != len(rule.pair.replacements):
+        raise ValueError("the pattern and the replacement have a different number of outputs")
+    low, high = rule.opset
+    if high is not None and high < low:
+        raise ValueError(f"no opset lies between {low} and {high}")
+
+
+def _check_pattern(pattern: Expression) -> None:
+    for expression in pattern.walk():
+        if isinstance(expression, MadeConstant):
+            raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
+        if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
+            raise TypeError(f"{expression!r} in a pattern: which output?")
+        if isinstance(expression, RootResult):
+            raise TypeError("result is for replacements; the pattern is what makes it")
+        if isinstance(expression, Op):
+            for attribute, wanted in expression.attributes.items():
+                if isinstance(wanted, Term) and not isinstance(wanted, Attribute):
+                    raise TypeError(
+                        f"{attribute}={wanted!r} in a pattern: use an attribute variable and where"
+                    )
+
+
+def _check_replacement(replacement: Expression, bound: Container[object]) -> None:
+    if isinstance(replacement, Literal):
+        raise TypeError(f"write constant({replacement!r}, like=result): a number has no dtype")
+    stack = [replacement]
+    while stack:
+        expression = stack.pop()
+        if expression in bound:
+            continue  # matched already: the replacement refers to it
+        symbol = expression.variable if isinstance(expression, Op) else expression
+        if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
+            raise ValueError(f"the replacement uses {symbol!r}, which the pattern does not bind")
+        if isinstance(expression, Op):
+            for name, value in expression.attributes.items():
+                if value is anything:
+                    raise TypeError(f"{name}={value!r} is for patterns only")
+            if expression.op_types == ("Constant",):
+                raise TypeError("write constant(...) instead of op.Constant")
+        elif is_optional(expression) or not isinstance(
+            expression, (AllOutputs, AnyOf, Literal, MadeConstant, Omitted, OutputOf, Rest)
+        ):
+            raise TypeError(f"{expression!r} is for patterns only")
+        stack.extend(expression.operands)
+
+
+# -------------------------------------------------------------------- against onnx's schemas
+
+
+def _check_op(op: Op, low: int, high: int | None) -> None:
+    """Raise ValueError if no op at these opsets has the inputs and attributes of an expression."""
+    if op.domain not in known_domains():
+        return
+    newest = high or onnx.defs.onnx_opset_version()
+    schemas = [
+        schema
+        for version in range(low if op.domain == "" else 1, newest + 1)
+        for op_type in op.op_types
+        if (schema := schema_of(op_type, version, op.domain)) and not schema.deprecated
+    ]
+    if not schemas:
+        raise ValueError(f"onnx has no op {'|'.join(op.op_types)} at these opsets")
+    for name in op.attributes:
+        if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
+            raise ValueError(f"{'|'.join(op.op_types)} has no attribute {name!r}")
+    if not any(accepts(op, schema) for schema in schemas):
+        raise ValueError(f"{op!r}: no version of the op has these inputs and attributes")

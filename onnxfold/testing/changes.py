@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.kernels.inference import schema_of
-from onnxfold.testing.model_text import Declaration, Example
+from onnxfold.testing.model_text import Example
 
 _DTYPES = (
     *("float", "double", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64"),
@@ -59,13 +59,9 @@ def _constness(example: Example) -> Iterator[str]:
         yield f"runtime {' '.join(sorted({*runtime.split()} ^ {each.name}))}"
 
 
-def _declared(example: Example) -> list[Declaration]:
-    return [*example.inputs.values(), *example.constants.values()]
-
-
 def _dtypes(example: Example) -> Iterator[str]:
     """Yield another dtype for all that have the same, and for each of them alone."""
-    declared = _declared(example)
+    declared = [*example.inputs.values(), *example.constants.values()]
     for old in dict.fromkeys(each.dtype for each in declared):
         alike = [each for each in declared if each.dtype == old]
         groups = [alike, *([each] for each in alike if len(alike) > 1)]
@@ -77,7 +73,7 @@ def _dtypes(example: Example) -> Iterator[str]:
 
 def _shapes(example: Example) -> Iterator[str]:
     """Yield another size in all shapes, and other shapes of each input and constant."""
-    declared = _declared(example)
+    declared = [*example.inputs.values(), *example.constants.values()]
     for old in dict.fromkeys(d for each in declared for d in each.dims):
         others = (str(int(old) + 1), "0", "1", "N") if old.isdigit() else ("1", "2", "3")
         for new in others:

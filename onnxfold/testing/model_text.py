@@ -48,19 +48,14 @@ _DOMAIN = re.compile(r"= ([\w.]+)\.\w+\s*[<(]")
 
 @dataclass(frozen=True)
 class Declaration:
-    """An input or a constant.
-
-    Args:
-        dtype: The element type, as ONNX's text form calls it.
-        dims: Numbers and names.
-        name: Its name.
-        value: What its elements are; empty for an input with hostile ones.
-    """
+    """An input or a constant."""
 
     dtype: str
     dims: tuple[str, ...]
+    """Numbers and names."""
     name: str
     value: str = ""
+    """What its elements are; empty for an input with hostile ones."""
 
     @staticmethod
     def of(text: str) -> Declaration:
@@ -98,13 +93,7 @@ class Declaration:
 class Example:
     """A model in the short form, and what is expected of it.
 
-    Args:
-        inputs: The inputs, by name.
-        constants: The constants, by name.
-        nodes: The nodes, by the names of their outputs.
-        settings: What else is set, by its word.
-        after: The ops that are left when the rules have been applied.
-        place: Where it is written, and the changes that were made to that.
+    Inputs and constants are by name, nodes by the names of their outputs, settings by their word.
     """
 
     inputs: dict[str, Declaration] = field(default_factory=dict)
@@ -112,7 +101,9 @@ class Example:
     nodes: dict[str, str] = field(default_factory=dict)
     settings: dict[str, str] = field(default_factory=dict)
     after: str = ""
+    """The ops that are left when the rules have been applied."""
     place: str = ""
+    """Where it is written, and the changes that were made to that."""
 
     @staticmethod
     def of(text: str) -> Example:
@@ -124,12 +115,7 @@ class Example:
         return _example_of(onnx.parser.parse_model(model + "}")).changed(changes, text)
 
     def changed(self, text: str, place: str = "") -> Example:
-        """Return this example with the changes in a text.
-
-        Args:
-            text: The changes.
-            place: Where they are written; by default, they are added to the place of the example.
-        """
+        """Return this example with the changes in a text; without a place, they are added to it."""
         changes, arrow, after = text.partition("->")
         parts = (dict(self.inputs), dict(self.constants), dict(self.nodes), dict(self.settings))
         place = place or f"{self.place} with {text}".strip()

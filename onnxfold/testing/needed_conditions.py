@@ -20,13 +20,13 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.rewrite import NotKnown, Rule
-from onnxfold.rewrite.conditions import Bindings, Term
+from onnxfold.rewrite.conditions import Term
 from onnxfold.rewrite.driver import Rewriter
+from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
-from onnxfold.testing.rewriting import LOOSE, nodes_left, rewrite
-from onnxfold.testing.running import NeverRuns, find_difference
+from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_left, rewrite
 
 logger = logging.getLogger("onnxfold")
 
@@ -36,30 +36,20 @@ _PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Attention")
 
 
 class Need(NamedTuple):
-    """Why a rule needs a condition.
-
-    Args:
-        condition: The condition as it is written.
-        place: A model in which it alone is false; "" if none was found.
-        reason: What goes wrong there without the condition.
-    """
+    """Why a rule needs a condition."""
 
     condition: str
     place: str = ""
+    """A model in which it alone is false; "" if none was found."""
     reason: str = ""
+    """What goes wrong there without the condition."""
 
     def __str__(self) -> str:
         return f"{self.condition}: without it, {self.reason} ({self.place})"
 
 
 def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example]) -> list[Need]:
-    """Return why a rule needs each of its conditions.
-
-    Args:
-        rule: The rule.
-        matching: Examples to which it applies; changes of them are searched.
-        others: Examples to which it does not apply.
-    """
+    """Return why a rule needs each of its conditions; changes of the matching examples show it."""
     if not rule.conditions:
         return []
     found, search = [Need(text) for text in rule.texts[2]], _Search(rule, matching)
@@ -82,11 +72,11 @@ class _Probe(Term):
         super().__init__(all, tuple(conditions), "probe")
         self.found: set[frozenset[int]] = set()
 
-    def evaluate(self, bindings: Bindings) -> bool:
+    def evaluate(self, match: Match) -> bool:
         wrong = set()
         for k, condition in enumerate(self.operands):
             try:
-                if not condition.evaluate(bindings):
+                if not condition.evaluate(match):
                     wrong.add(k)
             except NotKnown:
                 wrong.add(k)
@@ -157,9 +147,13 @@ class _Search:
         if before[0] == after[0] > before[0] + self._usual[0]:
             return f"{after[0]} nodes stay, and nothing is saved"
         if not changed:
-            counts = [_nodes_with(self._rule, each, instance.model) for each in (self._rule, rule)]
-            if counts[1] > counts[0]:
-                return f"all rules leave {counts[1]} nodes, not {counts[0]}"
+            every = [r for found in builtin_rule_sets() for r in found if r is not self._rule]
+            with_it, without = (
+                len(nodes_left(rewrite([each, *every], instance.model, levels=(2,)).model))
+                for each in (self._rule, rule)
+            )
+            if without > with_it:
+                return f"all rules leave {without} nodes, not {with_it}"
         return ""
 
 
@@ -175,9 +169,3 @@ def _cost(model: ir.Model) -> tuple[int, int, int]:
     products = sum(node.op_type.endswith(_PRODUCTS) for node in nodes)
     tensors = (value.const_value for value in model.graph.initializers.values())
     return len(nodes), products, sum(t.nbytes for t in tensors if t is not None)
-
-
-def _nodes_with(rule: Rule, other: Rule, model: onnx.ModelProto) -> int:
-    """Return the nodes that all rules leave of a model, with another rule in the place of one."""
-    every = [each for found in builtin_rule_sets() for each in found if each is not rule]
-    return len(nodes_left(rewrite([other, *every], model, levels=(2,)).model))

@@ -67,9 +67,13 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
             loops = [_loop(line) for _, line in rows if line.startswith("for ")]
         rows = [row for row in rows if not row[1].startswith("for ")]
         for turn, values in enumerate(itertools.product(*loops), 1):
+            given = dict(itertools.chain.from_iterable(values))
             yield from _block(
                 [
-                    (f"{path}:{number}" + f"-{turn}" * bool(loops), _filled(line, values))
+                    (
+                        f"{path}:{number}" + f"-{turn}" * bool(loops),
+                        string.Template(line).safe_substitute(given),
+                    )
                     for number, line in rows
                 ],
                 by_name,
@@ -85,10 +89,6 @@ def _loop(line: str) -> list[list[tuple[str, str]]]:
     if any(len(turn.split()) != len(names.split()) for turn in turns):
         raise UsageError(f"each turn needs {len(names.split())} values: {line!r}")
     return [list(zip(names.split(), turn.split(), strict=True)) for turn in turns]
-
-
-def _filled(line: str, values: Iterable[Iterable[tuple[str, str]]]) -> str:
-    return string.Template(line).safe_substitute(dict(itertools.chain.from_iterable(values)))
 
 
 def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator[Case]:

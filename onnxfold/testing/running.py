@@ -1,4 +1,4 @@
-"""Running a model before and after rules on onnxruntime, on inputs that break careless rules."""
+"""Applying rules to models, and running both on inputs that break careless rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import onnx
@@ -14,10 +14,15 @@ import onnx_ir as ir
 from onnx import compose, helper
 
 from onnxfold import isolated
+from onnxfold.analysis.facts import facts_of
 from onnxfold.comparison.feeds import integer_range, random_floats
 from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import OutputResult, Tolerance
 from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
+from onnxfold.options import Level, Options
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import Rule, RuleSet
+from onnxfold.rewrite.driver import RewriteReport
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +33,8 @@ _SEEDS = 3
 """Runs at every choice of sizes; from the second on, some elements are hostile."""
 _SECONDS = 60.0
 """Wall time for a comparison in another process."""
+LOOSE = 0.05
+"""The error that an inexact rule may have on a changed example: dtypes can be narrow there."""
 
 
 class NeverRuns(Exception):
@@ -35,19 +42,15 @@ class NeverRuns(Exception):
 
 
 class Instance(NamedTuple):
-    """A model, and how to run it.
-
-    Args:
-        model: The model.
-        sizes: Sizes to try of its dynamic dimensions, where the usual ones would not do.
-        feeds: The inputs whose elements are given.
-        copies: How many times its nodes are in it.
-    """
+    """A model, and how to run it."""
 
     model: onnx.ModelProto
     sizes: Mapping[str, Sequence[int]]
+    """Sizes to try of its dynamic dimensions, where the usual ones would not do."""
     feeds: Mapping[str, Array]
+    """The inputs whose elements are given."""
     copies: int = 1
+    """How many times its nodes are in it."""
 
 
 def variants(instance: Instance) -> Iterator[Instance]:
@@ -84,17 +87,10 @@ def _set(field: Any, elements: list[Any]) -> None:
 
 
 def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float = 0.0) -> str:
-    """Run a model and another one at several sizes, and return how the results differ.
+    """Run two models at several sizes; return the first difference, "" if there is none.
 
-    They run in another process: onnxruntime may end it.
-
-    Args:
-        instance: The model.
-        other: The other model.
-        tolerance: The largest error, relative to the largest element; 0 for equal bits.
-
-    Returns:
-        The first difference; "" if there is none.
+    They run in another process: onnxruntime may end it. The tolerance is the largest error,
+    relative to the largest element; 0 for equal bits.
 
     Raises:
         NeverRuns: onnxruntime does not run the first model.
@@ -102,7 +98,7 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
     request = np.frombuffer(pickle.dumps((instance, other, tolerance)), np.uint8)
     try:
         (runs, answer), _ = isolated.run(
-            f"{__name__}:answer", None, [request], seconds=_SECONDS, keep=True
+            f"{__name__}:compare_pickled", None, [request], seconds=_SECONDS, keep=True
         )
     except isolated.Failure as failure:
         runs, answer = instance.model != other, f"onnxruntime fails: {failure}"
@@ -111,22 +107,15 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
     return str(answer)
 
 
-def answer(request: None, arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
+def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
     """Return whether the first of two pickled models runs, and how the other's results differ."""
-    try:  # an exception would end the process
-        return (True, _difference(*pickle.loads(arrays[0].tobytes()))), []
-    except NeverRuns as error:
-        return (False, str(error)), []
-
-
-def _difference(instance: Instance, other: onnx.ModelProto, tolerance: float) -> str:
-    """Do what `find_difference` does in this process."""
+    instance, other, tolerance = pickle.loads(arrays[0].tobytes())
     options = session_options(threads=1, node_by_node=True)
     after, reason = None, ""
     try:
         before = open_session(instance.model.SerializeToString(), options)
     except Exception as error:  # onnxruntime's exceptions have no base of their own
-        raise NeverRuns(message_of(error)) from error
+        return (False, message_of(error)), []
     for sizes, seed in itertools.product(_size_choices(instance), range(_SEEDS)):
         feeds = _feeds(instance, sizes, seed)
         try:
@@ -139,17 +128,16 @@ def _difference(instance: Instance, other: onnx.ModelProto, tolerance: float) ->
             found = after.run(None, feeds)
         except Exception as error:
             if after is None or 0 not in sizes.values():
-                return f"onnxruntime fails: {message_of(error)}"
+                return (True, f"onnxruntime fails: {message_of(error)}"), []
             continue  # its MatMul of unsigned integers fails without elements
         for want, got in zip(wanted, found, strict=True):
             results = compare_values(want, got, Tolerance())
-            arrays = want if isinstance(want, list) else [want]
-            for result, array in zip(results, arrays, strict=False):
+            for result, array in zip(
+                results, want if isinstance(want, list) else [want], strict=False
+            ):
                 if what := _fault(result, array, tolerance):
-                    return f"{what} at {sizes}" if sizes else what
-    if after is None:
-        raise NeverRuns(reason)
-    return ""
+                    return (True, f"{what} at {sizes}" if sizes else what), []
+    return (after is not None, reason if after is None else ""), []
 
 
 def _fault(result: OutputResult, wanted: Array, tolerance: float) -> str:
@@ -202,3 +190,68 @@ def _elements(
     special = rng.choice([*_SPECIAL, tiny, -tiny], shape)
     array = random_floats(rng, dtype, shape) * np.asarray(4, dtype.numpy())
     return np.where(rng.random(shape) < 0.5 * hostile, special, array).astype(dtype.numpy())
+
+
+# -------------------------------------------------------------------- models as rules leave them
+
+
+class Rewritten(NamedTuple):
+    """A model as rules leave it, and the level at which they applied."""
+
+    model: ir.Model
+    report: RewriteReport
+    level: int
+
+    def find_fault(self, before: Instance, tolerance: float) -> str:
+        """Return what is wrong with the model; "" if nothing is.
+
+        An inexact rule may have an error of ``tolerance``, relative to the largest element.
+
+        Raises:
+            NeverRuns: onnxruntime does not run the model before.
+        """
+        for found, what in (
+            (self.report.rejected, "the result has another dtype or shape"),
+            (self.report.failed_on_invalid, "the rule raises an exception"),
+            (self.report.loops, "the rules undo each other for ever"),
+        ):
+            if found:
+                return what
+        after = ir.to_proto(self.model)
+        if invalid := _invalid(after):
+            if _invalid(before.model):
+                raise NeverRuns
+            return f"the model is not valid: {invalid}"
+        return find_difference(before, after, tolerance * (self.level > 1))
+
+
+def _invalid(model: onnx.ModelProto) -> str:
+    """Return why onnx refuses a model; "" if it does not."""
+    checked = copy.deepcopy(model)
+    for output in checked.graph.output:  # the checker wants a type, whichever
+        output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, []))
+    try:
+        onnx.checker.check_model(checked)
+    except onnx.checker.ValidationError as error:
+        return message_of(error)
+    return ""
+
+
+def nodes_left(model: ir.Model) -> list[ir.Node]:
+    """Return the nodes of the main graph that do not depend on constants alone."""
+    known = facts_of(model).known
+    return [node for node in model.graph if not all(map(known.is_constant, node.outputs))]
+
+
+def rewrite(
+    rules: Sequence[Rule], model: onnx.ModelProto, levels: Sequence[Level] = (1, 2)
+) -> Rewritten:
+    """Apply rules of one target to a model, at the first of these levels at which one applies."""
+    for level in levels:
+        rewritten = ir.from_proto(model)
+        options = Options(level=level, target=cast(Any, rules[0].target))
+        simplify = Simplify([RuleSet("tested", tuple(rules))], options=options)
+        simplify(rewritten)
+        if simplify.report.total:
+            break
+    return Rewritten(rewritten, simplify.report, level)

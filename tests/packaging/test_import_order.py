@@ -46,7 +46,7 @@ INSIDE = {
     ),
     "rewrite": (
         *("conditions", "matched", "patterns", "rule", "matcher", "build"),
-        *("validation", "vocabulary", "apply", "driver"),
+        *("vocabulary", "apply", "driver"),
     ),
 }
 

@@ -40,7 +40,7 @@ EXCEPTIONS = [
         "onnxruntime 1.32 does not ignore axes of tensors without elements; older versions do",
     ),
     (
-        ("gemm_add", "gemm_scaled"),
+        ("gemm_scaled",),
         ("x.dtype.is_in(FLOAT, DOUBLE)",),
         "onnxruntime on x86-64 rounds a Gemm of float16 like two ops; it has none of integers",
     ),

@@ -20,15 +20,9 @@ def analyse(text, *names, **options):
     model = model_of(text)
     inputs = select_runtime_constants(model, names, **options)
     found = ConstnessAnalysis(model, inputs)
-    everything = {}
-    for node in model.graph.all_nodes():
-        for value in node.outputs:
-            everything[value.name] = found.of(value).name
-    for function in model.functions.values():
-        for node in function:
-            for value in node.outputs:
-                everything[f"{function.name}.{value.name}"] = found.of(value).name
-    return everything
+    nodes = [("", node) for node in model.graph.all_nodes()]
+    nodes += [(f"{f.name}.", node) for f in model.functions.values() for node in f]
+    return {f"{of}{v.name}": found.of(v).name for of, node in nodes for v in node.outputs}
 
 
 def test_an_op_is_as_constant_as_its_least_constant_input():

@@ -2,9 +2,9 @@
 
 import re
 
-import onnx.parser
 import onnx_ir as ir
 import pytest
+from model_table import parse
 
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.graphs import all_graphs, is_constant_node
@@ -95,13 +95,9 @@ SAID: dict[tuple[str, str, int], str | None] = {
 @pytest.mark.parametrize(("body", "functions", "opset"), SAID)
 def test_what_is_said_of_a_node(body, functions, opset):
     call, *constants = re.split(r" (?=[rt] = Constant)", body)
-    text = f"""
-    <ir_version: 10, opset_import: ["" : {opset}, "local" : 1]>
-    g (float[2] c, float[2, 2] m, bool yes, int64 n, int64[2] labels) => (float[2] y)
-    {{ {" ".join(constants)} y = {call} }}
-    {functions}
-    """
-    model = ir.from_proto(onnx.parser.parse_model(text))
+    text = f"""g (float[2] c, float[2, 2] m, bool yes, int64 n, int64[2] labels) => (float[2] y)
+        {{ {" ".join(constants)} y = {call} }} {functions}"""
+    model = ir.from_proto(parse(text, opset))
     for graph in all_graphs(model):
         for node in graph:
             if is_constant_node(node):

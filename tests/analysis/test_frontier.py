@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
 
-# ---------------------------------------------------------------- by enumeration
-
 
 def staying_ops(ops, demanded, stored) -> set[int] | None:
     """The ops that stay if just these values are stored; None if something is then missing."""
@@ -53,7 +51,6 @@ def worth(ops, staying) -> float:
 
 
 def price(ops, demanded, cost, choice) -> float:
-    """Bytes of what is stored and cost of what stays."""
     stored = sum(cost[v] for v in choice.stored)
     return stored + worth(ops, staying_ops(ops, demanded, choice.stored))
 
@@ -109,9 +106,6 @@ def test_growth_is_never_more_than_allowed(region, allowed, per_op):
     assert price(ops, demanded, cost, bounded) - price_of_least <= min(allowed, per_op * gone)
 
 
-# ---------------------------------------------------------------- what users see of it
-
-
 def chain(*costs: float):
     ops = [RegionOp([k], [k + 1]) for k in range(len(costs) - 1)]
     return ops, [len(costs) - 1], dict(enumerate(costs))
@@ -161,23 +155,8 @@ def test_what_is_stored(what):
     assert choose(*region, [Growth(*growth)] if growth else ()).stored == stored
 
 
-# ---------------------------------------------------------------- time
-
-
 def uniform(n):
     return chain(*[4] * (n + 1))
-
-
-def falling(n):
-    return chain(*range(n + 1, 0, -1))
-
-
-def rising(n):
-    return chain(*range(1, n + 2))
-
-
-def free(n):
-    return chain(*[0] * (n + 1))
 
 
 def with_weights(n):
@@ -186,27 +165,32 @@ def with_weights(n):
     return ops, [n], {**dict.fromkeys(range(n + 1), 4), **{f"w{k}": 4 for k in range(n)}}
 
 
-def demanded_everywhere(n):
-    ops, _, cost = uniform(n)
-    return ops, list(range(n + 1)), cost
-
-
 def separate(n):
     ops = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(n)]
     names = [f"{side}{k}" for side in "ab" for k in range(n)]
     return ops, [f"b{k}" for k in range(n)], dict.fromkeys(names, 4)
 
 
-SHAPES = [uniform, falling, rising, free, with_weights, demanded_everywhere, separate]
+SHAPES = {
+    "uniform": uniform,
+    "falling": lambda n: chain(*range(n + 1, 0, -1)),
+    "rising": lambda n: chain(*range(1, n + 2)),
+    "free": lambda n: chain(*[0] * (n + 1)),
+    "demanded everywhere": lambda n: (uniform(n)[0], [*range(n + 1)], uniform(n)[2]),
+    "with weights": with_weights,
+    "separate": separate,
+}
 
 
-@pytest.mark.parametrize("make", SHAPES)
-def test_steps_grow_linearly(make):
+@pytest.mark.parametrize("shape", SHAPES)
+def test_steps_grow_linearly(shape):
+    make = SHAPES[shape]
     steps = [calls_of(lambda n=n: choose(*make(n))) for n in (1_000, 4_000)]
     assert steps[1] <= 4.5 * steps[0]
 
 
-@pytest.mark.parametrize("make", SHAPES)
-def test_steps_grow_linearly_with_growth_to_spend(make):
+@pytest.mark.parametrize("shape", SHAPES)
+def test_steps_grow_linearly_with_growth_to_spend(shape):
+    make = SHAPES[shape]
     steps = [calls_of(lambda n=n: choose(*make(n), [Growth(n // 4)])) for n in (500, 2_000)]
     assert steps[1] <= 5 * steps[0]

@@ -2,13 +2,12 @@
 
 import numpy as np
 import onnx
-import onnx.parser
 import pytest
+from model_table import parse, saved
 
 from onnxfold import UsageError
 from onnxfold.report.module_tree import take_modules
 
-HEADER = '<ir_version: 11, opset_import: ["" : 23, "custom" : 1]>'
 CASES = {
     "y = MatMul (a, b)": ("float[2,3,4] a, float[4,5] b", 2 * 3 * 5 * 4, None),
     "y = Gemm <transA = 1> (a, b, c)": (
@@ -54,7 +53,7 @@ CASES = {
 
 def totals(tmp_path, body, inputs, outputs="float y", **dims):
     path = tmp_path / "model.onnx"
-    model = onnx.parser.parse_model(f"{HEADER} g ({inputs}) => ({outputs}) {{ {body} }}")
+    model = parse(f"g ({inputs}) => ({outputs}) {{ {body} }}", 23)
     for output in model.graph.output:
         output.type.tensor_type.ClearField("shape")
     onnx.save(model, path)
@@ -116,8 +115,6 @@ def test_parameters_are_weights_of_all_types(tmp_path):
         "shape": np.ones(2, np.int64),
         "mask": np.ones(7, np.bool_),
     }
-    model = onnx.parser.parse_model(f"{HEADER} g (float[2] x) => (float[2] y) {{ y = Neg (x) }}")
-    for name, array in weights.items():
-        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    onnx.save(model, tmp_path / "model.onnx")
-    assert take_modules(tmp_path / "model.onnx").modules[0].parameters == 3 * 4 + 5
+    text = "g (float[2] x) => (float[2] y) { y = Neg (x) }"
+    path = saved(text, tmp_path / "model.onnx", 23, **weights)
+    assert take_modules(path).modules[0].parameters == 3 * 4 + 5

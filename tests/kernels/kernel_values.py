@@ -1,5 +1,3 @@
-"""Edge values and random operands for every element type."""
-
 import ml_dtypes
 import numpy as np
 import onnx
@@ -70,7 +68,6 @@ def patterns(dtype: np.dtype) -> np.ndarray:
 
 
 def moderate(rng: np.random.Generator, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """Values of ordinary size."""
     if dtype in FLOATS:
         return np.asarray(rng.standard_normal(shape) * 10).astype(dtype)
     if dtype in INTEGERS:

@@ -33,13 +33,8 @@ class Folded:
 
     @property
     def weights(self) -> dict[str, np.ndarray]:
-        """Initializers of the main graph."""
         graph = ir.from_proto(self.proto).graph
         return {name: np.asarray(v.const_value.numpy()) for name, v in graph.initializers.items()}
-
-    @property
-    def inputs(self) -> list[str]:
-        return [i.name for i in self.proto.graph.input]
 
     @property
     def outputs(self) -> list[str]:
@@ -85,7 +80,6 @@ def run(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
 
 
 def assert_same(before: onnx.ModelProto, after: onnx.ModelProto, feeds: Feeds) -> None:
-    """Both models give the same bits."""
     names = [o.name for o in before.graph.output]
     for name, want, got in zip(names, run(before, feeds), run(after, feeds), strict=True):
         assert same_bits(want, got), name

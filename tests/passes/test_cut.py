@@ -1,5 +1,7 @@
 """What may be spent on folds that grow, values folded by name, and what is said about each."""
 
+import copy
+
 import numpy as np
 import onnx
 from fold_check import assert_same, count_ops, fold, interface, large, parse, with_weights
@@ -25,14 +27,10 @@ def expansions(count: int, *sizes: int) -> onnx.ModelProto:
 
 def shape_arithmetic(model: onnx.ModelProto, nodes: int) -> onnx.ModelProto:
     """The model with nodes in front that are all dead once constants are folded."""
-    chain = [onnx.helper.make_node("Neg", ["a"], ["n0"], "a name like those of exporters/0")]
-    for k in range(1, nodes):
-        name = f"a name like those of exporters/{k}"
-        chain.append(onnx.helper.make_node("Neg", [f"n{k - 1}"], [f"n{k}"], name))
-    grown = onnx.ModelProto()
-    grown.CopyFrom(model)
-    del grown.graph.node[:]
-    grown.graph.node.extend([*chain, *model.graph.node])
+    grown = copy.deepcopy(model)
+    for k in reversed(range(nodes)):
+        name, read = f"a name like those of exporters/{k}", f"n{k - 1}" if k else "a"
+        grown.graph.node.insert(0, onnx.helper.make_node("Neg", [read], [f"n{k}"], name))
     return grown
 
 
@@ -126,9 +124,6 @@ def test_planned_bytes_are_those_of_the_file(tmp_path):
         assert storage.model_bytes(storage.load(path)) == planned(model).size
 
 
-# ---------------------------------------------------------------- by name
-
-
 def test_a_value_is_folded_by_name():
     model = expansions(3, 100)
     folded = fold(model, X, fold=["v1"])
@@ -138,9 +133,6 @@ def test_a_value_is_folded_by_name():
 
 def test_keep_wins():
     assert fold(expansions(2, 100), X, fold=["v*"], keep=["v0"]).ops["Expand"] == 1
-
-
-# ---------------------------------------------------------------- why
 
 
 def decisions(folded):

@@ -108,9 +108,7 @@ def test_a_used_node_keeps_all_its_outputs_and_inputs():
 
 def test_indices_of_a_pool_decide_where_a_nan_goes():
     model = parse(
-        """g (float[1, 1, 6] x) => (float[1, 1, 4] y) {
-            y, indices = MaxPool <kernel_shape = [3]> (x)
-        }"""
+        "g (float[1, 1, 6] x) => (float[1, 1, 4] y) { y, i = MaxPool <kernel_shape = [3]> (x) }"
     )
     image = np.array([[[1, np.nan, 2, 3, 4, 0]]], np.float32)
     for level in (0, 1, 2):

@@ -22,13 +22,9 @@ def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, boo
     return list(opened.graph.initializers), after, result.modified
 
 
-def named(text: str, **arrays: Any) -> onnx.ModelProto:
-    return with_weights(parse(text), **arrays)
-
-
 def two(a: Any, b: Any, op: str = "Neg") -> onnx.ModelProto:
     """Two initializers, each with a use of its own."""
-    model = named(f"g () => (y, z) {{ y = {op} (a) z = {op} (b) }}", a=a, b=b)
+    model = with_weights(parse(f"g () => (y, z) {{ y = {op} (a) z = {op} (b) }}"), a=a, b=b)
     for output, tensor in zip(model.graph.output, model.graph.initializer, strict=True):
         info = onnx.helper.make_tensor_value_info(output.name, tensor.data_type, tensor.dims)
         output.CopyFrom(info)
@@ -40,7 +36,6 @@ def nan(payload: int) -> np.ndarray:
 
 
 def changed(array: np.ndarray, place: int) -> np.ndarray:
-    """The array with one bit that differs."""
     other = array.copy()
     other.view(np.uint32)[place] ^= np.uint32(1 << 31)
     return other
@@ -105,13 +100,11 @@ def test_equal_ones_become_one_and_others_stay_apart(what):
 )
 def test_what_is_left_of_equal_ones(text, left):
     arrays = {"a": large(2), "b": large(2), "c": large(2, seed=1)}
-    model = named(text, **{name: arrays[name] for name in arrays if name != "c" or ", c" in text})
+    weights = {name: arrays[name] for name in arrays if name != "c" or ", c" in text}
+    model = with_weights(parse(text), **weights)
     names, after, _ = deduplicate(model)
     assert "".join(names) == left
     assert_same(model, after, {i.name: large(2, seed=7) for i in model.graph.input})
-
-
-# ---------------------------------------------------------------- subgraphs and views
 
 
 def with_branches(outer: np.ndarray | None, then: np.ndarray, otherwise: np.ndarray):

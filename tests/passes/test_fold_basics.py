@@ -101,20 +101,6 @@ def test_an_integer_division_by_zero_stays(op, count):
     np.testing.assert_array_equal(folded.weights["a"], np.arange(count))
 
 
-def test_what_onnxruntime_has_no_kernel_for_stays():
-    """It has none for the Softmax of bfloat16 on a CPU."""
-    import ml_dtypes
-
-    model = parse(
-        """g (bfloat16[2, 2] x) => (bfloat16[2, 2] y) {
-            a = Softmax (w) b = LeakyRelu (a) c = Softmax (b) y = Add (x, c) }"""
-    )
-    with_weights(model, w=np.array([[1, 2], [3, 5]], ml_dtypes.bfloat16))
-    folded = fold(model)
-    assert folded.ops == {"Softmax": 2, "LeakyRelu": 1, "Add": 1}
-    assert "Could not find an implementation" in folded.reasons["Softmax"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "body",

@@ -104,9 +104,6 @@ def test_integers_wrap():
     assert fold(model).weights["y"].tolist() == [2, 0, -128]
 
 
-# ---------------------------------------------------------------- sparse initializers
-
-
 def sparse(name: str, dims: list[int], places: list[int], values: list[float]):
     tensor = onnx.SparseTensorProto(dims=dims)
     tensor.values.CopyFrom(onnx.numpy_helper.from_array(np.float32(values), name))

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from fold_check import fold, large, parse, run, with_weights
+from model_table import external
 
 import onnxfold
 from onnxfold import storage
@@ -125,10 +126,8 @@ def test_sums_do_not_depend_on_where_a_weight_lies_in_its_file(tmp_path, lead):
     [expected] = run(with_weights(model, w=weight), {})
     (tmp_path / "in.data").write_bytes(b"\0" * lead + weight.tobytes())
     [stored] = (t for t in model.graph.initializer if t.name == "w")
-    stored.ClearField("raw_data")
-    stored.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in (("location", "in.data"), ("offset", lead), ("length", weight.nbytes)):
-        stored.external_data.add(key=key, value=str(value))
+    place = {"location": "in.data", "offset": str(lead), "length": str(weight.nbytes)}
+    stored.CopyFrom(external("w", [33, 37], **place))
     onnx.save(model, tmp_path / "in.onnx")
     result = onnxfold.optimize(tmp_path / "in.onnx", fold_all=True)
     assert result.graph.initializers["y"].const_value.numpy().tobytes() == expected.tobytes()

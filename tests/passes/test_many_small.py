@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from fold_check import assert_same, count_ops, parse
+from fold_check import assert_same, count_ops, large, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
@@ -55,25 +55,21 @@ def ints(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def floats(count: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
-
-
 FLOAT, INT, STRING = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.STRING
 
 # By name: operands for a size and a seed, attributes, the dtypes of the results.
 OPS = {
-    "Tile": (lambda n, s: [floats(1, s), ints(n)], {}, [FLOAT]),
-    "Expand": (lambda n, s: [floats(1, s), ints(n, 2)], {}, [FLOAT]),
-    "Concat": (lambda n, s: [floats(n, s), floats(1)], {"axis": 0}, [FLOAT]),
+    "Tile": (lambda n, s: [large(1, seed=s), ints(n)], {}, [FLOAT]),
+    "Expand": (lambda n, s: [large(1, seed=s), ints(n, 2)], {}, [FLOAT]),
+    "Concat": (lambda n, s: [large(n, seed=s), large(1)], {"axis": 0}, [FLOAT]),
     "Cast": (lambda n, s: [np.arange(n, dtype=np.int8)], {"to": INT}, [INT]),
     "ConstantOfShape": (lambda n, s: [ints(n)], {}, [FLOAT]),
     "Range": (lambda n, s: [np.array(k, np.int64) for k in (0, n, 1)], {}, [INT]),
     "StringConcat": (lambda n, s: [np.array([n * "x", f"{s}"], object)] * 2, {}, [STRING]),
-    "Split": (lambda n, s: [floats(2 * n, s), ints(n, n)], {"axis": 0}, [FLOAT, FLOAT]),
-    "TopK": (lambda n, s: [floats(n + 1, s), ints(n)], {}, [FLOAT, INT]),
-    "Pad": (lambda n, s: [floats(n, s), ints(1, n)], {}, [FLOAT]),
-    "Neg": (lambda n, s: [floats(n, s)], {}, [FLOAT]),
+    "Split": (lambda n, s: [large(2 * n, seed=s), ints(n, n)], {"axis": 0}, [FLOAT, FLOAT]),
+    "TopK": (lambda n, s: [large(n + 1, seed=s), ints(n)], {}, [FLOAT, INT]),
+    "Pad": (lambda n, s: [large(n, seed=s), ints(1, n)], {}, [FLOAT]),
+    "Neg": (lambda n, s: [large(n, seed=s)], {}, [FLOAT]),
 }
 
 
@@ -108,7 +104,6 @@ GROWTH = st.sampled_from([None, 0, 300, 4096])
 
 
 def most(size: int, growth: int | None) -> int:
-    """Bytes that the result of a model of that size may take."""
     return size + (max(1 << 16, size // 100) if growth is None else growth)
 
 
@@ -139,7 +134,8 @@ def tiles(count: int, names: str) -> Pieces:
     pieces = Pieces("", names)
     for k in range(count):
         result = pieces.name()
-        pieces.node("Tile", [pieces.constant(a, "raw") for a in (floats(1, k), ints(16))], result)
+        operands = [pieces.constant(a, "raw") for a in (large(1, seed=k), ints(16))]
+        pieces.node("Tile", operands, result)
         pieces.output(result, FLOAT)
     return pieces
 
@@ -199,6 +195,6 @@ def test_branches_that_are_put_in_the_place_of_an_if():
     )
     result = onnxfold.optimize(model, level=0)
     assert "If" not in count_ops(storage.from_proto(result))
-    assert_same(model, result, {"x": floats(2)})
+    assert_same(model, result, {"x": large(2)})
     small = onnxfold.optimize(model, level=0, max_growth=0)
     assert small.ByteSize() <= model.ByteSize()

@@ -18,7 +18,6 @@ MODELS = ("tests/data/lstm_gru.onnx", "tests/data/control_flow.onnx", "models/sw
 
 
 def described(text: str) -> dict[str, list[int | str]]:
-    """Name of a value to its dims; 0 for one that is left open."""
     return entries(written(parse(text)).graph)
 
 

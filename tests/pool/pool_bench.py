@@ -1,5 +1,3 @@
-"""A pool with an evaluator behind it, and ops applied to its buffers."""
-
 from typing import Any
 
 import numpy as np
@@ -27,7 +25,6 @@ class Bench:
         return buffer
 
     def integers(self, *values: int) -> Buffer:
-        """A list of sizes, axes, starts."""
         return self.held(np.array(values, np.int64))
 
     def apply(self, op_type: str, *operands: Buffer | None, n: int = 1, **attributes: Any):

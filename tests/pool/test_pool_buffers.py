@@ -150,8 +150,6 @@ def test_counters_agree_with_what_is_reachable(steps):
         np.testing.assert_array_equal(buffer.array(), content)
 
 
-# ------------------------------------------------------------ views
-
 HUGE = (2**20, 2**20)
 
 

@@ -157,12 +157,8 @@ def test_weights_side_by_side_are_not_stored(axis):
     scaled = bench.apply("Mul", joined, bench.held(np.float32([2])))
     bench.release(joined)
     np.testing.assert_array_equal(streamed(scaled), 2 * expected)
-    turned = bench.apply("Transpose", bench.apply("Concat", *arrays_of(bench, arrays), axis=axis))
+    turned = bench.apply("Transpose", bench.apply("Concat", *map(bench.held, arrays), axis=axis))
     np.testing.assert_array_equal(turned.array(), np.concatenate(arrays, axis).T)
-
-
-def arrays_of(bench: Bench, arrays):
-    return [bench.held(array) for array in arrays]
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect"])

@@ -3,9 +3,9 @@
 import io
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
+from model_table import saved
 from pool_bench import Bench, counting
 
 from onnxfold import storage
@@ -20,12 +20,9 @@ def bench() -> Bench:
 @pytest.fixture
 def mapped(tmp_path) -> ir.Value:
     """A weight [256, 384] in a file with a weight before and behind it."""
-    weights = [onnx.numpy_helper.from_array(counting(256, 384) + k, f"w{k}") for k in range(3)]
-    text = '<ir_version: 10, opset_import: ["" : 21]> g () => (float y) { y = Sum(w0, w1, w2) }'
-    model = onnx.parser.parse_model(text)
-    model.graph.initializer.extend(weights)
-    onnx.save(model, tmp_path / "model.onnx")
-    return storage.load(tmp_path / "model.onnx").graph.initializers["w1"]
+    weights = {f"w{k}": counting(256, 384) + k for k in range(3)}
+    path = saved("g () => (float y) { y = Sum(w0, w1, w2) }", tmp_path / "model.onnx", **weights)
+    return storage.load(path).graph.initializers["w1"]
 
 
 def _streamed(tensor: BufferTensor) -> bytes:

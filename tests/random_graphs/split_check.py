@@ -70,7 +70,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
     # one that is left out would be that of the run before
     defaults = {t.name: to_array(t) for t in original.model.graph.initializer if t.name in known}
     ways = {
-        "plain models": lambda feed: _recombined(bundle, feed),
+        "plain models": lambda feed: recombine(bundle, feed),
         "bundle": lambda feed: _run(sessions[0], {**defaults, **feed}),
         "memory": lambda feed: _run(sessions[1], {**defaults, **feed}),
         "left out": lambda feed: _run(
@@ -127,7 +127,7 @@ def _with_more_inputs(original: Original) -> Original:
         return original
 
 
-def _recombined(bundle: Any, feed: Feeds) -> list[Any]:
+def recombine(bundle: Any, feed: Feeds) -> list[Any]:
     """runtime_fold, then entry, each as a plain model."""
     given = dict(feed)
     for path in (bundle.runtime_fold, bundle.entry):

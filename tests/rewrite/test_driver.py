@@ -1,5 +1,3 @@
-"""The driver: what surrounds a match is respected, names survive, and it always ends."""
-
 import logging
 
 import numpy as np
@@ -63,14 +61,8 @@ def test_an_intermediate_output_stays():
 
 
 def test_intermediates_with_other_users():
-    @rule
-    def pushed(x):
-        return op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x))
-
-    @rule(shared=True)
-    def shared(x):
-        return op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x))
-
+    pushed = rule(lambda x: op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x)))
+    shared = rule(shared=True)(lambda x: op.Transpose(op.Relu(x)) >> op.Relu(op.Transpose(x)))
     text = """g (float[N,2] x) => (float[2,N] y, float[N,2] z) {
         t = Relu(x) y = Transpose(t) z = Neg(t) }"""
     _, report = simplified(parsed(text), RuleSet("test", (pushed,)))
@@ -96,10 +88,7 @@ def test_outer_values_are_matched_inside_a_subgraph():
 
 
 def test_work_is_not_moved_into_a_subgraph():
-    @rule
-    def grow(x):
-        return op.Relu(op.Neg(x)) >> op.Neg(op.Min(x, 0))
-
+    grow = rule(lambda x: op.Relu(op.Neg(x)) >> op.Neg(op.Min(x, 0)))
     text = """g (float[N] x, bool b) => (float[N] y) {
         s = Neg(x)
         y = If (b) <
@@ -116,10 +105,7 @@ def test_functions_get_constant_nodes_instead_of_initializers():
     function = """<domain: "f", opset_import: ["": 17]> F (v) => (w) {
         a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }"""
 
-    @rule
-    def made(x):
-        return op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0)
-
+    made = rule(lambda x: op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0))
     model, report = simplified(
         parsed(text, functions=function), RuleSet("test", (double_negation, made))
     )
@@ -176,10 +162,7 @@ def test_rules_that_undo_each_other_are_reported(caplog):
 
 
 def test_a_rule_that_grows_for_ever_ends():
-    @rule
-    def grows(x):
-        return op.Neg(x) >> op.Neg(op.Neg(op.Neg(x)))
-
+    grows = rule(lambda x: op.Neg(x) >> op.Neg(op.Neg(op.Neg(x))))
     proto = parsed("g (float[N] x) => (float[N] y) { y = Neg(x) }")
     _, report = simplified(proto, RuleSet("test", (grows,)))
     assert report.loops and report.total == 500
@@ -204,10 +187,7 @@ def test_provenance():
 
 
 def test_new_names_are_fresh_and_readable():
-    @rule(inexact=True)
-    def made(x):
-        return op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x))
-
+    made = rule(inexact=True)(lambda x: op.Neg(op.Relu(x)) >> op.Min(op.Neg(x), op.Abs(x)))
     text = "g (float[N] x) => (float[N] y) { t = Relu(x) y = Neg(t) }"
     model, _ = simplified(parsed(text), RuleSet("test", (made,)), level=2)
     assert [o.name for n in model.graph for o in n.outputs] == ["y/Neg", "y/Abs", "y"]
@@ -231,9 +211,7 @@ def test_optional_sets_and_targets():
 
 
 def test_benefit_orders_rules():
-    @rule
-    def late(x):
-        return op.Neg(op.Neg(x)) >> op.Identity(x)
+    late = rule(lambda x: op.Neg(op.Neg(x)) >> op.Identity(x))
 
     @rule(benefit=1)
     def soon(x):
@@ -268,10 +246,7 @@ def test_removing_a_node_with_a_subgraph_frees_what_it_read():
         unused = Neg(t)
     }"""
 
-    @rule
-    def made(x):
-        return op.Concat(x, axis=0) >> x
-
+    made = rule(lambda x: op.Concat(x, axis=0) >> x)
     model, _ = simplified(parsed(text), RuleSet("test", (made,)))
     assert "Concat" not in ops(model)
 
@@ -284,13 +259,8 @@ def test_the_domain_written_in_full():
 
 
 def test_new_nodes_say_where_they_come_from():
-    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
-        g (float[2,3,4] x) => (float[3,4,2] y) {
-            a = Transpose <perm = [1,0,2]> (x)
-            b = Transpose <perm = [0,2,1]> (a)
-            y = Exp (b)
-        }""")
-    optimized = onnxfold.optimize(model)
+    text = ("a = Transpose<perm=[1,0,2]>(x)", "b = Transpose<perm=[0,2,1]>(a)", "y = Exp(b)")
+    optimized = onnxfold.optimize(graph("float[2,3,4] x", *text))
     assert [node.op_type for node in optimized.graph.node] == ["Transpose", "Exp"]
     said = {p.key: p.value for p in optimized.graph.node[0].metadata_props}
     assert said["onnxfold.rule"] == "transpose_of_transpose" and said["onnxfold.from"]

@@ -1,10 +1,9 @@
 """Types and constants as the rules see them."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 import pytest
-from model_table import graph
+from model_table import graph, parse
 
 from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
@@ -33,30 +32,28 @@ def shapes(proto, *names):
 
 
 def named(types, shape):
-    """The shape with the names of sizes that have one."""
     return None if shape is None else tuple(types.algebra.name_of(d) or d for d in shape)
 
 
 def test_a_branch_gives_what_both_give():
-    text = """<ir_version: 10, opset_import: ["": 17]> g (float[N,3] x, bool b) => (y, z) {
+    text = """g (float[N,3] x, bool b) => (y, z) {
         y, z = If (b) <
             then_branch = t () => (float[N,3] u, float[3,N] v) { u = Relu(x) v = Transpose(x) },
             else_branch = e () => (float[N,3] p, float[N,3] q) { p = Neg(x) q = Neg(x) }
         >
     }"""
-    proto = onnx.parser.parse_model(text)
-    y, z = shapes(proto, "y", "z")
+    y, z = shapes(parse(text, 17), "y", "z")
     assert y == ("N", 3)
     assert len(z) == 2 and z[0] not in ("N", 3)
 
 
 def test_a_loop_may_change_shapes_but_not_dtypes():
-    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2] x, int64 n, bool k) => (y) {
+    text = """g (float[2] x, int64 n, bool k) => (y) {
         y = Loop (n, k, x) <body = b (int64 i, bool c, float[2] s) => (bool d, float[M] o) {
             d = Identity(c) o = Concat<axis=0>(s, s)
         }>
     }"""
-    types, _, values = oracle(onnx.parser.parse_model(text))
+    types, _, values = oracle(parse(text, 17))
     s, o, y = (types.of(values[name]) for name in "soy")
     assert {f.dtype for f in (s, o, y)} == {ir.DataType.FLOAT}
     assert {f.rank for f in (s, o, y)} == {1} and not any(f.static_shape for f in (s, o, y))
@@ -71,10 +68,9 @@ def test_sizes_that_exporters_leave_open():
 
 
 def test_values_in_a_function_are_unknown_but_for_what_it_does():
-    text = """<ir_version: 10, opset_import: ["": 17, "f": 1]>
-    g (float[N] x) => (float[N] y) { y = f.F(x) }
-    <domain: "f", opset_import: ["": 17]> F (v) => (w) { t = Neg(v) w = Shape(t) }"""
-    types, _, values = oracle(onnx.parser.parse_model(text))
+    text = """g (float[N] x) => (float[N] y) { y = local.F(x) }
+    <domain: "local", opset_import: ["": 17]> F (v) => (w) { t = Neg(v) w = Shape(t) }"""
+    types, _, values = oracle(parse(text, 17))
     assert types.of(values["t"]).dtype is None and types.of(values["t"]).shape is None
     assert types.of(values["w"]).dtype == ir.DataType.INT64
 
@@ -85,9 +81,6 @@ def test_long_chains_do_not_recurse():
     constant = graph("float[N] x", *nodes, "y = Add(x, t5000)", t0=F32(2))
     _, known, values = oracle(constant)
     assert known.is_constant(values["t5000"]) and known.array(values["t5000"]) == 2
-
-
-# -------------------------------------------------------------------- constants
 
 
 def test_what_is_constant():

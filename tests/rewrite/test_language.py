@@ -56,9 +56,6 @@ def ops(model):
     return [node.op_type for node in model.graph.all_nodes()]
 
 
-# -------------------------------------------------------------------- values and constants
-
-
 def test_the_same_variable_is_the_same_value():
     @rule(inexact=True)
     def made(x):
@@ -122,31 +119,16 @@ def test_constants_that_round_what_they_are_added_to_do_not_meet(text, constants
 
 @pytest.mark.parametrize("one", ["float", "float[1]", "float[1,1]"])
 def test_a_number_matches_constants_of_one_element(one):
-    @rule
-    def made(x):
-        return op.Mul(x, 1) >> op.Identity(x), where(x.rank == 2)
-
+    made = rule(lambda x: (op.Mul(x, 1) >> op.Identity(x), where(x.rank == 2)))
     text = f"(float[N,2] x) <{one} c = {{1}}> y = Mul(x, c)"
     certify(made, text, f"{text}; y = Mul(c, x)")
 
 
 def test_a_number_matches_exactly():
-    @rule(inexact=True)
-    def zero(x):
-        return op.Add(x, 0.0) >> op.Identity(x)
-
-    @rule(inexact=True)
-    def third(x):
-        return op.Mul(x, 1 / 3) >> op.Identity(x)
-
-    @rule
-    def true(x):
-        return op.And(x, True) >> x
-
-    @rule
-    def one(x):
-        return op.Mul(x, True) >> x
-
+    zero = rule(inexact=True)(lambda x: op.Add(x, 0.0) >> op.Identity(x))
+    third = rule(inexact=True)(lambda x: op.Mul(x, 1 / 3) >> op.Identity(x))
+    true = rule(lambda x: op.And(x, True) >> x)
+    one = rule(lambda x: op.Mul(x, True) >> x)
     refuse(zero, "(float[N] x) <float c = {-0}> y = Add(x, c)")
     refuse(zero, "(float[N] x) <float[2] c = {0}> y = Add(x, c)")
     refuse(zero, "(float[N] x, float c) y = Add(x, c)")
@@ -158,9 +140,7 @@ def test_a_number_matches_exactly():
 
 
 def test_filled():
-    @rule
-    def made(x):
-        return op.Mul(x, filled(1)) >> x, where(x.same_shape(result))
+    made = rule(lambda x: (op.Mul(x, filled(1)) >> x, where(x.same_shape(result))))
 
     @rule
     def spoken_of(x):
@@ -175,14 +155,8 @@ def test_filled():
 
 
 def test_numbers_in_a_replacement_take_the_dtype_they_must():
-    @rule
-    def made(x):
-        return op.Add(x, x) >> op.Mul(x, 2)
-
-    @rule
-    def half(x):
-        return op.Div(x, 2) >> op.Mul(x, 0.5)
-
+    made = rule(lambda x: op.Add(x, x) >> op.Mul(x, 2))
+    half = rule(lambda x: op.Div(x, 2) >> op.Mul(x, 0.5))
     certify(
         made,
         "(float[N] x) y = Add(x, x)",
@@ -194,21 +168,12 @@ def test_numbers_in_a_replacement_take_the_dtype_they_must():
 
 
 def test_constants_made_of_terms():
-    @rule
-    def made(x):
-        return op.Flatten(x, axis=anything) >> op.Reshape(x, constant(result.shape))
-
-    @rule
-    def zero(x):
-        return op.Mul(x, 0) >> constant(0, like=result), where(result.rank == 0)
-
+    made = rule(lambda x: op.Flatten(x, axis=anything) >> op.Reshape(x, constant(result.shape)))
+    zero = rule(lambda x: (op.Mul(x, 0) >> constant(0, like=result), where(result.rank == 0)))
     certify(made, "(float[2,3,4] x) y = Flatten<axis=2>(x)")
     refuse(made, "(float[N,3,4] x) y = Flatten<axis=2>(x)")
     certify(zero, "(int64 x) <int64 c = {0}> y = Mul(x, c)")
     certify(zero, "(int32 x) <int32 c = {0}> t = Mul(x, c) y = Neg(t)")
-
-
-# -------------------------------------------------------------------- inputs
 
 
 def test_optional_inputs():
@@ -268,26 +233,14 @@ def test_commutative_ops_match_either_way_round():
 
 
 def test_conditions_decide_between_the_orders():
-    @rule
-    def made(x, y):
-        return op.Add(x, y) >> op.Sum(x, y), where(x.rank > y.rank)
-
+    made = rule(lambda x, y: (op.Add(x, y) >> op.Sum(x, y), where(x.rank > y.rank)))
     certify(made, "(float[N,2] x, float[2] z) y = Add(z, x)")
     refuse(made, "(float[N,2] x) y = Add(x, x)")
 
 
-# -------------------------------------------------------------------- attributes
-
-
 def test_unmentioned_attributes_must_have_their_defaults():
-    @rule(inexact=True)
-    def made(x):
-        return op.Softmax(x) >> op.Exp(op.LogSoftmax(x))
-
-    @rule
-    def any_axis(x):
-        return op.Softmax(x, axis=anything) >> op.Relu(x)
-
+    made = rule(inexact=True)(lambda x: op.Softmax(x) >> op.Exp(op.LogSoftmax(x)))
+    any_axis = rule(lambda x: op.Softmax(x, axis=anything) >> op.Relu(x))
     certify(made, "(float[N,3] x) y = Softmax<axis=-1>(x); ~1e-5")
     refuse(made, "(float[N,3] x) y = Softmax<axis=0>(x)")
     _, report = rewritten(any_axis, "(float[N,3] x) y = Softmax<axis=0>(x)")
@@ -315,9 +268,7 @@ def test_several_conditions():
     assert conditions == ("x.rank == 1", "c.ints[0] > 5")
 
 
-@rule(inexact=True)
-def written_alpha(x):
-    return op.Elu(x, alpha=0.1) >> op.Neg(x)
+written_alpha = rule(inexact=True)(lambda x: op.Elu(x, alpha=0.1) >> op.Neg(x))
 
 
 @rule(inexact=True)
@@ -427,10 +378,7 @@ def test_op_variables_make_the_same_op_again():
 
 
 def test_alternatives():
-    @rule
-    def made(x):
-        return op.Relu(any_of(op.Neg(op.Neg(x)), op.Identity(x))) >> op.Relu(x)
-
+    made = rule(lambda x: op.Relu(any_of(op.Neg(op.Neg(x)), op.Identity(x))) >> op.Relu(x))
     certify(
         made,
         "(float[N] x) t = Neg(x) s = Neg(t) y = Relu(s)",
@@ -453,15 +401,9 @@ def test_alternatives():
     negative = "(float[N] x) <float c = {-3}> e = Exp(x) t = Add(c, e) y = Relu(t)"
     refuse(step, negative)
 
-    @rule
-    def roots(x):
-        return any_of(op.Identity(op.Relu(x)), op.Relu(op.Relu(x))) >> op.Relu(x)
-
+    roots = rule(lambda x: any_of(op.Identity(op.Relu(x)), op.Relu(op.Relu(x))) >> op.Relu(x))
     certify(roots, "(float[N] x) t = Relu(x) y = Identity(t)")
     certify(roots, "(float[N] x) t = Relu(x) y = Relu(t)")
-
-
-# -------------------------------------------------------------------- helpers and numbers
 
 
 @computed
@@ -522,14 +464,8 @@ def test_numbers():
     for wrong in ("float c = {0}", "float c = {0.5}", "float c = {16}", "float[2] c = {1}"):
         refuse(made, f"(float[2] x) <{wrong}> y = Div(x, c)")
 
-    @rule
-    def close(x):
-        return op.Mul(x, near(0.1)) >> op.Neg(x)
-
-    @rule
-    def sixth(x):
-        return op.Mul(x, near(1 / 6)) >> op.Neg(x)
-
+    close = rule(lambda x: op.Mul(x, near(0.1)) >> op.Neg(x))
+    sixth = rule(lambda x: op.Mul(x, near(1 / 6)) >> op.Neg(x))
     for made, dtype, number, fires in (
         (sixth, "float", 1 / 6, 1),
         (sixth, "float", float(np.float16(1 / 6)), 0),
@@ -574,9 +510,6 @@ def test_what_an_omitted_input_belongs_to_is_omitted():
         text = f"<float[1,2,3] c, float[1] b> t = Conv({operands}) y = Mul(t, w)"
         model, _ = rewritten(made, f"(float[1,2,4] x, float[1] w) {text}", level=2)
         assert set(ops(model)) == expected
-
-
-# -------------------------------------------------------------------- several outputs
 
 
 def test_outputs_of_one_node():
@@ -639,9 +572,6 @@ def test_several_outputs_of_one_root():
     assert [o.name for o in model.graph.outputs] == ["y", "i"]
 
 
-# -------------------------------------------------------------------- several rules of a function
-
-
 def test_a_rule_for_each_row():
     @rule(each={"relu_twice": ("Relu", 1), "abs_twice": ("Abs", 18)})
     def twice(x, op_type, opset):
@@ -663,18 +593,12 @@ def test_a_rule_for_each_row():
     certify(rounded[1], "(float[N] x) t = Floor(x) y = Floor(t)")
 
 
-# -------------------------------------------------------------------- mistakes
-
-
 def test_a_rule_that_raises_is_named():
     @computed
     def nothing(x):
         return {}[x.dtype]
 
-    @rule
-    def made(x):
-        return op.Relu(x) >> op.Relu(x), where(nothing(x))
-
+    made = rule(lambda x: (op.Relu(x) >> op.Relu(x), where(nothing(x))))
     with pytest.raises(RuleError, match=r"test_language\.py:\d+.*KeyError"):
         rewritten(made, "(float[N] x) y = Relu(x)")
 
@@ -750,14 +674,8 @@ def test_mistakes_of_annotations():
 
 
 def test_a_rule_that_changes_the_type_is_not_applied():
-    @rule
-    def dtype(x):
-        return op.Relu(x) >> op.Cast(x, to=10)
-
-    @rule
-    def shape(x):
-        return op.Relu(x) >> op.Unsqueeze(x, constant([0]))
-
+    dtype = rule(lambda x: op.Relu(x) >> op.Cast(x, to=10))
+    shape = rule(lambda x: op.Relu(x) >> op.Unsqueeze(x, constant([0])))
     for made in (dtype, shape):
         model, report = rewritten(made, "(float[N] x) y = Relu(x)")
         assert ops(model) == ["Relu"] and report.rejected.total() == 1
@@ -765,9 +683,7 @@ def test_a_rule_that_changes_the_type_is_not_applied():
 
 
 def test_opsets_are_respected():
-    @rule(inexact=True)
-    def made(x):
-        return op.Mul(x, op.Sigmoid(x)) >> op.Swish(x)
+    made = rule(inexact=True)(lambda x: op.Mul(x, op.Sigmoid(x)) >> op.Swish(x))
 
     @rule
     def squeeze(x, p: Attribute):

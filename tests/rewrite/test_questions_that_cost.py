@@ -4,14 +4,18 @@ import subprocess
 import sys
 
 import onnx
+import onnx.parser
+import onnx_ir as ir
 import pytest
+from model_table import parse, saved
 
 from onnxfold import storage
 from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scopes
+from onnxfold.options import Options
+from onnxfold.passes.simplify import Simplify
 
-QUANTIZED = """<ir_version: 8, opset_import: ["" : 17]>
-g (float[N,2] x) => (float[N,3] y)
+QUANTIZED = """g (float[N,2] x) => (float[N,3] y)
 <int8[2,3] w = {1, 2, 3, 4, 5, 6}, int32[3] b = {0, 0, 0}, float s = {0.5}, int8 z = {0}>
 { d = DequantizeLinear(w, s, z)  c = DequantizeLinear(b, s)  y = Gemm(x, d, c) }"""
 
@@ -23,8 +27,7 @@ sys.exit("onnxruntime" in sys.modules)
 
 
 def test_a_quantized_model_is_optimized_without_onnxruntime(tmp_path):
-    path = tmp_path / "model.onnx"
-    onnx.save(onnx.parser.parse_model(QUANTIZED), path)
+    path = saved(QUANTIZED, tmp_path / "model.onnx", 17)
     command = [sys.executable, "-c", OPTIMIZE, str(path), str(tmp_path / "out.onnx")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -42,10 +45,21 @@ def test_a_quantized_model_is_optimized_without_onnxruntime(tmp_path):
     ],
 )
 def test_are_all_elements_of_a_computed_constant_0(text, answer):
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 8, opset_import: ["" : 17]> g (float x) => (float y, float k)
+    text = f"""g (float x) => (float y, float k)
         <int32[3] b = {{0, 0, 0}}, int64[2] n = {{2, 3}}, float s = {{0.5}}>
         {{ y = Neg(x)  {text} }}"""
-    )
-    opened = storage.from_proto(model)
+    opened = storage.from_proto(parse(text, 17))
     assert KnownValues(Scopes(opened)).all_equal(opened.graph.outputs[1], 0) is answer
+
+
+@pytest.mark.parametrize("links", [200, 800])
+def test_one_rewrite_a_link(links):
+    """The constants' own products are left to constant propagation, not rewritten again."""
+    weights = ", ".join(f"float c{k} = {{{1 + 1 / (k + 2)}}}" for k in range(links))
+    nodes = " ".join(f"m{k + 1} = Mul(m{k}, c{k})" for k in range(links))
+    text = f"""g (float[4] m0) => (float[4] m{links}) <{weights}> {{ {nodes} }}"""
+    simplify = Simplify(options=Options(level=2))
+    simplify(ir.from_proto(parse(text, 17)))
+    assert simplify.report.counts == {"mul_mul": links - 1}
+    assert simplify.report.loops == []
+    assert simplify.report.visits < 5 * links

@@ -1,5 +1,3 @@
-"""Rule sets: names, tables, files, and that each rule has a doc."""
-
 import onnx_ir as ir
 import pytest
 from model_table import graph

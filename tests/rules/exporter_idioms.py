@@ -9,11 +9,6 @@ import pytest
 
 
 def exported(name: str) -> onnx.ModelProto:
-    """Export a module.
-
-    Args:
-        name: Its name.
-    """
     torch = pytest.importorskip("torch")
     pytest.importorskip("onnxscript")
     torch.manual_seed(0)

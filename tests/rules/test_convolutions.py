@@ -1,5 +1,3 @@
-"""The first bias of any convolution: rules/convolutions.py."""
-
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
@@ -42,7 +40,6 @@ def test_first_bias_of_any_convolution(seed):
 
 
 def random_convolution(rng, kind):
-    """A convolution of random shape and attributes plus a constant, and inputs for it."""
     rank, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3, 8]))
     rows, columns = (group * int(rng.choice([1, 1, 3, 8, 20])) for _ in range(2))
     kernel = rng.integers(1, 4, rank)

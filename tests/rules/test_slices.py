@@ -3,9 +3,9 @@
 import itertools
 
 import numpy as np
-import onnx.parser
 import onnx_ir as ir
 import pytest
+from model_table import parse
 from reference_session import reference_session
 
 from onnxfold.passes.simplify import Simplify
@@ -27,10 +27,8 @@ def test_slices_of_slices(size, steps):
             nodes.append(f"y{len(outputs)} = Slice (t{k}, {a}, {b}, , {by})")
             outputs.append(f"float[K] y{len(outputs)}")
     weights = ", ".join(f"int64[1] {name} = {{{n}}}" for n, name in NAMES.items())
-    made = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["" : 17]>
-        g (float[{size}] x) => ({", ".join(outputs)}) <{weights}> {{ {" ".join(nodes)} }}"""
-    )
+    text = f"g (float[{size}] x) => ({', '.join(outputs)}) <{weights}> {{ {' '.join(nodes)} }}"
+    made = parse(text, 17)
     rewritten = ir.from_proto(made)
     simplify = Simplify([found for found in builtin_rule_sets() if found.name == "slices"])
     simplify(rewritten)

@@ -1,5 +1,3 @@
-"""The double of onnx-mlir's compiler, for tests of all backends."""
-
 import shutil
 import sys
 from pathlib import Path
@@ -18,12 +16,10 @@ def program(path: Path, text: str) -> Path:
 
 
 def python_program(path: Path, source: Path) -> Path:
-    """Write a script that runs a file of Python."""
     return program(path, f'exec "{sys.executable}" "{source}" "$@"')
 
 
 def written_double(path: Path) -> Path:
-    """Write a script that starts the double."""
     return python_program(path, _DOUBLE)
 
 

@@ -1,5 +1,4 @@
-"""Small models with runtime constants, and the original to compare with."""
-
+import copy
 import hashlib
 import json
 import os
@@ -89,7 +88,6 @@ adapter (float[n, 64] x, float[64, 4] a, float[4, 64] b, float[1] scale) => (flo
 
 
 def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
-    """A model of a graph's (and functions') text, with initializers."""
     return with_weights(model_table.parse(text), **weights)
 
 
@@ -98,17 +96,14 @@ value_of = ort.OrtValue.ortvalue_from_numpy
 
 
 def original(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """What the model computes."""
     return reference_session(model).run(None, dict(feeds))
 
 
 def ops(path: str | os.PathLike[str]) -> list[str]:
-    """The ops of the main graph of a file, sorted."""
     return sorted(node.op_type for node in onnx.load(path).graph.node)
 
 
 def decoder_feeds(seed: int = 0, batch: int = 2, steps: int = 3, positions: int = 50) -> dict:
-    """Feeds of the decoder."""
     rng = np.random.default_rng(seed)
     return {
         "x": random(batch, steps, 64, seed=seed + 100),
@@ -118,7 +113,6 @@ def decoder_feeds(seed: int = 0, batch: int = 2, steps: int = 3, positions: int 
 
 
 def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
-    """Feeds of the adapter."""
     return {
         "x": random(rows, 64, seed=7),
         "a": random(64, 4, seed=seed + 1),
@@ -128,7 +122,6 @@ def adapter_feeds(seed: int = 0, rows: int = 5) -> dict:
 
 
 def assert_same(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> None:
-    """Assert that arrays have the same bits."""
     assert [array.tobytes() for array in got] == [array.tobytes() for array in want]
 
 
@@ -179,8 +172,7 @@ def assert_runs(
 
 def renamed(model: onnx.ModelProto, new: Callable[[str], str]) -> onnx.ModelProto:
     """The model with other names of values."""
-    made = onnx.ModelProto()
-    made.CopyFrom(model)
+    made = copy.deepcopy(model)
     for node in made.graph.node:
         node.input[:] = map(new, node.input)
         node.output[:] = map(new, node.output)

@@ -50,7 +50,6 @@ def session(plain):
 
 @pytest.fixture
 def turned():
-    """Another of which runtime_fold transposes a factor."""
     low = "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
     text = PLAIN.replace("low = MatMul(x, a)", low)
     return parse(text, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
@@ -69,9 +68,6 @@ def expected(adapter):
 
 def update(a, b, scale=2.0):
     return X @ random(16, 12) + scale * (X @ a @ b)
-
-
-# -------------------------------------------------------------------- what peft has made
 
 
 def test_adapters_of_any_rank_are_what_pytorch_computes(lora):
@@ -130,9 +126,6 @@ def test_tensors_of_other_models_are_refused(lora, tmp_path):
         lora.fold(path)
 
 
-# -------------------------------------------------------------------- strength
-
-
 @pytest.mark.parametrize(
     ("config", "factor"),
     [
@@ -165,12 +158,8 @@ def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
 
 
 def named(model):
-    """The model with the weights of an adapter called as peft does."""
     names = {k: f"proj.lora_{k.upper()}.default.weight" for k in "ab"}
     return renamed(model, lambda name: names.get(name, name))
-
-
-# -------------------------------------------------------------------- ranks
 
 
 def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
@@ -204,9 +193,6 @@ def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, turned):
     assert (usual, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
 
 
-# -------------------------------------------------------------------- names
-
-
 def test_globs_mean_inputs_before_weights(adapter):
     session = onnxfold.Session(adapter, runtime_constants=["*"])
     assert session.bundle.manifest.weights == []
@@ -216,9 +202,6 @@ def test_a_default_is_stored_once(tmp_path, turned):
     bundle = bundle_of(turned, tmp_path / "b", "a", "b")
     parts = [onnx.load(path).graph for path in (bundle.entry, bundle.runtime_fold)]
     assert [sorted(i.name for i in g.initializer if i.dims) for g in parts] == [["b", "w"], ["a"]]
-
-
-# -------------------------------------------------------------------- files
 
 
 def test_files_of_all_kinds_give_the_same(session, tmp_path):
@@ -272,9 +255,6 @@ def test_files_that_are_none(session, tmp_path):
         session.fold(tmp_path / "it.safetensors")
     with pytest.raises(UsageError, match="an adapter is one of"):
         session.fold(tmp_path / "it.bin")
-
-
-# -------------------------------------------------------------------- the command
 
 
 def test_adapters_shows_what_fits(capsys, tmp_path):

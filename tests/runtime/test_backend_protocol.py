@@ -72,7 +72,6 @@ def backend(request, tmp_path_factory) -> Iterator[Backend]:
 
 @pytest.fixture(scope="module")
 def built(backend, tmp_path_factory) -> Built:
-    """The model, compiled once for all tests."""
     target = tmp_path_factory.mktemp("kernel") / "0123abcd"
     return backend.compile(model(), target, seconds=SECONDS)
 

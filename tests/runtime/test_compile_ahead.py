@@ -51,7 +51,6 @@ def opened(**arguments) -> Session:
 
 
 def run(session: Session, seed: int = 0) -> None:
-    """Compare a session with the original."""
     feeds = {"x": random(3, SIZE), **constants(seed)}
     for got, want in zip(session.run(None, feeds), original(chain(), feeds), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
@@ -69,7 +68,6 @@ def cached() -> dict[Path, int]:
 
 @pytest.fixture
 def processes():
-    """Return the processes that were started since the test began."""
     before = {*psutil.Process().children(recursive=True)}
     return lambda: {*psutil.Process().children(recursive=True)} - before
 

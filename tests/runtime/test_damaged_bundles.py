@@ -135,7 +135,6 @@ def try_damages(bundle: Path, count: int) -> list[tuple[str, str, str]]:
 
 @pytest.fixture
 def bundle(compiling, decoder, tmp_path):
-    """A bundle with three kernels."""
     made = bundle_of(decoder, tmp_path / "b", "states", "mask", backend=compiling)
     assert [p.backend for p in session_on(made).placements()] == [compiling] * 3
     return made.folder

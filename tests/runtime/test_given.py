@@ -13,7 +13,6 @@ from onnxfold.runtime.sessions.fold_runs import is_fixed
 
 
 def of(text: str, *names: str, **arguments) -> tuple:
-    """A model, and a session on it with a cache of its own."""
     model = parse(text)
     return model, session_on(model, *names, **arguments)
 

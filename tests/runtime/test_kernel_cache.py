@@ -18,7 +18,6 @@ from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 
 
 def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
-    """A kernel of random bytes, with two files in a folder."""
     files = [f"kernels/{name}.so", f"kernels/{name}.constants.bin"]
     rng = np.random.default_rng(seed)
     (folder / "kernels").mkdir(parents=True, exist_ok=True)

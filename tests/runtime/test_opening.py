@@ -13,6 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 from faults.test_file_systems import mounted
+from model_table import external as external_tensor
 from reference_session import reference_session
 from runtime_models import assert_same, parse, random, session_on
 
@@ -308,12 +309,9 @@ def test_above_two_gibibytes(tmp_path, temporary):
             y = Mul(g, e)
         }"""
     )
-    table = model.graph.initializer.add(
-        name="table", data_type=1, dims=[rows, columns], data_location=1
-    )
     size = rows * columns * 4
-    for key, value in (("location", "large.data"), ("offset", "0"), ("length", str(size))):
-        table.external_data.add(key=key, value=value)
+    place = {"location": "large.data", "offset": "0", "length": str(size)}
+    model.graph.initializer.append(external_tensor("table", [rows, columns], **place))
     path.write_bytes(model.SerializeToString())
     with open(tmp_path / "large.data", "wb") as file:
         file.truncate(size)
@@ -324,9 +322,6 @@ def test_above_two_gibibytes(tmp_path, temporary):
     with writing(0):
         session = opened(path)
     assert_computes(session, original(path, feeds), feeds)
-
-
-# -------------------------------------------------------------------- session options
 
 
 def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd):

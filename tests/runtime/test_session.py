@@ -37,7 +37,6 @@ NAMES = ("states", "mask")
 
 @pytest.fixture
 def bundle(decoder, tmp_path):
-    """The decoder, split."""
     return bundle_of(decoder, tmp_path / "bundle", *NAMES)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from model_table import cases, feeds
+from model_table import MODELS, cases, feeds
 from model_table import parse as parse_case
 from runtime_models import (
     OVERRIDABLE,
@@ -27,19 +27,7 @@ from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split_model import split
-
-MODELS = Path(__file__).parents[2] / "models"
-
-
-def recombine(bundle, feeds):
-    """runtime_fold, then entry, each as a plain model."""
-    given = dict(feeds)
-    if bundle.runtime_fold.exists():
-        fold = ort.InferenceSession(str(bundle.runtime_fold), options())
-        outputs = fold.run(None, {name: feeds[name] for name in inputs_of(fold)})
-        given.update(zip([o.name for o in fold.get_outputs()], outputs, strict=True))
-    entry = ort.InferenceSession(str(bundle.entry), options())
-    return entry.run(None, {name: given[name] for name in inputs_of(entry)})
+from tests.random_graphs.split_check import recombine
 
 
 def inputs_of(session):
@@ -62,7 +50,6 @@ def check(model, folder, feeds, *names, **arguments):
 
 
 def all_ops(path):
-    """The ops of a file, those of bodies included."""
     return [node.op_type for graph in all_graphs(storage.load(path)) for node in graph]
 
 

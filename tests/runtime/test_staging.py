@@ -22,7 +22,6 @@ EXTERNAL = {"save_as_external_data": True, "size_threshold": 0}
 
 
 def version(number: int) -> onnx.ModelProto:
-    """One of two models that differ in their weights."""
     return parse(ADAPTER, w=random(64, 64, seed=number))
 
 

@@ -34,7 +34,6 @@ def of(cache: FoldCache, key: object, **arrays) -> dict[str, np.ndarray]:
 
 
 def kept(folder: Path) -> list[Path]:
-    """The folders of the keys."""
     return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
 
 
@@ -43,7 +42,6 @@ def size(folder: Path) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What is in the files of a key."""
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 

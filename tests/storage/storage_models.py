@@ -1,5 +1,6 @@
 """Models for the tests of storage: with tensors in every place where the format allows them."""
 
+import copy
 import functools
 import operator
 import os
@@ -8,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+import pytest
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from model_table import floats as array
@@ -220,8 +222,7 @@ def normal(model: onnx.ModelProto) -> onnx.ModelProto:
                 if key := UNORDERED.get(field.name):
                     content.sort(key=operator.attrgetter(key))
 
-    out = onnx.ModelProto()
-    out.CopyFrom(model)
+    out = copy.deepcopy(model)
     order(out)
     return out
 
@@ -230,12 +231,10 @@ class Streamed(ir.LazyTensor):
     """0, 1, 2... as float32, computed while written."""
 
     def __init__(self, *shape: int, fail_at: int | None = None) -> None:
-        super().__init__(self._refuse, ir.DataType.FLOAT, ir.Shape(shape))
+        refuse = functools.partial(pytest.fail, "a streamed tensor is asked for its whole value")
+        super().__init__(refuse, ir.DataType.FLOAT, ir.Shape(shape))
         self.reads = self.released = 0
         self.fail_at = fail_at
-
-    def _refuse(self):
-        raise AssertionError("a streamed tensor must not be asked for its whole value")
 
     def expected(self) -> np.ndarray:
         return np.arange(self.size, dtype=np.float32).reshape(self.shape.numpy())

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from model_table import external as external_tensor
 from onnx import TensorProto, helper, numpy_helper
 from storage_models import (
     OPSETS,
@@ -192,9 +193,7 @@ def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:
             target = model.graph.node[0].attribute[1].g.initializer[0]
         else:
             target = model.functions[0].node[0].attribute[0].t
-        target.ClearField("raw_data")
-        target.data_location = TensorProto.EXTERNAL
-        target.external_data.add(key="location", value="../secret")
+        target.CopyFrom(external_tensor(target.name, target.dims, location="../secret"))
         with pytest.raises(ExternalDataError, match="out of"):
             storage.load(write(tmp_path, model))
 

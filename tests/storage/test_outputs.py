@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from faults.test_changing_sources import files as content
 from storage_models import files, linear, run, write
 
 import onnxfold
@@ -23,10 +24,6 @@ def folder(tmp_path):
     (tmp_path / "soft.model").symlink_to("m.model")
     (tmp_path / "hard.model").hardlink_to(tmp_path / "m.model")
     return tmp_path
-
-
-def content(folder) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in files(folder)}
 
 
 @pytest.mark.parametrize("name", ["w.data", "soft.data", "hard.data"])

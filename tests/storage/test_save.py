@@ -119,7 +119,6 @@ def test_a_tensor_used_twice_is_computed_once(tmp_path) -> None:
 
 
 def weights_only(arrays: dict[str, np.ndarray]) -> ir.Model:
-    """A model with these initializers and nothing else."""
     values = [ir.Value(name=n, const_value=ir.tensor(a, name=n)) for n, a in arrays.items()]
     graph = ir.Graph([], [], nodes=[], name="g", opset_imports={"": 17}, initializers=values)
     return ir.Model(graph, ir_version=10)

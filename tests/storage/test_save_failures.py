@@ -150,9 +150,6 @@ def test_leftovers_are_removed_but_not_those_of_other_targets(tmp_path) -> None:
     assert files(tmp_path) == sorted([*others, "m.onnx"])
 
 
-# ------------------------------------------------------------ killed
-
-
 def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> int:
     """Save a new model over ``path``; die at the step-th change of a name, before it or after."""
     model = storage.load(path)

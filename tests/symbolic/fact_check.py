@@ -1,5 +1,6 @@
 """What the analysis says of every value, against what onnxruntime computes."""
 
+import copy
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,7 +16,7 @@ class Evaluation:
 
     def __init__(self, algebra: Algebra) -> None:
         self._algebra = algebra
-        self._atoms: dict[int, int] = {}
+        self.atoms: dict[int, int] = {}
 
     def holds(self, number: object, actual: int, bits: int = 64) -> bool:
         """False if the number is another one in this run; binds a symbol seen first.
@@ -25,8 +26,8 @@ class Evaluation:
         if isinstance(number, Expr):
             atom = self._algebra.atom_of(number)
             index = number.terms[0][0][0] if number.terms[0][0] else -1
-            if atom is not None and atom.op in SYMBOLS and index not in self._atoms:
-                self._atoms[index] = actual
+            if atom is not None and atom.op in SYMBOLS and index not in self.atoms:
+                self.atoms[index] = actual
                 return atom.low <= actual <= atom.high
         value = self.value(number)
         return value is None or not (value - actual) % (1 << bits)
@@ -46,15 +47,15 @@ class Evaluation:
         return total
 
     def _atom(self, index: int) -> int | None:
-        if index not in self._atoms:
+        if index not in self.atoms:
             atom = self._algebra.atoms[index]
             if atom.op in SYMBOLS:
                 return None
             operands = [self.value(a) for a in atom.args]
             if None in operands:
                 return None
-            self._atoms[index] = FUNCTIONS[atom.op](*operands)
-        return self._atoms[index]
+            self.atoms[index] = FUNCTIONS[atom.op](*operands)
+        return self.atoms[index]
 
 
 def truncated(a: int, b: int) -> int:
@@ -79,11 +80,7 @@ FUNCTIONS = {
 
 
 class FactCheck:
-    """All values of a model's main graph, with their facts.
-
-    Args:
-        model: The model; it must not need files beside it.
-    """
+    """All values of a model's main graph, with their facts."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         opened = storage.from_proto(model)
@@ -91,8 +88,7 @@ class FactCheck:
         self._values = {v.name: v for node in opened.graph for v in node.outputs if v.name} | {
             v.name: v for v in opened.graph.inputs
         }
-        widened = onnx.ModelProto()
-        widened.CopyFrom(model)
+        widened = copy.deepcopy(model)
         del widened.graph.value_info[:]
         del widened.graph.output[:]
         for name, value in self._values.items():
@@ -104,11 +100,7 @@ class FactCheck:
         self._session = reference_session(widened)
 
     def check(self, feeds: Mapping[str, np.ndarray]) -> int:
-        """Assert that all facts hold in a run.
-
-        Returns:
-            The number of sizes and elements compared; 0 if onnxruntime refuses the feeds.
-        """
+        """Assert that all facts hold in a run; return how many, 0 if onnxruntime refuses feeds."""
         names = [o.name for o in self._session.get_outputs()]
         try:
             results = self._session.run(None, dict(feeds))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from model_table import HEADER, floats, parse
+from model_table import floats, parse
 from reference_session import reference_session
 
 from onnxfold import storage
@@ -20,14 +20,7 @@ Feeds = Mapping[str, np.ndarray]
 
 
 class Rewritten:
-    """The model before and after.
-
-    Args:
-        model: The model, or the text of its graph.
-        opset: Of the text.
-        is_checked: Whether onnx knows all its ops, so that it can be asked if they are right.
-        options: Those of the pass.
-    """
+    """The model, or that of a graph's text, before and after; onnx must know ops to check them."""
 
     def __init__(
         self,
@@ -82,8 +75,7 @@ def rewrite(model: onnx.ModelProto | str, opset: int = 21, **options: Any) -> Re
 
 
 def inputs(shapes: Sequence[Sequence[int]], name: str = "x") -> list[Feeds]:
-    """Feeds of one input at several shapes."""
     return [{name: floats(*shape)} for shape in shapes]
 
 
-__all__ = ["HEADER", "Rewritten", "floats", "inputs", "parse", "rewrite"]
+__all__ = ["Rewritten", "floats", "inputs", "parse", "rewrite"]

@@ -1,9 +1,8 @@
 """Sums and products of sizes that runtimes do not compute exactly."""
 
 import numpy as np
-import onnx.parser
-import onnx_ir as ir
 import pytest
+from model_table import parse, with_weights
 from reference_session import reference_session
 
 from onnxfold import optimize
@@ -13,12 +12,9 @@ from onnxfold import optimize
 @pytest.mark.parametrize("factors", [(2**62 - 1, -1), (2**53 + 1, 5), (2**40, 2**40), (7, -3)])
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_reduction_is_what_onnxruntime_makes_of_it(op, factors, level):
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 18]> g (float[2, 3] x) => (int64 y)
+    text = f"""g (float[2, 3] x) => (int64 y)
         {{ s = Shape (x) p = Mul (s, c) y = {op} <keepdims = 0> (p) }}"""
-    )
-    constant = ir.tensor(np.array(factors), name="c")
-    model.graph.initializer.append(ir.serde.serialize_tensor(constant))
+    model = with_weights(parse(text, 18), c=factors)
     feeds = {"x": np.zeros((2, 3), np.float32)}
     optimized = optimize(model, level=level)
     (want,), (got,) = (reference_session(m).run(None, feeds) for m in (model, optimized))
@@ -43,12 +39,10 @@ WRAPPING = (
 @pytest.mark.parametrize(("kind", "bits"), [("int32", 32), ("int64", 64)])
 def test_sums_of_elements_that_are_any_integers_wrap(nodes, kind, bits):
     to, other = (6, 7) if kind == "int32" else (7, 6)
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 9, opset_import: ["" : 17]> g ({kind}[2] x) => ({kind}[2] y)
-        <{kind} one = {{1}}, {kind} two = {{2}}> {{ {nodes} }}""".replace("KIND", str(to)).replace(
-            "OTHER", str(other)
-        )
-    )
+    nodes = nodes.replace("KIND", str(to)).replace("OTHER", str(other))
+    text = f"""g ({kind}[2] x) => ({kind}[2] y)
+        <{kind} one = {{1}}, {kind} two = {{2}}> {{ {nodes} }}"""
+    model = parse(text, 17)
     sessions = [reference_session(m) for m in (model, optimize(model))]
     top = 1 << (bits - 1)
     for number in (5, -1, 1 << 30, top // 2, -top // 2 - 3, top - 1, 1 - top, top // 2 + 7):

@@ -7,14 +7,13 @@ import onnx
 import onnxruntime as ort
 import pytest
 from fact_check import FactCheck
-from model_table import with_weights
+from model_table import ROOT, with_weights
 from symbolic_check import floats, inputs, rewrite
 from test_real_shapes import MODELS
 
 from onnxfold import storage
 from onnxfold.analysis.symbolic import UNKNOWN, SymbolicAnalysis
 
-ROOT = Path(__file__).parents[2]
 HEADER = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "other" : 1]>"""
 
 

@@ -121,11 +121,47 @@ def test_what_may_have_either_outcome(nodes: str):
 @pytest.mark.skipif(OLD_ONNXRUNTIME, reason="onnxruntime 1.23 crashes on recurrent ops of a rank")
 def test_onnxruntime_refuses_what_is_taken_to_be_refused(node: str, shapes: list[tuple[int, ...]]):
     """If the rank is not known when it loads the model, it looks when it runs."""
-    text = f"g (float[] x, float[] w, float[] r) => (float[] o) {{ {node} }}"
-    model = parse(text)
+    model = parse(f"g (float[] x, float[] w, float[] r) => (float[] o) {{ {node} }}")
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
     session = reference_session(model)
     w, x, *r = map(np.zeros, shapes, [np.float32] * 3)
     with pytest.raises(Exception, match=r"(?i)dim|rank|shape"):
         session.run(None, {"x": x, "w": w, "r": r[0] if r else w})
+
+
+WINDOW = "<float[2,1,3] w = {1,2,3,4,5,6}, int64[1] one = {1}, int64[1] two = {2}, int64[1] n = {3}"
+
+
+@pytest.mark.parametrize("where", ["unused", "branch"])
+def test_a_node_that_may_not_run_says_nothing(where):
+    convolved = "z = Exp(x)"
+    if where == "branch":
+        convolved = """z = If(k) <then_branch = t () => (float[B,2,M] p) {
+            p = Conv<strides=[2]>(x, w) }, else_branch = e () => (float[B,2,M] p) {
+            p = Concat<axis=1>(x, x) }>"""
+    unused = "c = Conv<strides=[2]>(x, w)" if where == "unused" else ""
+    model = rewrite(
+        f"g (float[B,1,L] x, bool k) => (int64[1] y, float[B,P,M] z) {WINDOW}> "
+        f"{{ l = Shape<start=2>(x) a = Sub(l, n) {convolved} {unused}"
+        "    g = Less(l, n) h = Cast<to=7>(g) i = Mul(h, two)"
+        "    j = Sub(a, i)  y = Div(j, two) }"
+    )
+    assert model.ops["Div"] == 1
+    for size in (1, 2, 3) if where == "branch" else (3,):
+        model.check({"x": floats(2, 1, size), "k": np.array(False)})
+
+
+ROWS = "<int64[1] less = {-1}, int64[1] four = {4}>"
+JOINED = "l = Shape<start=2, end=3>(x)  t = Concat<axis=0>(less, l, four)  r = Reshape(x, t)"
+
+
+@pytest.mark.parametrize("added", ["float[1]", "float[Q,1]", "float[2,1]"])
+def test_a_sequence_may_be_empty(added):
+    model = rewrite(
+        f"g (float[B,2,L,4] x, {added} m) => (float[P,Q,4] z, int64[1] y) {ROWS}"
+        f"{{ {JOINED}  z = Add(r, m)  k = Shape<start=1, end=2>(r)  y = Sub(k, l) }}"
+    )
+    assert model.ops["Sub"] == 1
+    shape = (1,) if added == "float[1]" else (2, 1)
+    model.check(*({"x": floats(2, 2, n, 4), "m": floats(*shape)} for n in (0, 2)))

@@ -1,8 +1,21 @@
-"""Ops of onnxruntime's own: what is said of their outputs is what its kernels compute."""
+"""Nodes that exporters and onnxruntime's optimizer write, on operands at several sizes.
 
+A line of ``contrib.txt`` is ``SIZES OUTPUTS = OP<attributes>(operands)``. Each output is a letter:
+t if its dtype and shape are told, e if elements decide about its shape, d if at least its dtype is
+told, s if nothing may be told, and a dot if it is not there. An operand is a type and dims: f[B,S]
+is float32 and fed, u8[2]%9 is below 9, i64{3} is an initializer. Ops are com.microsoft's at opset
+17, and onnx's own after ``@opset``.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import onnx
 import pytest
-from contrib_cases import CASES, Case
 from fact_check import FactCheck
 from onnx import helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
@@ -11,6 +24,109 @@ from symbolic_check import rewrite
 
 from onnxfold import storage
 from onnxfold.analysis.symbolic import UNKNOWN, Fact, SymbolicAnalysis
+
+_BS = ({"B": 2, "S": 3}, {"B": 1, "S": 1}, {"B": 3, "S": 7})
+_BSP = tuple({**sizes, "P": p} for sizes, p in zip(_BS, (4, 1, 2), strict=True))
+SIZES: dict[str, tuple[Mapping[str, int], ...]] = {
+    "BS": _BS,
+    "BSP": _BSP,
+    "BSD": tuple({**sizes, "D": d} for sizes, d in zip(_BSP, (6, 8, 2), strict=True)),
+    "HW": ({"B": 2, "H": 9, "W": 8}, {"B": 1, "H": 5, "W": 7}, {"B": 1, "H": 16, "W": 6}),
+    "BS7": ({"B": 2, "S": 7},),
+    "P69": ({"B": 2, "S": 1, "P": 6}, {"B": 2, "S": 1, "P": 9}),
+}
+_TYPES = {
+    "f": ("float", np.float32, 0),
+    "u8": ("uint8", np.uint8, 200),
+    "i8": ("int8", np.int8, 100),
+    "i32": ("int32", np.int32, 5),
+    "i64": ("int64", np.int64, 5),
+}
+_ROW = re.compile(r"(\w+)\s+([tdse.]+) = (?:@(\d+) )?(\w+)(<.*>)?\((.*)\)")
+_OPERAND = re.compile(r"(\w+?)(?:\[([\w,]*)\])?(?:%(\d+)|\{(.*)\})?")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A line of the table."""
+
+    sizes: tuple[Mapping[str, int], ...]
+    outputs: str
+    opset: int | None
+    op: str
+    attributes: str
+    operands: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.op
+
+    def marked(self, letters: str) -> list[str]:
+        """Names of the outputs with one of the letters."""
+        return [f"o{k}" for k, letter in enumerate(self.outputs) if letter in letters]
+
+    def model(self, fixed: Mapping[str, int] | None = None) -> onnx.ModelProto:
+        """The model of that node, its dims with names or, if they are given, of these sizes."""
+        inputs, constants, names = [], [], []
+        for k, operand in enumerate(self.operands):
+            names.append("" if operand == "-" else f"i{k}")
+            if operand != "-":
+                kind, dims, _, elements = _parts(operand)
+                shape = ", ".join(str((fixed or {}).get(d, d)) for d in dims)
+                if elements is None:
+                    inputs.append(f"{_TYPES[kind][0]}{f'[{shape}]' if dims else ''} i{k}")
+                else:
+                    numbers = np.array(elements.split(","), _TYPES[kind][1])
+                    array = np.resize(numbers, [int(d) for d in dims])
+                    constants.append(onnx.numpy_helper.from_array(array, f"i{k}"))
+        domain = "" if self.opset else "com.microsoft."
+        outputs = [f"o{k}" for k in range(len(self.outputs))]
+        model = onnx.parser.parse_model(
+            f"""<ir_version: 8, opset_import: ["" : {self.opset or 17}, "com.microsoft" : 1]>
+            g ({", ".join(inputs)}) => ({", ".join(self.marked("tdse"))})
+            {{ {", ".join(outputs)} = {domain}{self.op}{self.attributes}({", ".join(names)}) }}"""
+        )
+        for k, letter in enumerate(self.outputs):
+            if letter == ".":
+                model.graph.node[0].output[k] = ""
+        for output in model.graph.output:
+            output.ClearField("type")
+        model.graph.initializer.extend(constants)
+        return model
+
+    def feeds(self) -> Iterator[dict[str, np.ndarray]]:
+        """Random operands at each of the sizes."""
+        rng = np.random.default_rng(0)
+        for sizes in self.sizes:
+            feed: dict[str, Any] = {}
+            for k, operand in enumerate(self.operands):
+                if operand == "-" or "{" in operand:
+                    continue
+                kind, dims, below, _ = _parts(operand)
+                shape = [sizes.get(d) or int(d) for d in dims]
+                _, dtype, most = _TYPES[kind]
+                drawn = rng.integers(0, int(below or most), shape) if most else None
+                feed[f"i{k}"] = np.asarray(
+                    rng.standard_normal(shape) if drawn is None else drawn, dtype
+                )
+            yield feed
+
+
+def _parts(operand: str) -> tuple[str, list[str], str | None, str | None]:
+    found = _OPERAND.fullmatch(operand)
+    assert found, operand
+    return found[1], found[2].split(",") if found[2] else [], found[3], found[4]
+
+
+def _case(line: str) -> Case:
+    found = _ROW.fullmatch(line)
+    assert found, line
+    sizes, outputs, opset, op, attributes, operands = found.groups()
+    version = int(opset) if opset else None
+    return Case(SIZES[sizes], outputs, version, op, attributes or "", tuple(operands.split()))
+
+
+TABLE = Path(__file__).with_name("contrib.txt").read_text().replace("\n    ", " ")
+CASES = [_case(line) for line in TABLE.splitlines() if line[0] != "#"]
 
 
 @pytest.fixture(params=CASES, ids=str)

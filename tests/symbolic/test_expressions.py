@@ -1,6 +1,7 @@
 """The normal form, against arithmetic on numbers."""
 
 import numpy as np
+from fact_check import Evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,35 +20,6 @@ OPS = {
 }
 
 
-def evaluate(algebra: Algebra, number: object, values: dict[str, int]) -> int:
-    if isinstance(number, int):
-        return number
-    assert isinstance(number, Expr)
-    total = 0
-    for monomial, coefficient in number.terms:
-        for index in monomial:
-            coefficient *= evaluate_atom(algebra, index, values)
-        total += coefficient
-    return total
-
-
-def evaluate_atom(algebra: Algebra, index: int, values: dict[str, int]) -> int:
-    atom = algebra.atoms[index]
-    if atom.op == "symbol":
-        return values[str(atom.args[0])]
-    operands = [evaluate(algebra, a, values) for a in atom.args]
-    functions = {
-        **OPS,
-        "min": min,
-        "max": max,
-        "equal": lambda a: int(a == 0),
-        "negative": lambda a: int(a < 0),
-    }
-    result = functions[atom.op](*operands)
-    assert atom.low <= result <= atom.high
-    return result
-
-
 STEPS = st.lists(
     st.tuples(st.sampled_from(sorted(OPS)), st.integers(0, 9), st.integers(0, 9)),
     min_size=1,
@@ -63,7 +35,8 @@ STEPS = st.lists(
 )
 def test_expressions_are_what_they_stand_for(steps, sizes, constants):
     algebra = Algebra()
-    values = dict(zip("abc", sizes, strict=True))
+    evaluation = Evaluation(algebra)
+    assert all(map(evaluation.holds, map(algebra.symbol, "abc"), sizes))
     known: list[int] = [*sizes, *constants]
     symbolic: list[Number] = [*(algebra.symbol(n) for n in "abc"), *constants]
     for op, i, j in steps:
@@ -75,8 +48,10 @@ def test_expressions_are_what_they_stand_for(steps, sizes, constants):
         known.append(OPS[op](a, b))
         left, right = symbolic[i % len(symbolic)], symbolic[j % len(symbolic)]
         symbolic.append(getattr(algebra, op)(left, right))
-        assert evaluate(algebra, symbolic[-1], values) == known[-1]
+        assert evaluation.value(symbolic[-1]) == known[-1]
         assert algebra.low(symbolic[-1]) <= known[-1] <= algebra.high(symbolic[-1])
+    for index, number in evaluation.atoms.items():
+        assert algebra.atoms[index].low <= number <= algebra.atoms[index].high
 
 
 def test_equal_expressions_are_equal():

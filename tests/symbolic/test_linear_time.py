@@ -41,7 +41,6 @@ HEAD = """<int64 zero = {0}, int64 one = {1}, int64 last = {-1}, int64[1] ax = {
 
 
 def links(kind: str, nodes: int) -> str:
-    """A chain of about so many nodes."""
     rng = random.Random(0)
     count = nodes // (LINKS[kind].count(" = ") + LINKS[kind].count("\n"))
     body = " ".join(

@@ -4,7 +4,7 @@ import numpy as np
 import onnx.parser
 import pytest
 from fact_check import FactCheck
-from symbolic_check import HEADER, floats, parse
+from symbolic_check import floats, parse
 
 import onnxfold
 from onnxfold import storage
@@ -87,7 +87,7 @@ def test_loops_give_one_number_of_turns():
 def test_einsum(equation, expected):
     text = f"""g (float[B,S,8] x, float[B,8,T] z) => (float[V] y) {{
         y = Einsum<equation = "{equation}">(x, z) }}"""
-    model = onnx.parser.parse_model(HEADER.format(opset=21) + text)
+    model = parse(text)
     assert sizes(model, "y") == [expected]
     assert FactCheck(model).check({"x": floats(2, 3, 8), "z": floats(2, 8, 5)}) > 2
 
@@ -97,13 +97,12 @@ def test_einsum(equation, expected):
 def test_sizes_of_one_letter_broadcast(equation, left):
     text = f"""g (float[{left}] x, float[1,3] z) => (float y, int64[R] s) {{
         y = Einsum<equation = "{equation}">(x, z)  s = Shape(y) }}"""
-    check = FactCheck(onnx.parser.parse_model(HEADER.format(opset=21) + text))
-    assert check.check({"x": floats(2, 1), "z": floats(1, 3)}) > 2
+    assert FactCheck(parse(text)).check({"x": floats(2, 1), "z": floats(1, 3)}) > 2
 
 
 @pytest.mark.parametrize("equation", [".ij,jk->ik", "...i...,j->ij", "....i,j->ij"])
 def test_an_einsum_that_onnx_never_ends_on_stays(equation):
     text = f"""g (float[3,3] x) => (float[3,3] y) <float[3,3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
         z = Einsum<equation = "{equation}">(w, w)  y = Add(x, z) }}"""
-    model = onnx.parser.parse_model(HEADER.format(opset=21) + text)
-    assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Einsum", "Add"]
+    optimized = onnxfold.optimize(parse(text))
+    assert [node.op_type for node in optimized.graph.node] == ["Einsum", "Add"]

@@ -1,9 +1,12 @@
 """What the pass leaves of shape arithmetic, in graphs, subgraphs and functions."""
 
+import ast
 import json
+from pathlib import Path
 
 import onnx
 import pytest
+from model_table import Way, cases, feeds
 from symbolic_check import floats, parse, rewrite
 
 import onnxfold
@@ -143,3 +146,14 @@ def test_a_dim_that_is_called_like_an_input_is_recorded_too():
     made = onnxfold.optimize(model, dims={"ids": 3}, input_shapes={"ids": [1, 4]})
     record = json.loads({p.key: p.value for p in made.metadata_props}["onnxfold.fixed_dims"])
     assert record["dims"]["ids"] == 3 and record["input_shapes"]["ids"] == [1, 4]
+
+
+@pytest.mark.parametrize(("graph", "way"), cases(Path(__file__).with_name("shapes.txt")))
+def test_shapes(graph: str, way: Way) -> None:
+    model = parse(graph, way.options("sizes", "n", "x").get("opset", 21))
+    rewritten = rewrite(model)
+    assert way.ops is None or rewritten.ops == way.ops
+    for what, value in way.asserted:
+        assert rewritten.constant(what.split()[1]) == ast.literal_eval(value)
+    assert [o.name for o in rewritten.after.graph.output] == [o.name for o in model.graph.output]
+    rewritten.check(*feeds(model, way))

@@ -6,8 +6,9 @@ from typing import Any
 import onnx
 import pytest
 from fact_check import FactCheck
-from onnx import helper, numpy_helper
-from symbolic_check import floats, rewrite
+from model_table import with_weights
+from onnx import helper
+from symbolic_check import floats, parse, rewrite
 
 from onnxfold import storage
 from onnxfold.analysis.symbolic import SymbolicAnalysis
@@ -36,24 +37,16 @@ def attributes(op: str, draw: random.Random) -> dict[str, Any]:
 
 
 def model_of(op: str, options: dict[str, Any], dims: list[int | str]) -> onnx.ModelProto:
-    weights = []
+    weights = {}
     if op not in POOLS:
         channels = (4, 3) if op == "Conv" else (3, 4)
-        weights = [numpy_helper.from_array(floats(*channels, *options["kernel_shape"]), "w")]
-    nodes = [
-        helper.make_node(op, ["x", *(w.name for w in weights)], ["r"], **options),
-        helper.make_node("Shape", ["r"], ["s"]),
-        helper.make_node("ConstantOfShape", ["s"], ["y"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims)],
-        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, list("nchw"))],
-        weights,
-    )
-    opsets = [helper.make_opsetid("", OPSETS[op])]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        weights["w"] = floats(*channels, *options["kernel_shape"])
+    window = helper.make_node(op, ["x", *weights], ["r"], **options)
+    shape = ", ".join(map(str, dims))
+    text = f"g (float[{shape}] x) => (float[n,c,h,w] y) {{ s = Shape(r) y = ConstantOfShape(s) }}"
+    model = with_weights(parse(text, OPSETS[op]), **weights)
+    model.graph.node.insert(0, window)
+    return model
 
 
 @pytest.mark.parametrize("op", OPSETS)

@@ -43,7 +43,6 @@ class Counts:
 
 @pytest.fixture(scope="session")
 def model_library(tmp_path_factory) -> Path:
-    """The library of model.c."""
     return build(HERE / "model.c", tmp_path_factory.mktemp("model") / "model.so")
 
 
@@ -86,13 +85,11 @@ def clean_path(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def compiler(clean_path) -> Path:
-    """The double of the compiler, on the PATH."""
     return written_double(clean_path / "onnx-mlir")
 
 
 @pytest.fixture
 def work() -> Iterator[Path]:
-    """A folder for a compiler to work in."""
     with work_folder() as folder:
         yield folder
 
@@ -119,7 +116,6 @@ class Engine:
 
 @pytest.fixture
 def engine(clean_path, tmp_path, monkeypatch) -> Engine:
-    """The double of docker, on the PATH, with the image."""
     monkeypatch.setenv("ENGINE_DOUBLE", str(tmp_path / "engine"))
     docker = python_program(clean_path / "docker", HERE / "engine_double.py")
     return Engine(docker, tmp_path / "engine")

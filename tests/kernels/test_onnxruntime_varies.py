@@ -1,10 +1,11 @@
-"""What onnxruntime computes differently with more threads: no value is the right one."""
+"""What onnxruntime computes differently with more threads, and which of two zeros it selects."""
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from model_table import parse, with_weights
+from model_table import graph, parse, with_weights
+from reference_session import reference_options, reference_session
 
 import onnxfold
 
@@ -19,16 +20,13 @@ CASES = {
 
 
 def model(op_type: str, shapes: list[tuple[int, ...]]) -> onnx.ModelProto:
-    """y = x + op(weights)"""
     weights = {f"w{k}": RNG.standard_normal(shape, np.float32) for k, shape in enumerate(shapes)}
     text = f"g (float[1,1] x) => (y) {{ c = {op_type}({', '.join(weights)}) y = Add(x, c) }}"
     return with_weights(parse(text, 17), **weights)
 
 
 def run(proto: onnx.ModelProto, threads: int) -> bytes:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.add_session_config_entry("session.disable_prepacking", "1")
+    options = reference_options()
     options.intra_op_num_threads = threads
     session = ort.InferenceSession(proto.SerializeToString(), options)
     return session.run(None, {"x": np.zeros((1, 1), np.float32)})[0].tobytes()
@@ -70,3 +68,42 @@ def test_the_others_of_the_model_fold():
     )
     folded = onnxfold.optimize(proto)
     assert {node.op_type for node in folded.graph.node} <= {"MatMul", "Add"}
+
+
+ZEROS = [
+    *[((5,), (5,), (5,)), ((), (5,), ()), ((), (5,), (5,)), ((1,), (1,), (5,))],
+    *[((4, 1), (4, 5), (4, 1)), ((4, 1), (4, 1), (4, 5)), ((4, 5), (), ())],
+]
+NUMBERS = [0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 3 * 2**31, 2**62, 2**62 + 2**31]
+NUMBERS = np.array(NUMBERS + [-n for n in NUMBERS] + [-(2**63), 2**63 - 1])
+
+
+def assert_same_bits(op_type: str, arrays: list[np.ndarray], *, fold_all: bool = True) -> None:
+    weights = {f"w{k}": array for k, array in enumerate(arrays)}
+    model = graph("", f"z = {op_type}({', '.join(weights)})", opset=18, **weights)
+    (want,) = reference_session(model).run(None, {})
+    folded = onnxfold.optimize(model, fold_all=fold_all)
+    assert isinstance(folded, onnx.ModelProto) and not (fold_all and folded.graph.node)
+    (got,) = reference_session(folded).run(None, {})
+    assert got.tobytes() == want.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shapes", ZEROS)
+def test_signed_zeros_through_where(dtype, shapes):
+    """onnxruntime selects by value, axis by axis."""
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        arrays = [rng.choice(np.array([-0.0, 0.0, -0.0, 1, np.nan], dtype), s) for s in shapes]
+        assert_same_bits("Where", [rng.random(shapes[0]) < 0.5, *arrays[1:]])
+
+
+@pytest.mark.parametrize("op_type", ["Max", "Min", "Clip", "Relu", "Sign"])
+@pytest.mark.parametrize("fold_all", [False, True])
+def test_order_of_int64(op_type, fold_all):
+    """In some vector registers onnxruntime does not find the greater number."""
+    rng = np.random.default_rng(0)
+    for shapes in (((50,), (50,)), ((7, 1), (1, 9)), ((50,), ()), ((50,), (1,))):
+        x, y = (np.asarray(rng.choice(NUMBERS, shape)) for shape in shapes)
+        operands = {"Max": [x, y], "Min": [x, y], "Clip": [x, y.reshape(-1)[0]]}.get(op_type, [x])
+        assert_same_bits(op_type, operands, fold_all=fold_all)

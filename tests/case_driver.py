@@ -129,7 +129,6 @@ class Worker:
         theirs.close()
 
     def stop(self) -> None:
-        """End the child process, and what it has started."""
         if self._process is not None and self._pipe is not None:
             for process in _family(self._process.pid):
                 with contextlib.suppress(psutil.Error):

@@ -104,7 +104,6 @@ def external(name: str, dims: Sequence[int], **entries: str) -> onnx.TensorProto
 
 
 def saved(text: str, path: Path, opset: int = 21, **weights: Any) -> Path:
-    """The path of a model that is saved there, from the text of its graph."""
     onnx.save(with_weights(parse(text, opset), **weights), path)
     return path
 
@@ -124,7 +123,6 @@ def graph(
 
 
 def floats(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normally distributed float32 numbers."""
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 

@@ -26,8 +26,6 @@ class Result:
 
 @pytest.fixture
 def run(capsys):
-    """Runs a command line in this process."""
-
     def run_(*args: object) -> Result:
         code = main([str(arg) for arg in args])
         captured = capsys.readouterr()
@@ -38,8 +36,6 @@ def run(capsys):
 
 @pytest.fixture
 def done(run):
-    """Runs a command line that must succeed."""
-
     def done_(*args: object) -> Result:
         result = run(*args)
         assert result.code == 0, result.err

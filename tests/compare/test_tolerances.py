@@ -28,7 +28,6 @@ def times(factor: float):
 
     @rule(inexact=True)
     def almost_neg(x):
-        """Neg is a product."""
         return op.Neg(x) >> op.Mul(x, factor)
 
     return rule_set("almost", {"almost_neg": almost_neg}, doc="One rule.")

@@ -37,7 +37,6 @@ def cases() -> dict[str, TestCase]:
 
 
 def values_of(data: dict[str, object] | list[object]) -> list[object]:
-    """The inputs or outputs of a data set."""
     return list(data.values()) if isinstance(data, dict) else list(data)
 
 
@@ -125,7 +124,6 @@ def run_onnxruntime(model: onnx.ModelProto) -> list[np.ndarray]:
 
 
 def expected_outputs(case: TestCase) -> dict[str, np.ndarray]:
-    """What the test case expects, by output name."""
     values = values_of(case.data_sets[0][1])
     names = [output.name for output in case.model.graph.output]
     return {

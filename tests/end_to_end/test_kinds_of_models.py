@@ -35,7 +35,6 @@ def kind(request) -> str:
 
 @pytest.fixture
 def make(kind, tmp_path) -> Callable[[], Any]:
-    """Makes the small model of a kind."""
     path = saved(SMALL, tmp_path / "in.onnx")
     return lambda: KINDS[kind](path)
 

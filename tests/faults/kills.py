@@ -200,7 +200,6 @@ class Stage:
     def _compare(
         self, allowed: tuple[str | None, ...], *, allow_missing: bool = False
     ) -> Iterator[str]:
-        """Tell what is lost."""
         places = {self.scenario.output: allowed}
         if self.scenario.output != "m.onnx":
             places["m.onnx"] = (self.source,)

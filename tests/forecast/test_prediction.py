@@ -38,7 +38,6 @@ def transposed(path, size=4608):
 
 
 def unary(path, ops, count=40):
-    """64 MiB through element-wise ops to one number."""
     nodes = " ".join(f"v{k + 1} = {ops[k % len(ops)]}(v{k})" for k in range(count))
     end = f"m = ReduceMean<keepdims=0>(v{count}) y = Add(x, m)"
     text = f"g (float[4] x) => (float[4] y) {{ {nodes} {end} }}"

@@ -99,7 +99,6 @@ def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def split(data: bytes, message: Any = MODEL) -> list[Field]:
-    """The fields of a valid message."""
     fields: list[Field] = []
     pos = 0
     while pos < len(data):

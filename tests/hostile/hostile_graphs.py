@@ -43,7 +43,6 @@ _CALLS = """Neg(h); Exp(h); Identity(h); Shape(h); Size(h); NonZero(h); Unique(h
 
 
 def make(rng: random.Random) -> tuple[bytes, str]:
-    """One hostile model, and what it is."""
     maker = rng.choices(list(_MAKERS), list(_MAKERS.values()))[0]
     model, about = maker(rng)
     return model.SerializeToString(), about

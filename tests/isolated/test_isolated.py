@@ -22,7 +22,6 @@ HERE = f"{Path(__file__).stem}:"
 
 
 def echo(request, arrays):
-    """The same, and the id of the process."""
     return [request, os.getpid()], arrays
 
 

@@ -30,8 +30,6 @@ class NotFetched(Exception):
 
 @dataclass(frozen=True)
 class ProductionModel:
-    """A model file of a package."""
-
     name: str
     """The package and the file's stem: ``magika/model``."""
     requirement: str

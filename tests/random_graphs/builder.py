@@ -95,8 +95,6 @@ class Scope:
 
 
 class Builder:
-    """Makes one model."""
-
     def __init__(self, rng: np.random.Generator, opset: int) -> None:
         self.rng = rng
         self.opset = opset
@@ -217,7 +215,6 @@ class Builder:
         return self.ways(self, array, elem)
 
     def ints(self, *numbers: Any) -> Value:
-        """A constant list of int64."""
         return self.constant(np.array(numbers, np.int64).reshape(-1), T.INT64)
 
     def input(
@@ -248,7 +245,6 @@ class Builder:
         return value
 
     def initializer(self, tensor: onnx.TensorProto, array: Array) -> Value:
-        """A tensor of the graph that is being made."""
         self.scope.initializers.append(tensor)
         value = Value(tensor.name, tensor.data_type, [array] * FEEDS, tensor=tensor, constant=True)
         self.scope.values.append(value)
@@ -403,7 +399,6 @@ class Builder:
         return values
 
     def _draws(self, node: onnx.NodeProto) -> bool:
-        """Whether random numbers are drawn in a node."""
         trains = any(a.name == "training_mode" for a in node.attribute)
         if (
             trains

@@ -83,7 +83,6 @@ class Call:
         dims: Callable[[], list[Dim]] | None = None,
         fresh: float | None = None,
     ) -> Value:
-        """An operand of any shape of that rank."""
         if index == 0 and self.first is not None:
             return self.first
         allowed = self.allows(index)
@@ -114,7 +113,6 @@ class Call:
         return b.leaf(elem, full, make, constant=constant)
 
     def ints(self, index: int, numbers: Sequence[Any], elem: int | None = None) -> Value:
-        """A list of integers: axes, a shape, bounds."""
         if elem is None:
             allowed = self.allows(index)
             elem = T.INT64 if T.INT64 in allowed and self.b.chance(0.85) else allowed[0]
@@ -246,7 +244,6 @@ def random_attribute(b: Builder, op_type: str, name: str, kind: Any, rank: int) 
 
 
 def some_axes(b: Builder, rank: int, negative: bool = True) -> list[int]:
-    """Some axes, each once."""
     count = b.number(0 if b.chance(0.15) else min(1, rank), rank)
     axes = [int(a) for a in b.rng.permutation(rank)[:count]]
     if b.chance(0.6):

@@ -52,7 +52,6 @@ class Discarded(Exception):
 
 @functools.cache
 def op_types(opset: int) -> list[str]:
-    """ONNX's own ops at an opset."""
     usable = []
     for name in sorted({s.name for s in defs.get_all_schemas_with_history() if not s.domain}):
         with contextlib.suppress(defs.SchemaError):

@@ -23,8 +23,6 @@ class Impossible(Exception):
 
 
 class Mutant:
-    """A model that is being changed, and its feeds."""
-
     def __init__(
         self, model: onnx.ModelProto, feeds: list[dict[str, Any]], rng: np.random.Generator
     ) -> None:
@@ -99,7 +97,6 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
 
 
 def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    """Give values other names, in subgraphs as well."""
     infos = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
     for value in infos:
         value.name = names.get(value.name, value.name)

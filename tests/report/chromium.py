@@ -73,7 +73,6 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=[theme])
 
     def open(self, path: Path) -> None:
-        """Open a page and wait until its graph is drawn."""
         self._address = path.resolve().as_uri()
         self.call("Page.navigate", url=self._address)
         self.wait("document.documentElement && document.documentElement.dataset.drawn")

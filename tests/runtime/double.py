@@ -8,7 +8,6 @@ _DOUBLE = Path(__file__).parent / "onnx_mlir" / "compiler_double.py"
 
 
 def program(path: Path, text: str) -> Path:
-    """Write an executable shell script."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

@@ -171,7 +171,6 @@ def assert_runs(
 
 
 def renamed(model: onnx.ModelProto, new: Callable[[str], str]) -> onnx.ModelProto:
-    """The model with other names of values."""
     made = copy.deepcopy(model)
     for node in made.graph.node:
         node.input[:] = map(new, node.input)

@@ -19,7 +19,6 @@ ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
 
 
 def drawn(text: str, nominal=None) -> list[Draw]:
-    """What a kernel of a model would be checked with."""
     model = storage.from_proto(parse(f"g {text}"))
     return draws(model.graph.inputs, demands(model), nominal or {})
 

@@ -36,7 +36,6 @@ _EDITS: tuple[tuple[Any, ...], ...] = (
 
 
 def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
-    """Damage a bundle; what was done, in words."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     kernels = [folder / k["file"] for k in manifest["kernels"] if k["file"]]

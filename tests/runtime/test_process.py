@@ -12,7 +12,6 @@ from onnxfold.runtime.backends.base import CompileError, limits, work_folder
 
 
 def end(request, arrays):
-    """End the process, or do not end."""
     print(request, file=sys.stderr, flush=True)
     if request == "slow":
         time.sleep(60)

@@ -48,8 +48,6 @@ _OPERAND = re.compile(r"(\w+?)(?:\[([\w,]*)\])?(?:%(\d+)|\{(.*)\})?")
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table."""
-
     sizes: tuple[Mapping[str, int], ...]
     outputs: str
     opset: int | None
@@ -94,7 +92,6 @@ class Case:
         return model
 
     def feeds(self) -> Iterator[dict[str, np.ndarray]]:
-        """Random operands at each of the sizes."""
         rng = np.random.default_rng(0)
         for sizes in self.sizes:
             feed: dict[str, Any] = {}

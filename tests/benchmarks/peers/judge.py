@@ -21,8 +21,6 @@ class Limits:
 
 @dataclass
 class Made:
-    """What one tool made of one model."""
-
     tool: str
     verdict: str
     """"equal" to the bit, "near" (1e-4 relative, 1e-5 absolute), "differs", "unchecked" (the
@@ -99,7 +97,6 @@ def count(path: Path) -> int:
 
 
 def stored_bytes(path: Path) -> int:
-    """Bytes of a model with its external data."""
     weights = onnx.load(path, load_external_data=False).graph.initializer
     names = {ExternalDataInfo(tensor).location for tensor in weights} - {""}
     return path.stat().st_size + sum((path.parent / name).stat().st_size for name in names)

@@ -69,7 +69,6 @@ def environment(folder: Path, project: Path) -> Path:
 
 
 def commands(python: Path, source: Path, target: Path) -> dict[str, list[str]]:
-    """What each tool is started with."""
     fold = [str(python.with_name("onnxfold")), "optimize", str(source), "-o", str(target), "-q"]
     return {
         "onnxfold": fold,

@@ -80,7 +80,6 @@ def several(x: Value, xs: Values, a: Attribute, number: int) -> object:
 
 @computed
 def is_small(x: Matched) -> bool:
-    """Return whether there are few elements."""
     return x.size < 10
 
 

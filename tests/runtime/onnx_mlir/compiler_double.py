@@ -93,8 +93,6 @@ def main(words: list[str]) -> None:
 
 
 class Program:
-    """The C program of a graph."""
-
     def __init__(self, graph: onnx.GraphProto, tag: str, has_f16c: bool) -> None:
         self.graph = graph
         self.tag = tag

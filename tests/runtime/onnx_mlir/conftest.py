@@ -57,8 +57,6 @@ def counts(model_library) -> Iterator[Counts]:
 
 @pytest.fixture
 def tagged_library(tmp_path) -> Callable[..., Path]:
-    """Builds tagged.c with a tag and a number."""
-
     def build_(tag: str, number: float) -> Path:
         flags = [f"-DTAG={tag}", f"-DNUMBER={float(number)}f", f"-DFILE_STEM={tag}"]
         return build(HERE / "tagged.c", tmp_path / f"{tag}.so", *flags)

@@ -23,7 +23,6 @@ MEMORY = f"--memory={memory_limit()}"
 
 
 def missing() -> str:
-    """Why there is no compiler."""
     with pytest.raises(CompileError) as caught:
         find_tool()
     return str(caught.value)

@@ -97,8 +97,7 @@ def test_every_dtype(tmp_path, dtype: ir.DataType) -> None:
         pytest.skip("onnx does not know it")
     stored = np.random.default_rng(0).integers(0, 64, 8192 * dtype.bitwidth // 8, dtype=np.uint8)
     proto = TensorProto(name="w", data_type=dtype.value, dims=[64, 128], raw_data=stored.tobytes())
-    graph = helper.make_graph([], "g", [], [], [proto])
-    model = storage.load(write(tmp_path, helper.make_model(graph, opset_imports=OPSETS)))
+    model = storage.load(write(tmp_path, graph_model([], [proto])))
     loaded = model.graph.initializers["w"].const_value
     expected = ir.serde.TensorProtoTensor(proto).numpy()
     assert loaded.numpy().dtype == expected.dtype
@@ -137,12 +136,10 @@ def test_hard_links_are_accepted(tmp_path) -> None:
 
 
 def test_length_may_be_omitted(tmp_path) -> None:
-    path = external(tmp_path)
-    model = onnx.load(path, load_external_data=False)
+    model = onnx.load(external(tmp_path), load_external_data=False)
     entries = model.graph.initializer[0].external_data
-    kept = [e for e in entries if e.key != "length"]
-    del entries[:]
-    entries.extend(kept)
+    (length,) = (e for e in entries if e.key == "length")
+    entries.remove(length)
     weight = storage.load(write(tmp_path, model)).graph.initializers["w"].const_value
     assert weight.tobytes() == array(64, 64).tobytes()
 
@@ -320,9 +317,7 @@ def test_a_sparse_tensor_reads_no_other_file(tmp_path, monkeypatch) -> None:
     model = graph_model([])
     model.graph.sparse_initializer.append(sparse("sp"))
     values = model.graph.sparse_initializer[0].values
-    values.ClearField("raw_data")
-    values.data_location = onnx.TensorProto.EXTERNAL
-    values.external_data.add(key="location", value="other")
+    values.CopyFrom(external_tensor(values.name, values.dims, location="other"))
     with pytest.raises(ModelError, match="another file"):
         storage.load(write(tmp_path, model))
 

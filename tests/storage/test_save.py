@@ -3,6 +3,7 @@
 import os
 import stat
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import ml_dtypes
 import numpy as np
@@ -339,11 +340,8 @@ def test_concurrent_saves_to_one_target(tmp_path) -> None:
         for _ in range(5):
             storage.save(model, path, external_data=True, fsync=False)
 
-    threads = [threading.Thread(target=work, args=(model,)) for model in models]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, models))
     found = run(path)
     assert any(np.array_equal(found, e) for e in expected)
     storage.save(storage.load(path), path, external_data=True)

@@ -66,17 +66,15 @@ def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
         whole = path.read_bytes()
         at = int(rng.integers(0, len(whole)))
         content = bytearray(whole)
-        if damage == "truncated":
-            del content[at:]
-        elif damage == "zeroed":
-            content[at : at + 512] = bytes(len(content[at : at + 512]))
-        elif damage == "flipped":
-            content[at] ^= 1 << int(rng.integers(0, 8))
-        elif damage == "other":
-            content = bytearray(rng.bytes(len(whole)))
-        else:
-            content = bytearray()
-        path.write_bytes(content)
+        content[at] ^= 1 << int(rng.integers(0, 8))
+        damaged = {
+            "truncated": whole[:at],
+            "zeroed": whole[:at] + bytes(len(whole[at : at + 512])) + whole[at + 512 :],
+            "flipped": content,
+            "empty": b"",
+            "other": rng.bytes(len(whole)),
+        }
+        path.write_bytes(damaged[damage])
         found = compilation.take_kernel(NAME, tmp_path / "bundle")
         if found is None:
             compilation.keep_kernel(NAME, kernel, tmp_path / "made")
@@ -120,58 +118,46 @@ def test_what_a_user_keeps_there_stays(tmp_path, monkeypatch):
     assert kept_files() == sorted([NAMES[1], "mine.txt"])
 
 
-WORK = """
-import sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
+OWN = f"""import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_kernel_cache import *
-folder = Path({folder!r})
-for k in range(60):
-    name = NAMES[k % 4]
-    compilation.keep_kernel(name, made(folder, name, seed=k % 4), folder)
-    if k % 7 == 0:
-        compilation.forget_kernel(name)
-    found = compilation.take_kernel(name, folder)
-    assert found is None or is_whole(found, folder)
 """
 
 
+def use(own: Path, shared: Path, *, forget: bool = False) -> None:
+    for k in range(60):
+        name = NAMES[k % 4]
+        compilation.keep_kernel(name, made(own, name, seed=k % 4), own)
+        if forget and k % 7 == 0:
+            compilation.forget_kernel(name)
+        found = compilation.take_kernel(name, shared)
+        assert found is None or is_whole(found, shared)
+
+
 def test_threads_and_processes_use_it_at_the_same_time(tmp_path):
-    here = str(Path(__file__).parent)
-    codes = [WORK.format(here=here, folder=str(tmp_path / f"p{k}")) for k in range(2)]
+    folders = [f"Path({str(tmp_path / f'p{k}')!r})" for k in range(2)]
+    codes = [f"{OWN}use({folder}, {folder}, forget=True)" for folder in folders]
     children = [subprocess.Popen([sys.executable, "-c", code]) for code in codes]
-
-    def work(own: Path) -> None:
-        for k in range(60):
-            name = NAMES[k % 4]
-            compilation.keep_kernel(name, made(own, name, seed=k % 4), own)
-            found = compilation.take_kernel(name, tmp_path / "shared")  # as all threads do
-            assert found is None or is_whole(found, tmp_path / "shared")
-
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, [tmp_path / f"t{k}" for k in range(4)]))
+        list(pool.map(lambda k: use(tmp_path / f"t{k}", tmp_path / "shared"), range(4)))
     assert [child.wait() for child in children] == [0, 0]
     assert set(kept_files()) <= set(NAMES)
 
 
 KILLED = """
-import os, shutil, signal, sys
-from pathlib import Path
-sys.path.insert(0, {here!r})
-from test_kernel_cache import *
-folder = Path({folder!r})
+import shutil
 copy = shutil.copyfile
 def die(*arguments):
     copy(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 shutil.copyfile = die
-compilation.keep_kernel(NAME, made(folder, NAME), folder)
+compilation.keep_kernel(NAME, made(Path(sys.argv[1]), NAME), Path(sys.argv[1]))
 """
 
 
 def test_a_process_that_is_killed_leaves_nothing_that_counts(tmp_path):
-    code = KILLED.format(here=str(Path(__file__).parent), folder=str(tmp_path / "made"))
-    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", OWN + KILLED, tmp_path / "made"]
+    assert subprocess.run(command).returncode == -signal.SIGKILL
     assert kept_files()  # what it was writing
     assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
     compilation.keep_kernel(NAME, made(tmp_path, NAME), tmp_path)
@@ -183,7 +169,6 @@ def test_a_full_disk_is_no_failure(tmp_path):
     compilation.keep_kernel(NAME, kernel, tmp_path)
     large = made(tmp_path, NAMES[1], size=1_000_000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
     try:
         compilation.keep_kernel(NAMES[1], large, tmp_path)
@@ -192,7 +177,6 @@ def test_a_full_disk_is_no_failure(tmp_path):
         assert compilation.take_kernel(NAME, tmp_path / "bundle") is None  # there is no room for it
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
     assert kept_files() == [NAME]
     assert not list((tmp_path / "bundle" / "kernels").iterdir())
     assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel

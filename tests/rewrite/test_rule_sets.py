@@ -26,6 +26,7 @@ def test_every_rule_is_right():
 def test_rules_are_named_after_their_functions():
     @rule
     def twice(x):
+        """Twice."""
         return op.Neg(op.Neg(x)) >> x
 
     found = rule_set("mine", {"twice": twice, "several": (twice,), "_n": 1})

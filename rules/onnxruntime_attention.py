@@ -211,9 +211,7 @@ def packed_attention(
     heads: Attribute,
     scale: Attribute,
 ):
-    """Projections of one input to queries, keys and values become part of Attention: one
-    product.
-    """
+    """Projections of an input to queries, keys and values become part of Attention: one product."""
     projections, conditions = [], []
     for weight, bias in ((wq, bq), (wk, bk), (wv, bv)):
         product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, anything), weight, bias)

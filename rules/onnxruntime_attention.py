@@ -123,9 +123,7 @@ def attention(
 # separate axis for the heads.
 @fusion(each=[(op("MatMul"),), (ms("FusedMatMul"),)], seen_in="torch/deberta_v2")
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
-    """MatMul between Reshapes that join batch and heads to one axis and back is computed without
-    them.
-    """
+    """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
     product = multiply(left, right)
     biased = op.Add(product, bias)

@@ -114,7 +114,7 @@ class Rewriter:
         seen: Seen | None = None,
     ) -> None:
         self._seen = seen or Seen()
-        chosen = tuple(r for r in rules if level > 1 or r.inexact is not True)
+        chosen = tuple([r for r in rules if level > 1 or r.inexact is not True])
         self._level = level
         self._facts = facts_of(model)
         self._types = self._facts.types  # with what follows from earlier changes, also in `known`

@@ -35,9 +35,7 @@ _TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """An adapter: tensors by their names, its file unless it is the caller's, and its
-    configuration.
-    """
+    """An adapter: tensors by name, its file unless it is the caller's, and its configuration."""
 
     tensors: Mapping[str, Feed]
     file: Path | None = None

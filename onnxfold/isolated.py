@@ -192,9 +192,7 @@ class _Process:
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        """Run a function with a request and limits (``what``), see `run`; close the process if it
-        fails.
-        """
+        """Run a function with a request and limits, see `run`; close the process if it fails."""
         timer = threading.Timer(seconds or 0, self._expire)
         try:
             with files.scratch_folder("isolated") as folder:

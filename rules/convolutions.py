@@ -172,9 +172,7 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
 
 @computed
 def is_half_of_gelu(x: Matched) -> bool:
-    """Return whether a value is x * (1 + erf(...)), which onnxruntime fuses with the rest of a
-    Gelu.
-    """
+    """Return whether it is x * (1 + erf(...)), which onnxruntime fuses with the rest of a Gelu."""
     return x.is_made_by("Mul") and any(
         operand is not None
         and operand.is_made_by("Add")

@@ -90,9 +90,7 @@ def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
 
 @rule(opset=7, inexact=True, seen_in="g2p-id/tiny-pron")
 def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant):
-    """Two layers with a Relu between them become Gemms of matrices: onnxruntime fuses Gemm and
-    Relu.
-    """
+    """Two layers with a Relu between them become Gemms: onnxruntime fuses Gemm and Relu."""
     product = op.MatMul(x, y)
     biased = op.Add(product, z)
     hidden = op.Relu(biased)

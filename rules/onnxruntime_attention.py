@@ -123,9 +123,7 @@ def attention(
 # separate axis for the heads.
 @fusion(each=[(op("MatMul"),), (ms("FusedMatMul"),)], seen_in="torch/deberta_v2")
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
-    """MatMul between Reshapes that join batch and heads to one axis and back is computed without
-    them.
-    """
+    """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
     product = multiply(left, right)
     biased = op.Add(product, bias)
@@ -211,9 +209,7 @@ def packed_attention(
     heads: Attribute,
     scale: Attribute,
 ):
-    """Projections of one input to queries, keys and values become part of Attention: one
-    product.
-    """
+    """Projections of an input to queries, keys and values become part of Attention: one product."""
     projections, conditions = [], []
     for weight, bias in ((wq, bq), (wk, bk), (wv, bv)):
         product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, anything), weight, bias)

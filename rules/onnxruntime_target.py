@@ -79,9 +79,7 @@ _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 # it broadcasts transposed operands only if both have the same rank
 @fusion(each=[(True,), (False,)], seen_in="ppocr-vectron/bbox_extract")
 def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
-    """MatMul with an operand whose last two axes are swapped is FusedMatMul with transA or
-    transB.
-    """
+    """MatMul with an operand whose last axes are swapped is FusedMatMul with transA or transB."""
     turned = op.Transpose(x if of_first else y, perm=p)
     before = op.MatMul(turned, y) if of_first else op.MatMul(x, turned)
     after = ms.FusedMatMul(x, y, **_plain | {"transA" if of_first else "transB": 1})

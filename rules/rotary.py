@@ -91,9 +91,7 @@ def rotary(
 
 @fusion(seen_in="models/lora/torchscript")
 def rotary_of_rows(x, sizes, *rest):
-    """RotaryEmbedding between two Transposes of the heads needs neither: it reads heads in
-    place.
-    """
+    """RotaryEmbedding between two Transposes of heads needs neither: it reads heads in place."""
     rotated = ms.RotaryEmbedding(op.Transpose(x, perm=_TURN), *rest)
     before = op.Reshape(op.Transpose(rotated, perm=_TURN), sizes)
     # [batch, length, heads * size]

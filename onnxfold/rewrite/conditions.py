@@ -184,6 +184,8 @@ class Term(Recorded):
             " what cannot be said so is a @computed function"
         )
 
+    __len__ = __array__ = __bool__  # also for len(x.shape) and functions of NumPy
+
     def __iter__(self) -> Iterator[Unpacked]:
         yield Unpacked(self)
 

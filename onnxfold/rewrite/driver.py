@@ -114,7 +114,7 @@ class Rewriter:
         seen: Seen | None = None,
     ) -> None:
         self._seen = seen or Seen()
-        chosen = tuple(r for r in rules if level > 1 or r.inexact is not True)
+        chosen = tuple([r for r in rules if level > 1 or r.inexact is not True])
         self._level = level
         self._facts = facts_of(model)
         self._types = self._facts.types  # with what follows from earlier changes, also in `known`
@@ -159,9 +159,7 @@ class Rewriter:
         return self.report
 
     def _changed(self) -> list[ir.Node]:
-        """Return the nodes that have changed since the last run, and those whose patterns reach
-        them.
-        """
+        """Return the nodes changed since the last run, and those whose patterns reach them."""
         nodes, before, facts = self._in_order(), self._seen.inputs, self._types.snapshot()
         after = {node: node.inputs for node in nodes}
         found = {n for n in nodes if n not in before or before[n] is not after[n]}

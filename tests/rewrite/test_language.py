@@ -626,6 +626,8 @@ def _made(x):
         (lambda x: (op.Relu(x) >> x, where(x.rank == 1 or x.is_float)), "join conditions by &"),
         (lambda x: (op.Relu(x) >> x, where(not x.is_float)), "negate by ~"),
         (lambda x: (op.Relu(x) >> x, where(1 < x.rank < 4)), "two comparisons instead of a chain"),
+        (lambda x: (op.Relu(x) >> x, where(len(x.shape) == 4)), "x.shape is recorded here"),
+        (lambda x: (op.Relu(x) >> x, where(np.prod(x.shape) == 4)), "x.shape is recorded here"),
         (lambda x: (op.Relu(x) >> x, where(x.rank in (1, 2))), r"write x\.is_in"),
         (_asked, "recorded here and evaluated for each match"),
         (lambda x, y: (op.Relu(x) >> x, where(y.rank == 1)), "uses y, .*does not have"),

@@ -19,8 +19,7 @@ from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of, root_cause
 from onnxfold.storage.checks import DTYPES
-from onnxfold.storage.tensors import ViewTensor, sizes_of
-from onnxfold.storage.writer import is_streamed
+from onnxfold.storage.tensors import ViewTensor, is_streamed, sizes_of
 
 # Keys in the ``meta`` of a value.
 TYPE_KEY = "onnxfold.type_proto"  # a serialized TypeProto that onnx-ir cannot represent

@@ -19,9 +19,16 @@ from onnxfold.onnx_ir_private import is_a
 from onnxfold.storage import wire
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
-from onnxfold.storage.tensors import MappedFile, Span, data_bytes, sizes_of, span_of, tensors_of
+from onnxfold.storage.tensors import (
+    MappedFile,
+    Span,
+    data_bytes,
+    is_streamed,
+    sizes_of,
+    span_of,
+    tensors_of,
+)
 from onnxfold.storage.wire import Hole, Placeholders
-from onnxfold.storage.writer import is_streamed
 
 # Protobuf messages, and so .onnx files, are limited to 2 GiB.
 MAX_MODEL = (1 << 31) - 1

@@ -324,6 +324,17 @@ def located(
     raise ExternalDataError(reason, file=named)
 
 
+def is_streamed(tensor: object) -> bool:
+    """Return whether the bytes of a tensor are produced tile by tile.
+
+    ``tiles(nbytes)`` yields independent tiles of about ``nbytes`` that cover the tensor exactly
+    once, to one thread at a time. ``release()`` is called once for each file, after writing or a
+    failure. Of the methods of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are called only
+    below a few KiB.
+    """
+    return hasattr(tensor, "tiles") and hasattr(tensor, "release")
+
+
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     """Return the tensors of all initializers and attributes of the model."""
     return tensors_in(all_graphs(model), model.functions.values())

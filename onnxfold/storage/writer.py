@@ -9,17 +9,15 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.parallel import for_each
-from onnxfold.storage.tensors import Span, span_of
-
-if TYPE_CHECKING:
-    from onnxfold.storage.layout import FilePlan
+from onnxfold.storage.layout import FilePlan
+from onnxfold.storage.tensors import Span, is_streamed, span_of
 
 TILE = 1 << 20  # bytes; fits into the second-level cache of a core
 # Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
@@ -81,17 +79,6 @@ def write_at(fd: int, data: memoryview, offset: int) -> None:
         count = os.pwrite(fd, data[:_WRITE], offset)
         data = data[count:]
         offset += count
-
-
-def is_streamed(tensor: object) -> bool:
-    """Return whether the bytes of a tensor are produced tile by tile.
-
-    ``tiles(nbytes)`` yields independent tiles of about ``nbytes`` that cover the tensor exactly
-    once, to one thread at a time. ``release()`` is called once for each file, after writing or a
-    failure. Of the methods of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are called only
-    below a few KiB.
-    """
-    return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
 @dataclass(eq=False)

@@ -112,9 +112,10 @@ def optimize(
                     )
                     if kept is not opened:
                         opened.graph, opened.ir_version = kept.graph, kept.ir_version
-                        for name in ("functions", "metadata_props"):
-                            getattr(opened, name).clear()
-                            getattr(opened, name).update(getattr(kept, name))
+                        opened.functions.clear()
+                        opened.functions.update(kept.functions)
+                        opened.metadata_props.clear()
+                        opened.metadata_props.update(kept.metadata_props)
             else:
                 bytes_before = storage.model_bytes(opened)
                 opened, result = run_bounded(

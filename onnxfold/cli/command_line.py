@@ -75,7 +75,7 @@ class OptimizeByDefault(click.Group):
         return found
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Commands; where there is none, what else may be the first word: a file, an option."""
+        """Complete the names of commands, or else a file or an option of `optimize`."""
         found = super().shell_complete(ctx, incomplete)
         if found or not incomplete:
             return found

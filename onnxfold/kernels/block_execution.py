@@ -68,7 +68,7 @@ Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
 
 
 def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
-    """Return the view of an expression by an operation. Raises Postpone if there is none."""
+    """Apply an operation to an expression as a view. Raises Postpone if that needs a copy."""
     others = [None if b is None else b.array() for b in operation.operands[1:]]
     made: dict[Expression, Expression] = {}
     for e in _in_order(expression):

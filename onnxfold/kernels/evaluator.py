@@ -156,7 +156,8 @@ class Evaluator:
     def source(self, buffer: Buffer) -> Source | None:
         """Return what computes a deferred buffer block by block; what it needs is computed now.
 
-        If there is none, the buffer is computed. Raises ComputationFailed.
+        Compute the buffer and return None if its last operation is not streamed. Raises
+        ComputationFailed.
         """
         operations = postponed([buffer])
         if not operations or not is_streamable(operations[-1]):

@@ -242,7 +242,7 @@ class _Matcher:
         return leaf not in self._early or self._holds(facts, leaf, slots)
 
     def _holds(self, facts: ModelFacts, symbol: object, slots: _Slots) -> bool:
-        """Return whether the conditions hold for which a symbol was the last that they need."""
+        """Return whether the conditions hold that can be evaluated since a symbol is bound."""
         match = Match(self._rule, facts, slots)
         for needed, condition in self._early[symbol]:
             if slots.keys() >= needed and not match.holds(condition):

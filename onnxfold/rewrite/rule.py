@@ -125,7 +125,7 @@ def attribute_variables(op: Op) -> list[Attribute]:
 
 
 def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
-    """Return the last line of a file that led to an error; the given one if there is none."""
+    """Return the innermost line of a file in an error's traceback, or else the given line."""
     if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
         line = error.lineno or line
     trace = error.__traceback__

@@ -215,7 +215,7 @@ def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def take_kernel(name: str, folder: Path) -> Kernel | None:
-    """Copy a kernel into a bundle's folder; None if there is none, or it cannot be read or copied.
+    """Copy a cached kernel into a bundle's folder; return None if that is not possible.
 
     A damaged one is removed.
     """

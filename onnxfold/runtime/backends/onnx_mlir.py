@@ -115,7 +115,7 @@ class Tool:
 
 
 def find_tool() -> Tool:
-    """Find the compiler; if there is none, the message of the error lists the searched places."""
+    """Find the compiler. Raises a CompileError that lists the searched places."""
     named = os.environ.get(BINARY)
     path = shutil.which(named or "onnx-mlir")
     if path is None:

@@ -25,6 +25,7 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
 from onnxfold.passes.stored_cut import NEGLIGIBLE_GROWTH
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
+from onnxfold.storage.checks import NEWEST_OPSETS
 
 logger = logging.getLogger("onnxfold")
 
@@ -157,14 +158,26 @@ def nodes_before(model: ir.Model) -> dict[str, int]:
 
 
 def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
-    """Return a warning for each op type that ONNX has in no opset; a runtime may know it."""
-    functions = {function.name for function in model.functions.values() if not function.domain}
-    names = {op for op in ops if "::" not in op} - functions
-    unknown = sorted(op for op in names if not onnx.defs.has(op))
-    known = [s.name for s in onnx.defs.get_all_schemas() if not s.domain] if unknown else []
-    ends = [suggestion(op, known) for op in unknown]
-    near = [end if "did you mean" in end else "" for end in ends]
-    return [f"ONNX has no op type {op!r}{end}" for op, end in zip(unknown, near, strict=True)]
+    """Return a warning for each op that the opsets of ONNX lack; a runtime may know it."""
+    opsets = dict(model.opset_imports)
+    for function in model.functions.values():
+        opsets.update({d: max(n, opsets.get(d, n)) for d, n in function.opset_imports.items()})
+    local = {(function.domain, function.name) for function in model.functions.values()}
+    warnings = []
+    for domain, _, op in (name.rpartition("::") for name in sorted(ops)):
+        opset = opsets.get(domain, 1)
+        if domain not in NEWEST_OPSETS or (domain, op) in local or onnx.defs.has(op, opset, domain):
+            continue
+        schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
+        since = min((s.since_version for s in schemas if s.name == op), default=0)
+        end = suggestion(op, [s.name for s in schemas])
+        if since:
+            warnings.append(
+                f"ONNX has op type {op!r} since opset {since}; opset {opset} is imported"
+            )
+        else:
+            warnings.append(f"ONNX has no op type {op!r}{end if 'did you mean' in end else ''}")
+    return warnings
 
 
 class _Level:

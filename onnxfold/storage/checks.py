@@ -35,10 +35,11 @@ _T = onnx.TensorProto
 _MOST_NODES = 10_000_000
 Key = tuple[str, str, str]
 
-_NEWEST = {
+NEWEST_OPSETS = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
+"""The newest version of each domain of ONNX that this release of onnx knows."""
 _LARGEST_VERSION = (1 << 31) - 1
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """The attributes with the bodies of ops of ONNX, by op type."""
@@ -182,7 +183,7 @@ def opsets_of(
     # onnxruntime takes the last of several
     found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
     for domain, version in found.items():
-        newest = _NEWEST.get(domain)
+        newest = NEWEST_OPSETS.get(domain)
         if not 1 <= version <= (newest or _LARGEST_VERSION):
             known = f"; this release of onnx knows 1 to {newest}" if newest else ""
             raise ModelError(

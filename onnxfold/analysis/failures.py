@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
+from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.application import (
     INVALID_NODE_ERRORS,
     Application,
@@ -83,16 +83,9 @@ class Failures:
 
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
         """Return pairs of sizes that must be equal, but may differ by the op's shape function."""
-        op_type, unequal = node.op_type, list[tuple[Number, Number]]()
-        function = find(op_type, node.domain)
-        if function is not None:
-            attributes = {name: python_value(a) for name, a in node.attributes.items()}
-            shape = (op_type, operands, attributes, self._opset, len(node.outputs))
-            try:
-                function(Application(*shape, self.algebra, unequal))
-                return unequal
-            except (Undecided, *INVALID_NODE_ERRORS):
-                pass
+        op_type, unequal = node.op_type, unequal_sizes(node, operands, self._opset, self.algebra)
+        if unequal is not None:
+            return unequal
         is_single = all(fact is None or fact.shape in _SINGLE for fact in operands[1:])
         per_element = is_elementwise(op_type, self._opset, (ir.DataType.FLOAT,)) and is_single
         is_certain = per_element or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
@@ -178,3 +171,22 @@ class Failures:
             return False
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
         return formal.types <= {"tensor(int32)", "tensor(int64)"}
+
+
+def unequal_sizes(
+    node: ir.Node, operands: _Facts, opset: int, algebra: Algebra
+) -> list[tuple[Number, Number]] | None:
+    """Return pairs of sizes that must be equal for a node, but may differ by its shape function.
+
+    Returns None where that function cannot tell. The pair (1, 0) stands for any other condition.
+    """
+    function, unequal = find(node.op_type, node.domain), list[tuple[Number, Number]]()
+    if function is None:
+        return None
+    attributes = {name: python_value(a) for name, a in node.attributes.items()}
+    shape = (node.op_type, operands, attributes, opset, len(node.outputs))
+    try:
+        function(Application(*shape, algebra, unequal))
+    except (Undecided, *INVALID_NODE_ERRORS):
+        return None
+    return unequal

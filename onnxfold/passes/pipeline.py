@@ -21,7 +21,7 @@ from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.context import Observer, Result, RunContext
-from onnxfold.passes.shapes.fixed_dims import fix_dims
+from onnxfold.passes.shapes.fixed_dims import check_fit, fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
 from onnxfold.passes.stored_cut import NEGLIGIBLE_GROWTH
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
@@ -52,7 +52,9 @@ def run_bounded(
     """
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
-    may_grow = (options.fold_all, options.fold, options.target, options.rules, options.value_info)
+    may_grow = [options.fold_all, options.fold, options.value_info]
+    if options.max_growth is None:
+        may_grow += [options.target, options.rules]
     levels: tuple[Level, ...] = (1, 0)
     lower = [replace(options, level=k, target=None) for k in levels if k < options.level]
     for tried in (options, *lower, replace(options, passes=())):
@@ -218,6 +220,7 @@ class _Level:
     def _describe(self) -> None:
         """Record what is known of outputs and values."""
         if self._run.options.dims or self._run.options.input_shapes:
+            check_fit(self._model)
             fix_outputs(self._model)
         if self._options.value_info:
             ValueInfo()(self._model)

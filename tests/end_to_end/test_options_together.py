@@ -68,7 +68,7 @@ OUTPUTS: list[dict[str, Any]] = [
     *({"advise": True, "count_withheld": True}, {"report": "page.html", "dump_ir": "passes"}),
 ]
 """Options of ``optimize_file`` alone."""
-UNBOUNDED = {"fold_all", "fold", "target", "value_info", "passes"}
+UNBOUNDED = {"fold_all", "fold", "value_info", "passes"}
 """Options that let the model grow, whatever ``max_growth`` says."""
 
 

@@ -163,13 +163,14 @@ def test_strings_are_weighed_by_what_they_take(doublings):
     assert_same(model, result, {})
 
 
-def test_rules_are_not_used_where_the_model_may_not_grow_by_them(tmp_path):
+@pytest.mark.parametrize("options", [{}, {"target": "onnxruntime"}], ids=["default", "target"])
+def test_rules_are_not_used_where_the_model_may_not_grow_by_them(options, tmp_path):
     """Two slices that share their constants become one, which has constants of its own."""
     numbers = "int64[1] o = {0}, int64[1] i = {1}, int64[1] j = {3}"
     slices = "r = Slice (x, i, j, o) y = Slice (r, i, j, i)"
     model = parse(f"g (float[4, 4] x) => (float[2, 2] y) <{numbers}> {{ {slices} }}")
     assert [node.op_type for node in onnxfold.optimize(model).graph.node] == ["Slice"]
-    options = {"max_growth": 0}
+    options = {"max_growth": 0, **options}
     kept = onnxfold.optimize(model, **options)
     assert [node.op_type for node in kept.graph.node] == ["Slice", "Slice"]
     onnx.save(model, tmp_path / "m.onnx")

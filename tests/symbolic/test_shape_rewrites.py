@@ -58,6 +58,25 @@ def test_what_cannot_be_fixed(options, message):
         onnxfold.optimize(parse(BATCH), **options)
 
 
+@pytest.mark.parametrize(
+    ("node", "fails", "runs"),
+    [
+        ("Add (x, w)", 2, 3),
+        ("Add (x, w)", 5, 1),  # it is broadcast
+        ("MatMul (w, x)", 4, 3),
+        ("Concat <axis = 1> (x, w)", 1, 3),
+        ("Reshape (x, s)", 5, 3),
+    ],
+)
+def test_sizes_with_which_no_run_succeeds_are_refused(node, fails, runs):
+    weights = f"float[3, 3] w = {{{', '.join('1' * 9)}}}, int64[2] s = {{-1, 9}}"
+    text = f"g (float[n, 3] x) => (float[p, q] y) <{weights}> {{ [a] y = {node} }}"
+    made = onnxfold.optimize(parse(text), dims={"n": runs})
+    assert onnxfold.compare(parse(text), made, dims={"n": runs}).equal
+    with pytest.raises(UsageError, match=r"node 'a': \w+ cannot run with these sizes"):
+        onnxfold.optimize(parse(text), dims={"n": fails})
+
+
 def test_dims_that_are_kept():
     options = {"input_shapes": {"x": [2, -1, 4]}, "keep_dims": ["batch"]}
     model = rewrite(BATCH, **options)

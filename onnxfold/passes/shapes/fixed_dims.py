@@ -9,8 +9,11 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.failures import unequal_sizes
 from onnxfold.errors import UsageError, suggestion
-from onnxfold.graphs import all_graphs, dim_with, symbols_in
+from onnxfold.graphs import all_graphs, dim_with, op_name, symbols_in
+from onnxfold.onnx_ir_private import nodes_of
 
 KEY = "onnxfold.fixed_dims"
 """Key of the model's metadata for fixed sizes: JSON of the dimensions and the shapes of inputs."""
@@ -100,3 +103,19 @@ def _collect(
                 raise UsageError(f"dimension {dim.value!r} cannot be {sizes[dim.value]} and {size}")
             result.append(size)
     return result
+
+
+def check_fit(model: ir.Model) -> None:
+    """Raise UsageError for a node that fails in every run: sizes that must be equal differ."""
+    analysis, opset = facts_of(model).types, model.opset_imports.get("", 1)
+    for node in nodes_of(model.graph):
+        operands = [None if value is None else analysis.of(value) for value in node.inputs]
+        if any(fact and 0 in (fact.shape or ()) for fact in operands):
+            continue  # onnxruntime may skip empty operands
+        for one, other in unequal_sizes(node, operands, opset, analysis.algebra) or ():
+            if isinstance(one, int) and isinstance(other, int) and (one, other) != (1, 0):
+                raise UsageError(
+                    f"{op_name(node)} cannot run with these sizes of the inputs: "
+                    f"{one} and {other} must be equal",
+                    node=node.name or node.outputs[0].name,
+                )

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import op_name, subgraphs_of
+from onnxfold.graphs import all_graphs, op_name, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten, schema_of
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
@@ -82,6 +82,16 @@ def is_random(op_type: str, version: int, domain: str) -> bool:
         return False
     body = schema.function_body.node
     return not body or any(is_random(node.op_type, version, node.domain) for node in body)
+
+
+def draws_numbers(model: ir.Model) -> bool:
+    """Return whether a node of a model may draw random numbers, or drop elements."""
+    ops = {node.op_identifier()[:2] for graph in all_graphs(model) for node in graph}
+    opsets = model.opset_imports
+    return any(
+        op_type == "Dropout" or is_random(op_type, opsets.get(domain, 1), domain)
+        for domain, op_type in ops
+    )
 
 
 def _is_inference(node: ir.Node, opset: int) -> bool:

@@ -190,12 +190,21 @@ def path_of(given: ModelLike) -> str | None:
 
 
 def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
-    """Return the model that is given, to be changed: what was given is left alone. See `load`."""
+    """Return the model that is given, to be changed: what was given is left alone. See `load`.
+
+    Negative sizes of inputs, which some exporters write for unknown ones, become unknown.
+    """
     model = model_in(given)
-    if isinstance(model, ir.Model):
-        return _cloned(model)
     convert: Callable[..., ir.Model] = from_proto if isinstance(model, onnx.ModelProto) else load
-    return convert(model, lift_constants=lift_constants)
+    if isinstance(model, ir.Model):
+        made = _cloned(model)
+    else:
+        made = convert(model, lift_constants=lift_constants)
+    for value in made.graph.inputs:
+        sizes = [None if isinstance(d, int) and d < 0 else d for d in value.shape or ()]
+        if None in sizes:
+            value.shape = ir.Shape(sizes)
+    return made
 
 
 def _cloned(model: ir.Model) -> ir.Model:

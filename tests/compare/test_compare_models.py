@@ -232,3 +232,15 @@ def test_random_outputs():
     assert not frozen.passed
     assert frozen.problems == ["output 'y' is random in a, but always the same in b"]
     assert not compare(fixed, model).passed
+
+
+@pytest.mark.parametrize("node", ["Bernoulli (x)", "Dropout (x, ratio, training)"])
+def test_few_random_elements_are_the_same_by_chance(node):
+    weights = "float ratio = {0.7}, bool training = {1}"
+    head = f"g (float[1, 3] x) => (float[1, 3] y) <{weights}>"
+    model = parse(f"{head} {{ y = {node} }}")
+    feeds = {"x": np.full((1, 3), 0.3, np.float32)}
+    for before in range(1, 9):  # onnxruntime draws by the place of a node
+        more = " ".join(f"i{k} = Identity (x)" for k in range(before))
+        result = compare(model, parse(f"{head} {{ {more} y = {node} }}"), feeds=feeds)
+        assert result.passed, str(result)

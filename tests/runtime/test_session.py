@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import psutil
 import pytest
@@ -19,6 +20,7 @@ from runtime_models import (
     at_once,
     bundle_of,
     decoder_feeds,
+    needs_iree,
     options,
     original,
     parse,
@@ -305,15 +307,16 @@ def test_a_fold_that_fails_can_be_tried_again(decoder, bundle, session, feeds):
     assert_same(session.run(None, feeds), original(decoder, feeds))
 
 
-def outputs_without(modules: list[str], folder: Path) -> str:
+def outputs_without(modules: list[str], folder: Path, arguments: str = "'b'") -> str:
     """The shape of what a process prints that runs a bundle and can import none of the modules."""
-    code = """if True:
-        import sys
+    code = f"""if True:
+        import os, sys
         sys.modules.update(dict.fromkeys(sys.argv[2].split()))
         import numpy as np
         import onnxfold
-        session = onnxfold.Session(sys.argv[1] + "/b")
-        with np.load(sys.argv[1] + "/feeds.npz") as feeds:
+        os.chdir(sys.argv[1])
+        session = onnxfold.Session({arguments})
+        with np.load("feeds.npz") as feeds:
             print(session.run(None, dict(feeds))[0].shape, session.placements()[0].backend)
     """
     command = [sys.executable, "-c", code, str(folder), " ".join(modules)]
@@ -327,6 +330,14 @@ def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):
     np.savez(tmp_path / "feeds.npz", **adapter_feeds())
     modules = ["onnx", "onnx_ir", "click", "rich", "ml_dtypes"]
     assert outputs_without(modules, tmp_path) == "(5, 64) onnxruntime\n"
+
+
+@needs_iree
+def test_a_process_can_end_while_it_holds_kernels(adapter, tmp_path):
+    onnx.save(adapter, tmp_path / "m.onnx")
+    np.savez(tmp_path / "feeds.npz", **adapter_feeds())
+    arguments = "'m.onnx', runtime_constants=['a', 'b', 'scale'], backend='iree'"
+    assert outputs_without([], tmp_path, arguments) == "(5, 64) iree\n"
 
 
 def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
@@ -401,3 +412,15 @@ def test_ten_thousand_runs_leak_nothing(bundle):
     some(10_000)
     gc.collect()
     assert process.memory_info().rss - before < 4 << 20
+
+
+def test_inputs_may_declare_negative_sizes():
+    """As PaddlePaddle writes them for unknown ones."""
+    text = "g (float[1, 3] x, float[1, 3] c) => (float[n, 3] y) { t = Tanh (c) y = Add (x, t) }"
+    model = parse(text)
+    for info in model.graph.input:
+        info.type.tensor_type.shape.dim[0].dim_value = -1
+    session = session_on(model, "c")
+    for rows in (1, 4):
+        feeds = {"x": random(rows, 3), "c": random(rows, 3)}
+        assert_same(session.run(None, feeds), original(model, feeds))

@@ -170,7 +170,10 @@ def _config(process: int) -> Any:
 
     runtime._binding.disable_leak_checker()
     driver = runtime._binding.create_hal_driver(_DEVICE)
-    return runtime.Config(device=driver.create_default_device(allocators=[_ALLOCATOR]))
+    device = driver.create_default_device(allocators=[_ALLOCATOR])
+    # never freed: arrays that the interpreter frees after it at the end would crash
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
+    return runtime.Config(device=device)
 
 
 def _to_device(array: Array) -> Any:

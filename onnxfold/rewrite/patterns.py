@@ -6,7 +6,7 @@ import difflib
 import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Union
+from typing import Any, ClassVar, NoReturn, Union
 
 import onnx_ir as ir
 
@@ -20,6 +20,8 @@ Operand = Union["Expression", "Anything", float, None]
 class Expression:
     """A value in a pattern or in a replacement."""
 
+    kinds: ClassVar[set[type]] = set()
+    """All classes of expressions."""
     weight = 1
     """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
@@ -29,7 +31,12 @@ class Expression:
     index: Any = 0
     """Which output of the op it is: a number, in a replacement also a term."""
 
+    def __init_subclass__(cls) -> None:
+        cls.kinds.add(cls)
+
     def __rshift__(self, replacement: Operand) -> Pair:
+        if not isinstance(replacement, Expression):
+            (replacement,) = as_expressions((replacement,))
         return Pair([self], [replacement], sys._getframe(1).f_locals)
 
     def walk(self) -> Iterator[Expression]:
@@ -50,19 +57,19 @@ class Pair:
     def __init__(
         self,
         patterns: Sequence[Expression],
-        replacements: Sequence[Operand],
+        replacements: Sequence[Expression],
         names: Mapping[str, Any],
     ) -> None:
         self.patterns = patterns
-        self.replacements = [as_expression(replacement) for replacement in replacements]
+        self.replacements = replacements
         self.names = names
 
 
 class Outputs:
     """Several results: ``outputs(p, q) >> outputs(r, s)``."""
 
-    def __init__(self, expressions: Sequence[Expression]) -> None:
-        self.expressions = expressions
+    def __init__(self, expressions: Sequence[Operand]) -> None:
+        self.expressions = as_expressions(expressions)
 
     def __rshift__(self, replacement: Outputs) -> Pair:
         if not isinstance(replacement, Outputs):
@@ -70,21 +77,25 @@ class Outputs:
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
-def as_expression(operand: Any) -> Expression:
-    """Return an expression of an operand: a number becomes a literal, None an omitted input, and
+def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
+    """Return expressions of operands: a number becomes a literal, None an omitted input, and
     `anything` a variable.
     """
-    if isinstance(operand, Expression):
-        return operand
-    if operand is None:
-        return Omitted()
-    if operand is anything:
-        return Variable("anything")
-    if isinstance(operand, (bool, int, float)):
-        return Literal(operand)
-    if isinstance(operand, Term):
-        raise TypeError(f"{operand!r} is not a value: write constant(...)")
-    raise TypeError(f"{operand!r} cannot stand for a value")
+    found: list[Expression] = []
+    for operand in operands:
+        if isinstance(operand, Expression):
+            found.append(operand)
+        elif operand is None:
+            found.append(omitted)
+        elif operand is anything:
+            found.append(Variable("anything"))
+        elif isinstance(operand, (bool, int, float)):
+            found.append(Literal(operand))
+        else:
+            is_term = isinstance(operand, Term)
+            what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
+            raise TypeError(f"{operand!r} {what}")
+    return tuple(found)
 
 
 def is_on_constants(expression: Expression) -> bool:
@@ -154,10 +165,14 @@ class Values(Variable):
     @property
     def length(self) -> Term:
         """The number of inputs."""
-        return Term(len, (self,), "{}.length")
+        return Term(len, self)
+
+    @functools.cached_property
+    def _in_place(self) -> tuple[Rest]:
+        return (Rest(self),)
 
     def __iter__(self) -> Iterator[Rest]:
-        yield Rest(self)
+        return iter(self._in_place)
 
 
 class Rest(Expression):
@@ -190,6 +205,7 @@ class RootResult(Symbol, Expression):
 
 
 result = RootResult()
+omitted = Omitted()
 
 
 class Anything:
@@ -227,7 +243,7 @@ class Filled(Variable):
     weight = 1
 
     def __init__(self, number: float) -> None:
-        super().__init__("")
+        self.name = ""
         self.literal = number
 
     def __repr__(self) -> str:
@@ -256,8 +272,9 @@ class AnyOf(Symbol, Expression):
 
     weight = 4
 
-    def __init__(self, choices: Sequence[Expression]) -> None:
-        self.operands = choices
+    def __init__(self, choices: Sequence[Any]) -> None:
+        is_converted = self.kinds.issuperset(map(type, choices))
+        self.operands = choices if is_converted else as_expressions(choices)
         self.name = ""
 
     def __repr__(self) -> str:
@@ -303,20 +320,20 @@ class Op(Symbol, Expression):
         op_types: tuple[str, ...],
         variable: OpVariable | None,
         /,
-        *operands: Operand,
+        *operands: Any,
         _outputs: Any = None,
         **attributes: Any,
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        self.operands = tuple(
-            [each if isinstance(each, Expression) else as_expression(each) for each in operands]
-        )
+        is_converted = self.kinds.issuperset(map(type, operands))
+        self.operands = operands if is_converted else as_expressions(operands)
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
-        self.attributes = attributes and {
-            n: tuple(v) if type(v) is list else v for n, v in attributes.items()
-        }
+        for name, value in attributes.items():
+            if type(value) is list:
+                attributes[name] = tuple(value)
+        self.attributes = attributes
         self.variable = variable
         self.name = ""
         self.op = self

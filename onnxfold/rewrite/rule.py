@@ -176,9 +176,12 @@ def rule_set(
 
     A variable may also hold several rules in a list or tuple.
     """
-    things = [thing for variable, thing in namespace.items() if not variable.startswith("_")]
-    several = [each if isinstance(each, (list, tuple)) else [each] for each in things]
-    found = dict.fromkeys([each for group in several for each in group if isinstance(each, Rule)])
+    found: dict[Rule, None] = {}
+    for variable, thing in namespace.items():
+        if not variable.startswith("_"):
+            for each in thing if isinstance(thing, (list, tuple)) else (thing,):
+                if isinstance(each, Rule):
+                    found[each] = None
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)
 
@@ -227,7 +230,7 @@ def builtin_rule_sets() -> tuple[RuleSet, ...]:
         home = importlib.import_module("onnxfold").__path__
         home.append(os.path.dirname(home[0]))
     package = importlib.import_module("onnxfold.rules")
-    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    names = sorted([name for _, name, _ in pkgutil.iter_modules(package.__path__)])
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
     return tuple(found for found in map(rule_set_of, modules) if found.rules)
 

@@ -35,8 +35,8 @@ from onnxfold.rewrite.patterns import (
     Values,
     Variable,
     anything,
-    as_expression,
     is_optional,
+    omitted,
     op_of,
     result,
 )
@@ -50,7 +50,7 @@ def optional(operand: Operand) -> Expression:
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
-    return AnyOf([as_expression(operand), Omitted()])
+    return AnyOf((operand, omitted))
 
 
 def any_of(*choices: Operand) -> Expression:
@@ -60,7 +60,7 @@ def any_of(*choices: Operand) -> Expression:
     replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
     may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
     """
-    return AnyOf([as_expression(choice) for choice in choices])
+    return AnyOf(choices)
 
 
 def filled(number: float) -> Filled:
@@ -94,7 +94,7 @@ def outputs(*expressions: Operand) -> Outputs:
 
     In a pattern, those after the first are results of ops in the first one.
     """
-    return Outputs([as_expression(e) for e in expressions])
+    return Outputs(expressions)
 
 
 # -------------------------------------------------------------------- ops
@@ -121,7 +121,7 @@ class Ops:
 
     def __call__(self, op_type: str) -> OpVariable:
         """Return an op with whatever attributes."""
-        return self.any_of(op_type)
+        return OpVariable(self._domain, (op_type,))
 
     def any_of(self, *op_types: str) -> OpVariable:
         """Return one of several ops."""
@@ -194,7 +194,7 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
-    if unknown := options.keys() - {"inexact", "opset", *_OPTIONS}:
+    if unknown := options.keys() - _DEFAULTS.keys():
         raise TypeError(f"a rule has no option {', '.join(sorted(unknown))}")
     if function is None:
         return functools.partial(_rules_of, each, options)
@@ -204,14 +204,12 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
     stem, code = function.__name__, function.__code__
     rows = {stem: ()} if each is None else each
-    if not isinstance(rows, Mapping):
+    if type(rows) is not dict and not isinstance(rows, Mapping):
         rows = {f"{stem}_{k}": row for k, row in enumerate(rows, 1)}
     rules = []
     for name, row in rows.items():
-        first = code.co_argcount - len(row)
-        given = dict(zip(code.co_varnames[first : code.co_argcount], row, strict=True))
         try:
-            rules.append(_made(function, name, given, {**options, **given}))
+            rules.append(_made(function, name, row, options))
         except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
             line = line_of(error, code.co_filename, code.co_firstlineno)
             place = f"{os.path.basename(code.co_filename)}:{line}"
@@ -220,21 +218,29 @@ def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionT
 
 
 def _made(
-    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
+    function: FunctionType, name: str, row: Sequence[Any], options: Mapping[str, Any]
 ) -> Rule:
-    """Return the rule of what a function returns."""
-    code = function.__code__
+    """Return the rule of what a function returns with the values of a row as last arguments."""
+    code, kinds = function.__code__, function.__annotations__
     count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
-    rest = Values(code.co_varnames[last]) if code.co_flags & inspect.CO_VARARGS else ()
-    symbols = {n: _symbol(function, n) for n in names if n not in given}
-    values = {**symbols, **given}
-    by_name = {n: values[n] for n in names[count:]}
-    body = function(*[values[n] for n in names[:count]], *rest, **by_name)
+    given = dict(zip(names[count - len(row) : count], row, strict=True))
+    symbols: dict[str, Any] = {}
+    for each in names:
+        if each not in given:
+            symbols[each] = _symbol(each, kinds.get(each, "Value"))
+    chosen, values = {**_DEFAULTS, **options, **given}, symbols | given
+    arguments = list(map(values.__getitem__, names))
+    rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
+    by_name = dict(zip(names[count:], arguments[count:], strict=True))
+    body = function(*arguments[:count], *rest, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
-    inexact, conditions = options.get("inexact", False), list[Term]()
+    inexact, opset, conditions = chosen["inexact"], chosen["opset"], list[Term]()
+    if callable(inexact):
+        things = {"result": result, **symbols, **pair.names}
+        inexact = inexact(*map(things.__getitem__, _signature_of(inexact).parameters))
     for each in others:
         if isinstance(each, Where):
             conditions.extend(each)
@@ -242,21 +248,21 @@ def _made(
             inexact = each.condition
         else:
             raise TypeError(f"{each!r} is neither where(...) nor inexact_if(...)")
-    if callable(inexact):
-        things = {"result": result, **symbols, **pair.names}
-        inexact = inexact(*[things[each] for each in inspect.signature(inexact).parameters])
-    opset = options.get("opset", 1)
     made = Rule(
         pair,
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
-        doc=" ".join((options.get("doc") or function.__doc__ or "").split()),
+        doc=" ".join((given.get("doc") or function.__doc__ or "").split()),
         file=code.co_filename,
         line=code.co_firstlineno,
         name=name,
+        benefit=chosen["benefit"],
+        target=chosen["target"],
+        shared=chosen["shared"],
+        on_constants=chosen["on_constants"],
+        seen_in=chosen["seen_in"],
         ours=function.__module__.startswith("onnxfold.rules."),
-        **{key: options[key] for key in _OPTIONS if key in options},
     )
     # ours are checked by a test: that takes as long as making them
     if not made.ours:
@@ -267,12 +273,22 @@ def _made(
     return made
 
 
-_OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
+_signature_of = functools.cache(inspect.signature)
+
+_DEFAULTS: dict[str, Any] = {
+    "inexact": False,
+    "opset": 1,
+    "benefit": 0,
+    "target": None,
+    "shared": False,
+    "on_constants": False,
+    "seen_in": "",
+}
 
 
-def _symbol(function: FunctionType, name: str) -> Any:
-    """Return the symbol of a parameter, by its annotation."""
-    annotation = function.__annotations__.get(name, "Value")
+@functools.cache
+def _symbol(name: str, annotation: Any) -> Any:
+    """Return the symbol of a parameter with a name and an annotation, the same in all rules."""
     if annotation not in _KINDS:  # not the word itself: a class, or with its module
         annotation = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
     if annotation not in _KINDS:

@@ -18,16 +18,16 @@ from onnxfold.pool import Buffer, BufferTensor
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
-    AnyOf,
     Expression,
     Literal,
-    MadeConstant,
     Omitted,
     Op,
     OutputOf,
     Rest,
     Variable,
+    any_of,
     anything,
+    constant,
     is_optional,
     result,
 )
@@ -88,7 +88,7 @@ class Builder:
     def _operand(self, expression: Expression) -> Operand | None:
         if self._is_omitted(expression):
             return None
-        if isinstance(expression, AnyOf):
+        if isinstance(expression, any_of):
             return next(each for each in map(self._operand, expression.operands) if each)
         if isinstance(expression, OutputOf):
             index = int(self.match.number_of(expression.index))
@@ -99,7 +99,7 @@ class Builder:
         if isinstance(expression, Variable):
             found: ir.Value | None = self.match.bound(expression)
             return found
-        if isinstance(expression, MadeConstant):
+        if isinstance(expression, constant):
             return self._constant(expression)
         raise Refused(f"{expression!r} has no value here")
 
@@ -107,7 +107,7 @@ class Builder:
         """Return whether an input is omitted, or an op whose type or required input is omitted."""
         if isinstance(expression, Variable):
             return self.match.bound(expression) is None
-        if isinstance(expression, AnyOf):
+        if isinstance(expression, any_of):
             return all(map(self._is_omitted, expression.operands))
         if isinstance(expression, OutputOf):
             expression = expression.op
@@ -226,7 +226,7 @@ class Builder:
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
             raise Refused(f"{node.op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
-        are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
+        are_stored = not any(isinstance(each, constant) for each in op.operands)
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
             _check_rounding(node.op_type, *operands, computed)
         return computed
@@ -282,7 +282,7 @@ class Builder:
             raise Refused("the dtype of an operand is not known")
         return dtype
 
-    def _constant(self, made: MadeConstant) -> Buffer:
+    def _constant(self, made: constant) -> Buffer:
         content = self.match.number_of(made.content)
         if made.like is not None:
             like = self.match.roots[0] if made.like is result else self._operand(made.like)

@@ -20,17 +20,17 @@ from onnxfold.rewrite.apply import Change, Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
-    AnyOf,
     Constant,
     Expression,
-    Filled,
     Literal,
-    Near,
     Omitted,
     Op,
     OutputOf,
     Rest,
+    any_of,
+    filled,
     is_on_constants,
+    near,
     op_of,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, walk
@@ -343,7 +343,7 @@ def _is_possible(pattern: Expression, opsets: Mapping[str, int]) -> bool:
     if isinstance(pattern, Op) and not is_available(pattern, opsets):
         return False
     found = [_is_possible(operand, opsets) for operand in pattern.operands]
-    return any(found) if isinstance(pattern, AnyOf) else all(found)
+    return any(found) if isinstance(pattern, any_of) else all(found)
 
 
 def _depth(pattern: Expression) -> int:
@@ -365,12 +365,12 @@ def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
     if pattern is None or isinstance(pattern, Omitted):
         return origin is None
-    if isinstance(pattern, AnyOf):
+    if isinstance(pattern, any_of):
         return any(_could_be(choice, origin) for choice in pattern.operands)
     if origin is None:
         return False
     op_type, domain, is_constant = origin
-    if isinstance(pattern, (Constant, Literal, Near, Filled)):
+    if isinstance(pattern, (Constant, Literal, near, filled)):
         return is_constant
     if isinstance(pattern, (Op, OutputOf)):
         op = op_of(pattern)

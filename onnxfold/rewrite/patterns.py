@@ -65,14 +65,17 @@ class Pair:
         self.names = names
 
 
-class Outputs:
-    """Several results: ``outputs(p, q) >> outputs(r, s)``."""
+class outputs:
+    """Several results of a pattern or replacement, in the same order on both sides.
 
-    def __init__(self, expressions: Sequence[Operand]) -> None:
+    In a pattern, those after the first are results of ops in the first one.
+    """
+
+    def __init__(self, *expressions: Operand) -> None:
         self.expressions = as_expressions(expressions)
 
-    def __rshift__(self, replacement: Outputs) -> Pair:
-        if not isinstance(replacement, Outputs):
+    def __rshift__(self, replacement: outputs) -> Pair:
+        if not isinstance(replacement, outputs):
             raise TypeError("several outputs are replaced by several: outputs(...) >> outputs(...)")
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
@@ -100,14 +103,14 @@ def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
 
 def is_on_constants(expression: Expression) -> bool:
     """Return whether an expression stands for a compile-time constant in every model."""
-    if isinstance(expression, (Constant, Literal, Filled, MadeConstant, Omitted)):
+    if isinstance(expression, (Constant, Literal, filled, constant, Omitted)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
 def is_optional(expression: Expression) -> bool:
     """Return whether an input may be omitted."""
-    return isinstance(expression, AnyOf) and Omitted in map(type, expression.operands)
+    return isinstance(expression, any_of) and Omitted in map(type, expression.operands)
 
 
 # -------------------------------------------------------------------- variables
@@ -230,15 +233,20 @@ class Literal(Expression):
         return repr(self.literal)
 
 
-class Near(Literal):
-    """A constant of one element that is the number as it is rounded to a dtype or written."""
+class near(Literal):
+    """In a pattern: a constant of one element that is the number, rounded to its dtype or to six or
+    more digits.
+    """
 
     def __repr__(self) -> str:
         return f"near({self.literal:.6g})"
 
 
-class Filled(Variable):
-    """A constant of any shape all of whose elements are the number."""
+class filled(Variable):
+    """In a pattern: a constant of any shape all of whose elements are the number.
+
+    -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
+    """
 
     weight = 1
 
@@ -251,10 +259,16 @@ class Filled(Variable):
         return f"{self.name} := {text}" if self.name else text
 
 
-class MadeConstant(Expression):
-    """A small constant that a replacement makes of numbers and terms."""
+class constant(Expression):
+    """In a replacement: a small constant made from a number, a list, or a term for them.
 
-    def __init__(self, content: object, dtype: object, like: Expression | None) -> None:
+    Args:
+        content: The elements: ``constant([0, -1])``, ``constant(x.shape)``.
+        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
+        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
+    """
+
+    def __init__(self, content: Any, dtype: Any = None, *, like: Expression | None = None) -> None:
         self.content = content
         self.dtype = dtype
         self.like = like
@@ -267,12 +281,17 @@ class MadeConstant(Expression):
 # -------------------------------------------------------------------- ops
 
 
-class AnyOf(Symbol, Expression):
-    """The first of several patterns that leads to a match; also the matched value."""
+class any_of(Symbol, Expression):
+    """One of several patterns, the first that leads to a match; also the matched value.
+
+    A variable that the chosen pattern does not have is omitted, as that of an omitted input. In a
+    replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
+    may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
+    """
 
     weight = 4
 
-    def __init__(self, choices: Sequence[Any]) -> None:
+    def __init__(self, *choices: Any) -> None:
         is_converted = self.kinds.issuperset(map(type, choices))
         self.operands = choices if is_converted else as_expressions(choices)
         self.name = ""

@@ -17,14 +17,14 @@ from typing import Annotated, Any
 from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
 from onnxfold.rewrite.patterns import (
-    AnyOf,
     Expression,
-    Filled,
-    MadeConstant,
     Op,
     OutputOf,
     Pair,
     Variable,
+    any_of,
+    constant,
+    filled,
     result,
 )
 
@@ -59,14 +59,14 @@ class Rule:
     def roots(self) -> tuple[Expression, ...]:
         """The first pattern: an op (or output of one), or several alternatives."""
         first = self.pair.patterns[0]
-        return tuple(first.operands) if isinstance(first, AnyOf) else (first,)
+        return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
     @functools.cached_property
     def symbols(self) -> dict[object, None]:
         """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
-            if isinstance(expression, (Variable, Op, AnyOf)):
+            if isinstance(expression, (Variable, Op, any_of)):
                 things[expression] = None
             if isinstance(expression, Op):
                 things.update(
@@ -81,7 +81,7 @@ class Rule:
                 yield from (expression.output_count, *expression.attributes.values())
             elif isinstance(expression, OutputOf):
                 yield expression.index
-            elif isinstance(expression, MadeConstant):
+            elif isinstance(expression, constant):
                 yield from (expression.content, expression.dtype)
 
     @property
@@ -99,7 +99,7 @@ class Rule:
         """The texts of pattern, replacement and conditions, with ops named by local variables."""
         used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
         for name, thing in self.pair.names.items():
-            if isinstance(thing, (Op, AnyOf, Filled)) and thing in used:
+            if isinstance(thing, (Op, any_of, filled)) and thing in used:
                 thing.name = name
         sides = (self.pair.patterns, self.pair.replacements)
         before, after = (" , ".join(map(repr, side)) for side in sides)

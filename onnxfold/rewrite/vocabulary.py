@@ -16,25 +16,22 @@ from onnxfold.rewrite.build import accepts, known_domains, place_of_input
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
-    AnyOf,
     Constant,
     Expression,
-    Filled,
     Literal,
-    MadeConstant,
-    Near,
     Omitted,
     Op,
     Operand,
     OpVariable,
     OutputOf,
-    Outputs,
     Pair,
     Rest,
     RootResult,
     Values,
     Variable,
+    any_of,
     anything,
+    constant,
     is_optional,
     omitted,
     op_of,
@@ -50,51 +47,7 @@ def optional(operand: Operand) -> Expression:
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
-    return AnyOf((operand, omitted))
-
-
-def any_of(*choices: Operand) -> Expression:
-    """Return one of several patterns: the first that leads to a match.
-
-    A variable that the chosen pattern does not have is omitted, as that of an omitted input. In a
-    replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
-    may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
-    """
-    return AnyOf(choices)
-
-
-def filled(number: float) -> Filled:
-    """In a pattern: a constant of any shape all of whose elements are the number.
-
-    -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
-    """
-    return Filled(number)
-
-
-def near(number: float) -> Expression:
-    """In a pattern: a constant of one element that is the number, rounded to its dtype or to six or
-    more digits.
-    """
-    return Near(number)
-
-
-def constant(content: Any, dtype: Any = None, *, like: Expression | None = None) -> Expression:
-    """In a replacement: a small constant made from a number, a list, or a term for them.
-
-    Args:
-        content: The elements: ``constant([0, -1])``, ``constant(x.shape)``.
-        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
-        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
-    """
-    return MadeConstant(content, dtype, like)
-
-
-def outputs(*expressions: Operand) -> Outputs:
-    """Several results of a pattern or replacement, in the same order on both sides.
-
-    In a pattern, those after the first are results of ops in the first one.
-    """
-    return Outputs(expressions)
+    return any_of(operand, omitted)
 
 
 # -------------------------------------------------------------------- ops
@@ -349,7 +302,7 @@ def _check_roots(rule: Rule) -> None:
 
 def _check_pattern(pattern: Expression) -> None:
     for expression in pattern.walk():
-        if isinstance(expression, MadeConstant):
+        if isinstance(expression, constant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
         if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
             raise TypeError(f"{expression!r} in a pattern: which output?")
@@ -381,7 +334,7 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
         elif is_optional(expression) or not isinstance(
-            expression, (AllOutputs, AnyOf, Literal, MadeConstant, Omitted, OutputOf, Rest)
+            expression, (AllOutputs, any_of, Literal, constant, Omitted, OutputOf, Rest)
         ):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)

@@ -630,7 +630,7 @@ def _made(x):
         (lambda x: (op.Relu(x) >> x, where(np.prod(x.shape) == 4)), "x.shape is recorded here"),
         (lambda x: (op.Relu(x) >> x, where(x.rank in (1, 2))), r"write x\.is_in"),
         (lambda x: (op.Relu(x) >> x, where(x.rank() == 2)), "x.rank is recorded here"),
-        (lambda x: (op.Relu(x) >> x, where(x.extent(axis=0) == 2)), "x.extent takes no arguments by name"),
+        (lambda x: (op.Relu(x) >> x, where(x.extent(axis=0) == 2)), "no arguments by name"),
         (_asked, "recorded here and evaluated for each match"),
         (lambda x, y: (op.Relu(x) >> x, where(y.rank == 1)), "uses y, .*does not have"),
         (lambda x: x >> op.Relu(x), "must be an op"),

@@ -11,22 +11,7 @@ from typing import Any
 
 from onnxfold.rules.arithmetic import result_is_not_larger
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Constant,
-    Value,
-    Values,
-    any_of,
-    constant,
-    filled,
-    inexact_if,
-    near,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 # -------------------------------------------------------------------- Gelu
 

@@ -6,22 +6,7 @@ follow from types; they need no rules.
 
 from __future__ import annotations
 
-from onnxfold.rewrite import (
-    INT32,
-    INT64,
-    Constant,
-    Matched,
-    any_of,
-    computed,
-    constant,
-    filled,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
 _MOST_ZEROS = 4096

@@ -10,25 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import (
-    DOUBLE,
-    FLOAT,
-    Attribute,
-    Constant,
-    Matched,
-    Value,
-    any_of,
-    anything,
-    computed,
-    constant,
-    inexact_if,
-    maximum,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
 _ALLOWANCE = 512

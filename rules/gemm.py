@@ -10,23 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import (
-    DOUBLE,
-    FLOAT,
-    Attribute,
-    Constant,
-    Matched,
-    Value,
-    any_of,
-    anything,
-    computed,
-    constant,
-    filled,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 _KERNEL_DEPTH = 128
 

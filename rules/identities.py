@@ -7,26 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.rewrite import (
-    BFLOAT16,
-    BOOL,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    Attribute,
-    Constant,
-    Matched,
-    any_of,
-    anything,
-    computed,
-    filled,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 # -------------------------------------------------------------------- casts
 

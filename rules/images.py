@@ -11,24 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Attribute,
-    Constant,
-    Matched,
-    Value,
-    Values,
-    any_of,
-    computed,
-    constant,
-    filled,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 # -------------------------------------------------------------------- scales and shifts
 

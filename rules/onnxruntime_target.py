@@ -16,17 +16,7 @@ from typing import Any
 
 from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Attribute,
-    Constant,
-    Values,
-    any_of,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")

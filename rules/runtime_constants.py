@@ -11,15 +11,7 @@ from typing import Any
 
 from onnxfold.rules.arithmetic import rounds
 
-from onnxfold.rewrite import (
-    Attribute,
-    any_of,
-    constant,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 OPTIONAL = True
 

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfold.rewrite import (
-    Attribute,
-    Constant,
-    Matched,
-    Values,
-    any_of,
-    computed,
-    constant,
-    filled,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 _TO_THE_END = 2**31 - 1
 _MOST = 2**63 - 1

@@ -6,24 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import (
-    BFLOAT16,
-    FLOAT,
-    FLOAT16,
-    Attribute,
-    Constant,
-    Matched,
-    Values,
-    any_of,
-    computed,
-    constant,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 
 @rule(seen_in="pmsh-ocr/decoder_loop")

@@ -214,11 +214,7 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     )
 
 
-@rule(
-    each=[(False, "torch/heads"), (True, "models/swin")],
-    opset=7,
-    inexact=True,
-)
+@rule(each=[(False, "torch/heads"), (True, "models/swin")], opset=7, inexact=True)
 def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
     """The scale of attention after the split into heads is merged into the projection's weight."""
     matmul, gemm = op("MatMul"), op("Gemm")

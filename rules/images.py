@@ -23,12 +23,7 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
 
 
 # the benefit: removing a zero sum, or merging a scale into a product, is better
-@rule(
-    opset=7,
-    inexact=True,
-    benefit=-1,
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-)
+@rule(opset=7, inexact=True, benefit=-1, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def scale_and_shift(x, c: Constant, d: Constant):
     """x * c + d, with one number or one per channel, becomes a BatchNormalization. onnxruntime
     computes it in the memory layout of the convolutions around it.

@@ -235,16 +235,7 @@ def packed_attention(
 # CPU provider (1.31), this takes a half to a quarter of the time for one new token after many, and
 # as long for a whole prompt.
 @fusion(seen_in="models/lora/torchscript")
-def attention_of_groups(
-    x,
-    k,
-    v,
-    mask,
-    heads: Attribute,
-    scale: Attribute,
-    ys: Values,
-    zs: Values,
-):
+def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute, ys: Values, zs: Values):
     """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
     concatenated to a longer sequence.
     """

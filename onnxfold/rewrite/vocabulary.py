@@ -147,7 +147,7 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
-    if unknown := options.keys() - _DEFAULTS.keys():
+    if unknown := options.keys() - _OPTIONS - {"inexact", "opset"}:
         raise TypeError(f"a rule has no option {', '.join(sorted(unknown))}")
     if function is None:
         return functools.partial(_rules_of, each, options)
@@ -182,7 +182,7 @@ def _made(
     for each in names:
         if each not in given:
             symbols[each] = _symbol(each, kinds.get(each, "Value"))
-    chosen, values = {**_DEFAULTS, **options, **given}, symbols | given
+    chosen, values = {**options, **given}, symbols | given
     arguments = list(map(values.__getitem__, names))
     rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
     by_name = dict(zip(names[count:], arguments[count:], strict=True))
@@ -190,7 +190,8 @@ def _made(
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
-    inexact, opset, conditions = chosen["inexact"], chosen["opset"], list[Term]()
+    inexact, opset = chosen.get("inexact", False), chosen.get("opset", 1)
+    conditions: list[Term] = []
     if callable(inexact):
         things = {"result": result, **symbols, **pair.names}
         inexact = inexact(*map(things.__getitem__, _signature_of(inexact).parameters))
@@ -210,13 +211,10 @@ def _made(
         file=code.co_filename,
         line=code.co_firstlineno,
         name=name,
-        benefit=chosen["benefit"],
-        target=chosen["target"],
-        shared=chosen["shared"],
-        on_constants=chosen["on_constants"],
-        seen_in=chosen["seen_in"],
         ours=function.__module__.startswith("onnxfold.rules."),
     )
+    for option in _OPTIONS.intersection(chosen):
+        setattr(made, option, chosen[option])
     # ours are checked by a test: that takes as long as making them
     if not made.ours:
         for field, hint in hints_of(Rule).items():
@@ -228,15 +226,7 @@ def _made(
 
 _signature_of = functools.cache(inspect.signature)
 
-_DEFAULTS: dict[str, Any] = {
-    "inexact": False,
-    "opset": 1,
-    "benefit": 0,
-    "target": None,
-    "shared": False,
-    "on_constants": False,
-    "seen_in": "",
-}
+_OPTIONS = frozenset(("benefit", "target", "shared", "on_constants", "seen_in"))
 
 
 @functools.cache

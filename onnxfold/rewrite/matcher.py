@@ -234,7 +234,7 @@ class _Matcher:
                 return bool(slots[leaf] == value)
         if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
             return False
-        if kind is Literal or kind is near:
+        if kind is Literal or kind is near or leaf is anything:
             return True
         if leaf in slots:
             return facts.same(slots[leaf], value)

@@ -6,22 +6,21 @@ import difflib
 import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NoReturn, Union
+from dataclasses import dataclass
+from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
 from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 
-Operand = Union["Expression", "Anything", float, None]
+Operand = Union["Expression", float, None]
 """Values that can be written for an expression."""
 
 
 class Expression:
     """A value in a pattern or in a replacement."""
 
-    kinds: ClassVar[set[type]] = set()
-    """All classes of expressions."""
     weight = 1
     """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
@@ -30,9 +29,6 @@ class Expression:
     """Itself, or the op whose output it is."""
     index: Any = 0
     """Which output of the op it is: a number, in a replacement also a term."""
-
-    def __init_subclass__(cls) -> None:
-        cls.kinds.add(cls)
 
     def __rshift__(self, replacement: Operand) -> Pair:
         if not isinstance(replacement, Expression):
@@ -51,18 +47,13 @@ class Expression:
                 stack.extend(reversed(expression.operands))
 
 
+@dataclass(eq=False)
 class Pair:
     """``pattern >> replacement``, one or several, and the local variables that name the ops."""
 
-    def __init__(
-        self,
-        patterns: Sequence[Expression],
-        replacements: Sequence[Expression],
-        names: Mapping[str, Any],
-    ) -> None:
-        self.patterns = patterns
-        self.replacements = replacements
-        self.names = names
+    patterns: Sequence[Expression]
+    replacements: Sequence[Expression]
+    names: Mapping[str, Any]
 
 
 class outputs:
@@ -81,17 +72,13 @@ class outputs:
 
 
 def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
-    """Return expressions of operands: a number becomes a literal, None an omitted input, and
-    `anything` a variable.
-    """
+    """Return expressions of operands: a number becomes a literal, None an omitted input."""
     found: list[Expression] = []
     for operand in operands:
         if isinstance(operand, Expression):
             found.append(operand)
         elif operand is None:
             found.append(omitted)
-        elif operand is anything:
-            found.append(Variable("anything"))
         elif isinstance(operand, (bool, int, float)):
             found.append(Literal(operand))
         else:
@@ -170,12 +157,8 @@ class Values(Variable):
         """The number of inputs."""
         return Term(len, self)
 
-    @functools.cached_property
-    def _in_place(self) -> tuple[Rest]:
-        return (Rest(self),)
-
     def __iter__(self) -> Iterator[Rest]:
-        return iter(self._in_place)
+        return iter((Rest(self),))
 
 
 class Rest(Expression):
@@ -200,25 +183,16 @@ class Omitted(Expression):
         return "None"
 
 
-class RootResult(Symbol, Expression):
-    """The first replaced value: ``constant(0, like=result)``."""
-
-    def __repr__(self) -> str:
-        return "result"
-
-
-result = RootResult()
-omitted = Omitted()
-
-
-class Anything:
+class Anything(Expression):
     """In a pattern: any value of an attribute, or none; as an operand, any value."""
+
+    weight = 5
 
     def __repr__(self) -> str:
         return "anything"
 
 
-anything = Anything()
+result, omitted, anything = Variable("result"), Omitted(), Anything()
 
 # -------------------------------------------------------------------- constants
 
@@ -292,8 +266,7 @@ class any_of(Symbol, Expression):
     weight = 4
 
     def __init__(self, *choices: Any) -> None:
-        is_converted = self.kinds.issuperset(map(type, choices))
-        self.operands = choices if is_converted else as_expressions(choices)
+        self.operands = as_expressions(choices)
         self.name = ""
 
     def __repr__(self) -> str:
@@ -345,8 +318,11 @@ class Op(Symbol, Expression):
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        is_converted = self.kinds.issuperset(map(type, operands))
-        self.operands = operands if is_converted else as_expressions(operands)
+        for operand in operands:
+            if not isinstance(operand, Expression):
+                operands = as_expressions(operands)
+                break
+        self.operands = operands
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
         for name, value in attributes.items():
@@ -373,7 +349,7 @@ class Op(Symbol, Expression):
     @property
     def outputs(self) -> AllOutputs:
         """All outputs: ``op.LSTM(x, w, r).outputs >> op.LSTM(x, w, r).outputs``."""
-        return AllOutputs(self)
+        return AllOutputs(self, 0)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("name the outputs that you mean: split[0], split[1]")
@@ -383,19 +359,6 @@ class Op(Symbol, Expression):
         arguments += [f"{name}={text_of(value)}" for name, value in self.attributes.items()]
         text = f"{'|'.join(self.op_types)}({', '.join(arguments)})"
         return f"{self.name} := {text}" if self.name else text
-
-
-class AllOutputs(Expression):
-    """All outputs of an op, which replace all outputs of another op."""
-
-    op: Op
-
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self.operands = (op,)
-
-    def __repr__(self) -> str:
-        return f"{self.op!r}.outputs"
 
 
 class OutputOf(Expression):
@@ -411,6 +374,13 @@ class OutputOf(Expression):
 
     def __repr__(self) -> str:
         return f"{self.op!r}[{text_of(self.index)}]"
+
+
+class AllOutputs(OutputOf):
+    """All outputs of an op, which replace all outputs of another op; it matches the first one."""
+
+    def __repr__(self) -> str:
+        return f"{self.op!r}.outputs"
 
 
 def op_of(root: Expression) -> Op:

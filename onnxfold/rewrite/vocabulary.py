@@ -26,7 +26,6 @@ from onnxfold.rewrite.patterns import (
     OutputOf,
     Pair,
     Rest,
-    RootResult,
     Values,
     Variable,
     any_of,
@@ -296,7 +295,7 @@ def _check_pattern(pattern: Expression) -> None:
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
         if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
             raise TypeError(f"{expression!r} in a pattern: which output?")
-        if isinstance(expression, RootResult):
+        if expression is result:
             raise TypeError("result is for replacements; the pattern is what makes it")
         if isinstance(expression, Op):
             for attribute, wanted in expression.attributes.items():
@@ -312,8 +311,10 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
     stack = [replacement]
     while stack:
         expression = stack.pop()
-        if expression in bound:
+        if expression in bound and expression is not result:
             continue  # matched already: the replacement refers to it
+        if expression is result:
+            raise TypeError("result is what the replacement replaces: write constant(like=result)")
         symbol = expression.variable if isinstance(expression, Op) else expression
         if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
             raise ValueError(f"the replacement uses {symbol!r}, which the pattern does not bind")
@@ -324,7 +325,7 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
         elif is_optional(expression) or not isinstance(
-            expression, (AllOutputs, any_of, Literal, constant, Omitted, OutputOf, Rest)
+            expression, (any_of, Literal, constant, Omitted, OutputOf, Rest)
         ):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)

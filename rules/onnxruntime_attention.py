@@ -42,28 +42,19 @@ def attention(
         ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
     )
     scores = any_of(op.Mul(product, factor), op.Div(product, divisor), product)
-    masked = any_of(
-        op.Where(keep, op.Add(scores, mask), low),
-        op.Where(hide, low, op.Add(scores, mask)),
-        op.Add(scores, mask),
-        op.Where(keep, scores, low),
-        op.Where(hide, low, scores),
-        scores,
-    )
+
+    def kept(values: Any) -> Any:
+        return any_of(op.Where(keep, values, low), op.Where(hide, low, values))
+
+    total = op.Add(scores, mask)
+    masked = any_of(kept(total), total, kept(scores), scores)
     weights = op.Softmax(masked, axis=anything)
     # a fully masked row gives zeros, or NaN
     zero = filled(0)
     guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
     # the mask as a value added to the scores
-    nothing = constant(0.0, like=q)
-    added = any_of(
-        op.Where(keep, mask, low),
-        op.Where(hide, low, mask),
-        mask,
-        op.Where(keep, nothing, low),
-        op.Where(hide, low, nothing),
-    )
+    added = any_of(kept(mask), mask, kept(constant(0.0, like=q)))
     query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, q.shape[1] * q.shape[3])))
     as_large = op.Concat(
         constant([1, 1]),

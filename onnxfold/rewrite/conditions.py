@@ -64,20 +64,6 @@ def _differ(left: Any, right: Any) -> bool:
     return not _are_equal(left, right)
 
 
-def _is_in(value: object, *choices: object) -> bool:
-    return value in choices
-
-
-def _is_identity(elements: Sequence[int]) -> bool:
-    return list(elements) == list(range(len(elements)))
-
-
-def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
-    if sorted(places) != list(range(len(elements))):
-        raise NotKnown  # it is no permutation
-    return tuple(elements[k] for k in places)
-
-
 def _given(found: object) -> object:
     return found
 
@@ -94,9 +80,6 @@ _FORMS: dict[Callable[..., Any], tuple[str, int]] = {
     math.prod: ("{}.product", 9),
     min: ("{}.smallest", 9),
     max: ("maximum(...)", _CALL),
-    _is_identity: ("{}.is_identity", 9),
-    _permuted: ("{}.permuted_by({})", 9),
-    _is_in: ("{}.is_in(...)", 9),
     _given: ("{}.or_else({})", 9),
     _is_not_given: ("{}.is_omitted", 9),
 }
@@ -105,16 +88,24 @@ ones, and the precedences of the outermost operators in them.
 """
 
 
+def _recorded(function: Callable[..., Any]) -> Callable[..., Term]:
+    """Return the method that records a call of a function."""
+
+    @functools.wraps(function)
+    def record(*operands: object) -> Term:
+        return Term(function, *operands)
+
+    return record
+
+
 def _operator(
     function: Callable[..., Any], form: str, level: int, *, is_reflected: bool = False
 ) -> Callable[..., Term]:
     """Return the method that records an operator."""
     _FORMS[function] = form, level
-
-    def record_operator(*operands: object) -> Term:
-        return Term(function, *(operands[::-1] if is_reflected else operands))
-
-    return record_operator
+    if is_reflected:
+        return lambda *operands: Term(function, *operands[::-1])
+    return _recorded(function)
 
 
 def _junction(function: Callable[..., bool], form: str, level: int) -> Callable[..., Term]:
@@ -163,9 +154,10 @@ class Term(functools.partial[Any], Recorded):
 
     __hash__ = object.__hash__
 
-    def is_in(self, *choices: object) -> Term:
+    @_recorded
+    def is_in(value: Any, *choices: object) -> bool:
         """Return whether the value is one of several."""
-        return Term(_is_in, self, *choices)
+        return value in choices
 
     @property
     def length(self) -> Term:
@@ -183,13 +175,17 @@ class Term(functools.partial[Any], Recorded):
         return Term(min, self)
 
     @property
-    def is_identity(self) -> Term:
+    @_recorded
+    def is_identity(elements: Any) -> bool:
         """Whether a permutation is (0, 1, 2, ...)."""
-        return Term(_is_identity, self)
+        return list(elements) == list(range(len(elements)))
 
-    def permuted_by(self, permutation: object) -> Term:
+    @_recorded
+    def permuted_by(elements: Any, permutation: Sequence[int]) -> tuple[Any, ...]:
         """Return the elements of a tuple at the indices of a permutation."""
-        return Term(_permuted, self, permutation)
+        if sorted(permutation) != list(range(len(elements))):
+            raise NotKnown  # it is none
+        return tuple(elements[k] for k in permutation)
 
     __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]
     __ne__ = _operator(_differ, "{} != {}", 2)  # type: ignore[assignment]

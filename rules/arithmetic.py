@@ -51,9 +51,6 @@ def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
     )
 
 
-# -------------------------------------------------------------------- logic
-
-
 # In onnxruntime, -0.0 of the first branch becomes 0.0, and -0.0 of the second one stays; or vice
 # versa if the second branch repeats along the last axis together with the condition.
 @rule(seen_in="khmersm/model")
@@ -74,9 +71,6 @@ def and_of_nots(x, y):
 def not_of_greater(x, y):
     """not (x > y) is x <= y for integers; for floats, every comparison with NaN is false."""
     return op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y), where(x.dtype.is_in(INT32, INT64))
-
-
-# -------------------------------------------------------------------- two constants
 
 
 def result_is_not_larger(c: Constant, d: Constant) -> Term:

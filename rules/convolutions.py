@@ -45,9 +45,6 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
     )
 
 
-# -------------------------------------------------------------------- behind a product
-
-
 @computed
 def shape_of_channels(w: Matched, product: Matched) -> tuple[int, ...]:
     """Return a shape with -1 for the axis of a weight that gives the channels or columns of the
@@ -147,9 +144,6 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
         # the convolution rounds the sum with its own bias before adding the constant
         inexact_if((c.dtype != FLOAT) | (~b.is_omitted & ~b.is_zeros)),
     )
-
-
-# -------------------------------------------------------------------- before a convolution
 
 
 @computed

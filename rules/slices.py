@@ -54,9 +54,6 @@ def slice_of_slice(x, ys: Values, zs: Values):
     return op.Slice(sliced, *zs) >> after, where(sliced.is_only_read_by("Slice"))
 
 
-# -------------------------------------------------------------------- parts of shapes
-
-
 @computed
 def place_after(k: int) -> int:
     """Return the end of a part with one element; for the last one, -1, it is unbounded."""
@@ -101,9 +98,6 @@ def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
     )
 
 
-# -------------------------------------------------------------------- concatenations
-
-
 @rule(opset=4, seen_in="basic-pitch/nmp")
 def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attribute):
     """Concat of a Concat along the same axis is one Concat."""
@@ -118,9 +112,6 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
 def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
     """An operand of Concat with size 0 along its axis is removed."""
     return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(x.extent(a) == 0)
-
-
-# -------------------------------------------------------------------- sequences
 
 
 @rule(opset=11, on_constants=True, seen_in="onnxscript/sequence_at")

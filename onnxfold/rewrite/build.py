@@ -208,8 +208,6 @@ class Builder:
         self.nodes.append(node)
         self._before.prepend(node)
 
-    # ---------------------------------------------------------------- constants
-
     def _compute(
         self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
@@ -308,8 +306,6 @@ class Builder:
         self._hold(buffer)
         return buffer
 
-    # ---------------------------------------------------------------- the end
-
     def close(self) -> None:
         """Release the buffers; the new constants of the model retain theirs."""
         for buffer in self._buffers:
@@ -322,9 +318,6 @@ class Builder:
         for value in self.initializers:
             assert value.name is not None
             del self.graph.initializers[value.name]
-
-
-# -------------------------------------------------------------------- ops at an opset
 
 
 def is_available(op: Op, opsets: Mapping[str, int]) -> bool:

@@ -316,9 +316,6 @@ class _IfGiven(Term):
         return self.func(found)
 
 
-# -------------------------------------------------------------------- words
-
-
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     """Make a function of matched values callable in rules.
 

@@ -181,8 +181,6 @@ class Rewriter:
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
 
-    # ---------------------------------------------------------------- one node
-
     def _candidates(self, node: ir.Node, table: _Table) -> Sequence[Rule]:
         """Return the rules that could match the node, best first.
 
@@ -253,8 +251,6 @@ class Rewriter:
         del self._history[place]
         self._given_up.update(looping)
 
-    # ---------------------------------------------------------------- what to visit again
-
     def _revisit(self, change: Change) -> None:
         self._enqueue(change.added)
         self._enqueue_from(change.users)
@@ -277,9 +273,6 @@ class Rewriter:
             if node not in self._queued and node.graph is not None:
                 self._queued.add(node)
                 self._queue.append(node)
-
-
-# -------------------------------------------------------------------- the rules for a node
 
 
 _Origin = tuple[str, str, bool] | None

@@ -100,9 +100,6 @@ def is_optional(expression: Expression) -> bool:
     return isinstance(expression, any_of) and Omitted in map(type, expression.operands)
 
 
-# -------------------------------------------------------------------- variables
-
-
 class Symbol(Value):
     """A matched value, with the properties that conditions can use."""
 
@@ -194,8 +191,6 @@ class Anything(Expression):
 
 result, omitted, anything = Variable("result"), Omitted(), Anything()
 
-# -------------------------------------------------------------------- constants
-
 
 class Literal(Expression):
     """A number. A pattern matches a constant of one element with exactly that value."""
@@ -250,9 +245,6 @@ class constant(Expression):
 
     def __repr__(self) -> str:
         return f"constant({text_of(self.content)})"
-
-
-# -------------------------------------------------------------------- ops
 
 
 class any_of(Symbol, Expression):

@@ -136,9 +136,6 @@ def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> in
     return line
 
 
-# -------------------------------------------------------------------- rule sets
-
-
 @dataclass(frozen=True, eq=False)
 class RuleSet:
     """Rules in the order of their definition."""

@@ -49,9 +49,6 @@ def optional(operand: Operand) -> Expression:
     return any_of(operand, omitted)
 
 
-# -------------------------------------------------------------------- ops
-
-
 class Ops:
     """The ops of a domain.
 
@@ -93,8 +90,6 @@ class Ops:
 
 op = Ops()
 
-
-# -------------------------------------------------------------------- rules
 
 Rows = Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]]
 
@@ -247,9 +242,6 @@ _KINDS: dict[str, Callable[[str], Any]] = {
 }
 
 
-# -------------------------------------------------------------------- checks of a rule
-
-
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
     """Raise ValueError or TypeError if the rule, with these parameters, cannot be right."""
     _check_roots(rule)
@@ -329,9 +321,6 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
         ):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
-
-
-# -------------------------------------------------------------------- against onnx's schemas
 
 
 def _check_op(op: Op, low: int, high: int | None) -> None:

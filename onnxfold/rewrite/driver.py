@@ -25,7 +25,6 @@ from onnxfold.rewrite.patterns import (
     Literal,
     Omitted,
     Op,
-    OutputOf,
     Rest,
     any_of,
     filled,
@@ -365,7 +364,5 @@ def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
     op_type, domain, is_constant = origin
     if isinstance(pattern, (Constant, Literal, near, filled)):
         return is_constant
-    if isinstance(pattern, (Op, OutputOf)):
-        op = op_of(pattern)
-        return op_type in op.op_types and domain == op.domain
-    return True
+    op = pattern.op
+    return op is None or (op_type in op.op_types and domain == op.domain)

@@ -25,6 +25,8 @@ class Expression:
     """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
     """The expressions that it consists of."""
+    terms: Sequence[object] = ()
+    """Attributes, elements of constants and indices of outputs, which a replacement computes."""
     op: Op | None = None
     """Itself, or the op whose output it is."""
     index: Any = 0
@@ -241,6 +243,7 @@ class constant(Expression):
         self.content = content
         self.dtype = dtype
         self.like = like
+        self.terms = (content, dtype)
         self.operands = () if like is None or like is result else (like,)
 
     def __repr__(self) -> str:
@@ -321,6 +324,7 @@ class Op(Symbol, Expression):
             if type(value) is list:
                 attributes[name] = tuple(value)
         self.attributes = attributes
+        self.terms = (_outputs, *attributes.values())
         self.variable = variable
         self.name = ""
         self.op = self
@@ -362,6 +366,7 @@ class OutputOf(Expression):
     def __init__(self, op: Op, index: Any) -> None:
         self.op = op
         self.index = index
+        self.terms = (index,)
         self.operands = (op,)
 
     def __repr__(self) -> str:

@@ -16,17 +16,7 @@ from typing import Annotated, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
-from onnxfold.rewrite.patterns import (
-    Expression,
-    Op,
-    OutputOf,
-    Pair,
-    Variable,
-    any_of,
-    constant,
-    filled,
-    result,
-)
+from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result
 
 
 class RuleError(OnnxFoldError):
@@ -74,15 +64,9 @@ class Rule:
                 )
         return things
 
-    def computed(self) -> Iterator[object]:
-        """Yield the terms of the replacement: attributes, elements of constants, outputs."""
-        for expression in walk(self.pair.replacements):
-            if isinstance(expression, Op):
-                yield from (expression.output_count, *expression.attributes.values())
-            elif isinstance(expression, OutputOf):
-                yield expression.index
-            elif isinstance(expression, constant):
-                yield from (expression.content, expression.dtype)
+    def computed(self) -> list[object]:
+        """Return the terms of the replacement."""
+        return [term for each in walk(self.pair.replacements) for term in each.terms]
 
     @property
     def place(self) -> str:

@@ -29,7 +29,6 @@ from onnxfold.rewrite.patterns import (
     anything,
     constant,
     is_optional,
-    result,
 )
 
 _NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -283,7 +282,7 @@ class Builder:
     def _constant(self, made: constant) -> Buffer:
         content = self.match.number_of(made.content)
         if made.like is not None:
-            like = self.match.roots[0] if made.like is result else self._operand(made.like)
+            like = self._operand(made.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
         dtype = self.match.number_of(made.dtype)

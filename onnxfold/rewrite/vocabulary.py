@@ -303,10 +303,10 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
     stack = [replacement]
     while stack:
         expression = stack.pop()
-        if expression in bound and expression is not result:
-            continue  # matched already: the replacement refers to it
         if expression is result:
             raise TypeError("result is what the replacement replaces: write constant(like=result)")
+        if expression in bound:
+            continue  # matched already: the replacement refers to it
         symbol = expression.variable if isinstance(expression, Op) else expression
         if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
             raise ValueError(f"the replacement uses {symbol!r}, which the pattern does not bind")

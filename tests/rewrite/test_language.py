@@ -636,6 +636,9 @@ def _made(x):
         (lambda x: x >> op.Relu(x), "must be an op"),
         (lambda x: op.Relu(x) >> optional(x), "patterns only"),
         (lambda x: op.Relu(constant([1])) >> x, "replacements"),
+        (lambda x: op.Relu(x) >> op.Neg(result), "result is what the replacement replaces"),
+        (lambda x: op.Relu(result) >> x, "result is for replacements"),
+        (lambda x: op.Relu(x) >> op.Add(x, anything), "anything is for patterns only"),
         (lambda x: op.Relu(x) >> op.any_of("Neg", "Abs")(x), "does not .*bind"),
         (lambda x: op.Relu(x) >> op.Constant(value=1), "constant"),
         (

@@ -115,7 +115,5 @@ def constants_of_operands(x, y, z, c: Constant, d: Constant):
     further = sums(left, y)
     others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
     return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
-        result_is_not_larger(c, d),
-        left.is_single_use,
-        right.is_omitted | right.is_single_use,
+        result_is_not_larger(c, d), left.is_single_use, right.is_omitted | right.is_single_use
     )

@@ -164,10 +164,7 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
     scaled = op.Mul(x, c)
     new_weight = op.Mul(wide(w), op.Reshape(wide(c), constant([1])))
     return conv(scaled, w, *rest) >> conv(x, op.Cast(new_weight, to=w.dtype), *rest), where(
-        c.rank <= x.rank,
-        scaled.is_single_use,
-        affordable(w.size, w, c),
-        ~is_half_of_gelu(x),
+        c.rank <= x.rank, scaled.is_single_use, affordable(w.size, w, c), ~is_half_of_gelu(x)
     )
 
 
@@ -221,7 +218,5 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
     after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
-        heads.same_shape(result),
-        product.is_single_use,
-        affordable(w.size + b.size, w, b, c),
+        heads.same_shape(result), product.is_single_use, affordable(w.size + b.size, w, b, c)
     )

@@ -147,11 +147,7 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
     first = () if of_queries else (q,)
     return fused(*first, before, *rest, scale=alpha) >> fused(
         *first, after, *rest, scale=alpha * factor.number
-    ), where(
-        x.same_shape(scaled),
-        scaled.is_single_use,
-        alpha * factor.number != 0,
-    )
+    ), where(x.same_shape(scaled), scaled.is_single_use, alpha * factor.number != 0)
 
 
 @fusion(seen_in="torch/gpt2_past")

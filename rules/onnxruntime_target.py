@@ -114,10 +114,7 @@ def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
     before = op.MatMul(scaled, y) if is_first else op.MatMul(y, scaled)
     operands = (x, y) if is_first else (y, x)
     return before >> ms.FusedMatMul(*operands, **_plain | {"alpha": factor}), where(
-        x.dtype == FLOAT,
-        x.same_shape(scaled),
-        scaled.is_single_use,
-        d.is_omitted | (d.number != 0),
+        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use, d.is_omitted | (d.number != 0)
     )
 
 

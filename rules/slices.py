@@ -90,11 +90,7 @@ def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
     """A size in the shape of Reshape(x) is read from the shape of x if it is the same there."""
     reshaped = op("Reshape")(x, *ys)
     return op.Shape(reshaped, start=a, end=b) >> op.Shape(x, start=a, end=b), where(
-        a >= 0,
-        a == b - 1,
-        b <= x.rank,
-        b <= reshaped.rank,
-        x.shape[a] == reshaped.shape[a],
+        a >= 0, a == b - 1, b <= x.rank, b <= reshaped.rank, x.shape[a] == reshaped.shape[a]
     )
 
 
@@ -103,8 +99,7 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
     """Concat of a Concat along the same axis is one Concat."""
     joined = op.Concat(*ys, axis=b)
     return op.Concat(*xs, joined, *zs, axis=a) >> op.Concat(*xs, *ys, *zs, axis=a), where(
-        joined.is_single_use,
-        (a == b) | (joined.axes == result.axes),
+        joined.is_single_use, (a == b) | (joined.axes == result.axes)
     )
 
 

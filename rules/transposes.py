@@ -36,8 +36,7 @@ def transpose_between_reshapes(x, y, *zs):
     before = op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
     # the axes before the last two are joined, and split again
     return before >> op.Transpose(x, perm=x.last_two_swapped), where(
-        y.sizes_in[1:] == x.shape[-2:],
-        result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2]),
+        y.sizes_in[1:] == x.shape[-2:], result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
     )
 
 

@@ -60,10 +60,6 @@ def _are_equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-def _differ(left: Any, right: Any) -> bool:
-    return not _are_equal(left, right)
-
-
 def _given(found: object) -> object:
     return found
 
@@ -188,7 +184,7 @@ class Term(functools.partial[Any], Recorded):
         return tuple(elements[k] for k in permutation)
 
     __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]
-    __ne__ = _operator(_differ, "{} != {}", 2)  # type: ignore[assignment]
+    __ne__ = _operator(lambda a, b: not _are_equal(a, b), "{} != {}", 2)  # type: ignore[assignment]
     __lt__ = _operator(operator.lt, "{} < {}", 2)
     __le__ = _operator(operator.le, "{} <= {}", 2)
     __gt__ = _operator(operator.gt, "{} > {}", 2)

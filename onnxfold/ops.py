@@ -95,4 +95,4 @@ _ROWS = (
 @functools.cache
 def ops(trait: Trait) -> tuple[str, ...]:
     """Return the ops of ONNX's own domain that have a trait."""
-    return tuple(name for traits, names in _ROWS if trait in traits for name in names.split())
+    return tuple([name for traits, names in _ROWS if trait in traits for name in names.split()])

@@ -2,7 +2,7 @@
 
 A module here is a rule set; each rule is a function, which runs once, when the rule is made::
 
-    from onnxfold.rewrite import op, rule
+    from onnxfold.rewrite import *
 
     @rule
     def relu_of_relu(x):

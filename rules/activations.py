@@ -11,24 +11,7 @@ from typing import Any
 
 from onnxfold.rules.arithmetic import result_is_not_larger
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Constant,
-    Value,
-    Values,
-    any_of,
-    constant,
-    filled,
-    inexact_if,
-    near,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
-
-# -------------------------------------------------------------------- Gelu
+from onnxfold.rewrite import *
 
 
 def _gelu(x: Value, factor: Any) -> Any:
@@ -66,9 +49,6 @@ def gelu_tanh(x):
     return gelu_by_tanh(x) >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
 
-# -------------------------------------------------------------------- hard sigmoid and swish
-
-
 _HARD_SWISH = """x * min(max(x + 3, 0), 6) / 6, as in PaddlePaddle, is x * HardSigmoid(x): two ops,
 not four. onnxruntime fuses both into a convolution."""
 
@@ -93,8 +73,6 @@ def hard_activation(x, swish, doc, seen_in):
     sixth = any_of(op.Div(before, filled(6)), op.Mul(before, near(1 / 6)))
     return sixth >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
-
-# -------------------------------------------------------------------- Clip
 
 # In onnxruntime, Clip is min(max(x, low), high), even if low > high, and preserves NaN; -0.0 stays
 # if the bound is 0.0, for which Max and Min may give either zero. For int64 none of this is

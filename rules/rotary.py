@@ -11,20 +11,7 @@ from typing import Any
 
 from onnxfold.rules.onnxruntime_target import fusion, ms
 
-from onnxfold.rewrite import (
-    FLOAT,
-    Attribute,
-    Constant,
-    Value,
-    Values,
-    any_of,
-    anything,
-    constant,
-    op,
-    optional,
-    result,
-    where,
-)
+from onnxfold.rewrite import *
 
 _TURN = (0, 2, 1, 3)
 

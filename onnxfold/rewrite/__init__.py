@@ -5,18 +5,19 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.rewrite.conditions import Attribute, computed, inexact_if, maximum, where
 from onnxfold.rewrite.matched import Matched, Value, axes_from_front, axis_from_front
-from onnxfold.rewrite.patterns import Constant, Values, anything, result
-from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
-from onnxfold.rewrite.vocabulary import (
+from onnxfold.rewrite.patterns import (
+    Constant,
+    Values,
     any_of,
+    anything,
     constant,
     filled,
     near,
-    op,
-    optional,
     outputs,
-    rule,
+    result,
 )
+from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
+from onnxfold.rewrite.vocabulary import op, optional, rule
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 FLOAT16, BFLOAT16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16

@@ -169,9 +169,6 @@ def _connect(
     return Change(builder.nodes, list(users), alive)
 
 
-# -------------------------------------------------------------------- where new nodes come from
-
-
 def _inherit(old: ir.Node | None, new: ir.Node) -> None:
     """Give the node that makes the result the name and metadata of the one that did before."""
     if old is None:

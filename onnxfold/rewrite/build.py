@@ -18,18 +18,17 @@ from onnxfold.pool import Buffer, BufferTensor
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,
-    AnyOf,
     Expression,
     Literal,
-    MadeConstant,
     Omitted,
     Op,
     OutputOf,
     Rest,
     Variable,
+    any_of,
     anything,
+    constant,
     is_optional,
-    result,
 )
 
 _NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -88,7 +87,7 @@ class Builder:
     def _operand(self, expression: Expression) -> Operand | None:
         if self._is_omitted(expression):
             return None
-        if isinstance(expression, AnyOf):
+        if isinstance(expression, any_of):
             return next(each for each in map(self._operand, expression.operands) if each)
         if isinstance(expression, OutputOf):
             index = int(self.match.number_of(expression.index))
@@ -99,7 +98,7 @@ class Builder:
         if isinstance(expression, Variable):
             found: ir.Value | None = self.match.bound(expression)
             return found
-        if isinstance(expression, MadeConstant):
+        if isinstance(expression, constant):
             return self._constant(expression)
         raise Refused(f"{expression!r} has no value here")
 
@@ -107,7 +106,7 @@ class Builder:
         """Return whether an input is omitted, or an op whose type or required input is omitted."""
         if isinstance(expression, Variable):
             return self.match.bound(expression) is None
-        if isinstance(expression, AnyOf):
+        if isinstance(expression, any_of):
             return all(map(self._is_omitted, expression.operands))
         if isinstance(expression, OutputOf):
             expression = expression.op
@@ -208,8 +207,6 @@ class Builder:
         self.nodes.append(node)
         self._before.prepend(node)
 
-    # ---------------------------------------------------------------- constants
-
     def _compute(
         self, op: Op, node: ir.Node, inputs: Sequence[Operand | None], opsets: Mapping[str, int]
     ) -> Buffer | None:
@@ -226,7 +223,7 @@ class Builder:
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
             raise Refused(f"{node.op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
-        are_stored = not any(isinstance(each, MadeConstant) for each in op.operands)
+        are_stored = not any(isinstance(each, constant) for each in op.operands)
         if node.op_type in ("Add", "Sub", "Mul", "Div", "Cast") and are_stored:
             _check_rounding(node.op_type, *operands, computed)
         return computed
@@ -282,10 +279,10 @@ class Builder:
             raise Refused("the dtype of an operand is not known")
         return dtype
 
-    def _constant(self, made: MadeConstant) -> Buffer:
+    def _constant(self, made: constant) -> Buffer:
         content = self.match.number_of(made.content)
         if made.like is not None:
-            like = self.match.roots[0] if made.like is result else self._operand(made.like)
+            like = self._operand(made.like)
             assert like is not None
             return self._new_constant(content, self._known_dtype(like))
         dtype = self.match.number_of(made.dtype)
@@ -308,8 +305,6 @@ class Builder:
         self._hold(buffer)
         return buffer
 
-    # ---------------------------------------------------------------- the end
-
     def close(self) -> None:
         """Release the buffers; the new constants of the model retain theirs."""
         for buffer in self._buffers:
@@ -322,9 +317,6 @@ class Builder:
         for value in self.initializers:
             assert value.name is not None
             del self.graph.initializers[value.name]
-
-
-# -------------------------------------------------------------------- ops at an opset
 
 
 def is_available(op: Op, opsets: Mapping[str, int]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -34,12 +33,12 @@ class Recorded:
 
     def or_else(self, value: object) -> Term:
         """Return the term, or a value where it needs an omitted input."""
-        return _IfGiven(lambda found: found, (self, value), "{}.or_else({})")
+        return _IfGiven(_given, self, value)
 
     @property
     def is_omitted(self) -> Term:
         """Whether the input is omitted, or the variable belongs to another alternative."""
-        return _IfGiven(lambda found: False, (self, True), "{}.is_omitted")
+        return _IfGiven(_is_not_given, self, True)
 
 
 def _are_equal(left: Any, right: Any) -> bool:
@@ -61,86 +60,128 @@ def _are_equal(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
+def _given(found: object) -> object:
+    return found
+
+
+def _is_not_given(found: object) -> bool:
+    return False
+
+
+_CALL = 10
+"""The level of a call: its operands need no parentheses."""
+
+_FORMS: dict[Callable[..., Any], tuple[str, int]] = {
+    len: ("{}.length", 9),
+    math.prod: ("{}.product", 9),
+    min: ("{}.smallest", 9),
+    max: ("maximum(...)", _CALL),
+    _given: ("{}.or_else({})", 9),
+    _is_not_given: ("{}.is_omitted", 9),
+}
+"""The texts of some functions, with ``{}`` for each operand and ``...`` for any number of further
+ones, and the precedences of the outermost operators in them.
+"""
+
+
+def _recorded(function: Callable[..., Any]) -> Callable[..., Term]:
+    """Return the method that records a call of a function."""
+
+    @functools.wraps(function)
+    def record(*operands: object) -> Term:
+        return Term(function, *operands)
+
+    return record
+
+
 def _operator(
-    function: Callable[[Any, Any], Any], form: str, level: int, *, is_reflected: bool = False
-) -> Callable[[Term, object], Term]:
-    """Return the method that records an operator of two operands."""
-
-    def record_operator(term: Term, other: object) -> Term:
-        operands = (other, term) if is_reflected else (term, other)
-        return Term(function, operands, form, level)
-
-    return record_operator
+    function: Callable[..., Any], form: str, level: int, *, is_reflected: bool = False
+) -> Callable[..., Term]:
+    """Return the method that records an operator."""
+    _FORMS[function] = form, level
+    if is_reflected:
+        return lambda *operands: Term(function, *operands[::-1])
+    return _recorded(function)
 
 
-class Term(Recorded):
-    """A function of what a rule matches.
+def _junction(function: Callable[..., bool], form: str, level: int) -> Callable[..., Term]:
+    """Return the method that joins conditions."""
+    _FORMS[function] = form, level
+
+    def join(term: Term, other: object) -> Term:
+        return _Joined(function, term, other) if isinstance(other, Term) else _refuse(other)
+
+    return join
+
+
+class Term(functools.partial[Any], Recorded):
+    """A function of what a rule matches, and its operands: terms, symbols, and plain values.
 
     Operators on terms make terms: ``x.rank == 2``, ``p[0] + 1``, ``~x.is_constant``. Conditions
     are joined by ``&`` and ``|``. Evaluating one that needs an unknown fact raises NotKnown; of
     ``a | b`` and ``a & b`` the other operand may decide alone.
-
-    Args:
-        function: Computes the value from the values of the operands.
-        operands: Terms, symbols, and plain values.
-        form: The text, with ``{}`` for each operand, and ``...`` for any number of further ones.
-        level: The precedence of the outermost operator in the text.
     """
 
-    __slots__ = ("form", "function", "level", "operands")
-
-    def __init__(
-        self, function: Callable[..., Any], operands: tuple[Any, ...], form: str, level: int = 9
-    ) -> None:
-        self.function = function
-        self.operands = operands
-        self.form = form
-        self.level = level
+    __slots__ = ()
 
     def evaluate(self, match: Any) -> Any:
         """Apply the function to the values of the operands."""
         value_of = match.value_of
-        return self.function(*[value_of(operand) for operand in self.operands])
+        return self.func(*[value_of(operand) for operand in self.args])
+
+    @property
+    def form(self) -> tuple[str, int]:
+        """The text, with ``{}`` for each operand and ``...`` for any number of further ones, and
+        the precedence of the outermost operator in it.
+        """
+        name = f"{{}}.{self.func.__name__}"
+        return _FORMS.get(self.func) or (name if len(self.args) == 1 else f"{name}(...)", 9)
 
     def __repr__(self) -> str:
+        form, level = self.form
         texts = []
-        for k, operand in enumerate(self.operands):
-            own = operand.level if isinstance(operand, Term) else 9
-            is_tight = own > self.level or (own == self.level and k == 0)
-            needs_none = self.level == _CALL or own == 9 or (self.level == 9 and k)
+        for k, operand in enumerate(self.args):
+            own = operand.form[1] if isinstance(operand, Term) else 9
+            is_tight = own > level or (own == level and k == 0)
+            needs_none = level == _CALL or own == 9 or (level == 9 and k)
             texts.append(text_of(operand) if needs_none or is_tight else f"({text_of(operand)})")
-        further = ["{}"] * (len(texts) - self.form.count("{}"))
-        return self.form.replace("...", ", ".join(further)).format(*texts)
+        further = ["{}"] * (len(texts) - form.count("{}"))
+        return form.replace("...", ", ".join(further)).format(*texts)
 
     __hash__ = object.__hash__
 
-    def is_in(self, *choices: object) -> Term:
+    @_recorded
+    def is_in(value: Any, *choices: object) -> bool:
         """Return whether the value is one of several."""
-        return Term(lambda value, *those: value in those, (self, *choices), "{}.is_in(...)")
+        return value in choices
 
     @property
     def length(self) -> Term:
         """The number of elements of a tuple."""
-        return Term(len, (self,), "{}.length")
+        return Term(len, self)
 
     @property
     def product(self) -> Term:
         """The product of the elements of a tuple."""
-        return Term(math.prod, (self,), "{}.product")
+        return Term(math.prod, self)
 
     @property
     def smallest(self) -> Term:
         """The smallest element of a tuple."""
-        return Term(min, (self,), "{}.smallest")
+        return Term(min, self)
 
     @property
-    def is_identity(self) -> Term:
+    @_recorded
+    def is_identity(elements: Any) -> bool:
         """Whether a permutation is (0, 1, 2, ...)."""
-        return Term(lambda t: list(t) == list(range(len(t))), (self,), "{}.is_identity")
+        return list(elements) == list(range(len(elements)))
 
-    def permuted_by(self, permutation: object) -> Term:
+    @_recorded
+    def permuted_by(elements: Any, permutation: Sequence[int]) -> tuple[Any, ...]:
         """Return the elements of a tuple at the indices of a permutation."""
-        return Term(_permuted, (self, permutation), "{}.permuted_by({})")
+        if sorted(permutation) != list(range(len(elements))):
+            raise NotKnown  # it is none
+        return tuple(elements[k] for k in permutation)
 
     __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]
     __ne__ = _operator(lambda a, b: not _are_equal(a, b), "{} != {}", 2)  # type: ignore[assignment]
@@ -148,6 +189,8 @@ class Term(Recorded):
     __le__ = _operator(operator.le, "{} <= {}", 2)
     __gt__ = _operator(operator.gt, "{} > {}", 2)
     __ge__ = _operator(operator.ge, "{} >= {}", 2)
+    __or__ = _junction(any, "{} | {}", 3)
+    __and__ = _junction(all, "{} & {}", 4)
     __add__ = _operator(operator.add, "{} + {}", 6)
     __radd__ = _operator(operator.add, "{} + {}", 6, is_reflected=True)
     __sub__ = _operator(operator.sub, "{} - {}", 6)
@@ -158,36 +201,30 @@ class Term(Recorded):
     __rtruediv__ = _operator(operator.truediv, "{} / {}", 7, is_reflected=True)
     __floordiv__ = _operator(operator.floordiv, "{} // {}", 7)
     __mod__ = _operator(operator.mod, "{} % {}", 7)
+    __invert__ = _operator(operator.not_, "~{}", 8)
+    __neg__ = _operator(operator.neg, "-{}", 8)
+    __getitem__ = _operator(operator.getitem, "{}[{}]", 9)
+    __abs__ = _operator(abs, "abs({})", _CALL)
 
-    def __or__(self, other: object) -> Term:
-        return _Joined(any, (self, _as_condition(other)), "{} | {}", 3)
+    def __bool__(self, *arguments: object) -> NoReturn:
+        raise _MeantAsValue(self)
 
-    def __and__(self, other: object) -> Term:
-        return _Joined(all, (self, _as_condition(other)), "{} & {}", 4)
-
-    def __invert__(self) -> Term:
-        return Term(operator.not_, (self,), "~{}", 8)
-
-    def __neg__(self) -> Term:
-        return Term(operator.neg, (self,), "-{}", 8)
-
-    def __getitem__(self, place: object) -> Term:
-        return Term(operator.getitem, (self, place), "{}[{}]")
-
-    def __abs__(self) -> Term:
-        return Term(abs, (self,), "abs({})", _CALL)
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
-            " negate by ~, write x.is_in(...) for in, and two comparisons instead of a chain;"
-            " what cannot be said so is a @computed function"
-        )
-
-    __len__ = __array__ = __bool__  # also for len(x.shape) and functions of NumPy
+    # also for len(x.shape), functions of NumPy, and x.rank()
+    __len__ = __array__ = __call__ = __bool__
 
     def __iter__(self) -> Iterator[Unpacked]:
-        yield Unpacked(self)
+        return iter((Unpacked(self),))
+
+
+class _MeantAsValue(TypeError):
+    """A term is used like its value. Python discards most of these errors, unread."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.args[0]!r} is recorded here and evaluated for each match: join conditions by &"
+            " and |, negate by ~, write x.is_in(...) for in, and two comparisons instead of a"
+            " chain; what cannot be said so is a @computed function"
+        )
 
 
 class Unpacked:
@@ -200,18 +237,14 @@ class Unpacked:
         return f"*{self.term!r}"
 
 
-_CALL = 10
-"""The level of a call: its operands need no parentheses."""
-
-
 class _Joined(Term):
     """Conditions joined by & or |: unknown operands do not matter where another one decides."""
 
     __slots__ = ()
 
     def evaluate(self, match: Any) -> bool:
-        decides, unknown = self.function is any, None
-        for operand in self.operands:
+        decides, unknown = self.func is any, None
+        for operand in self.args:
             try:
                 if bool(match.value_of(operand)) is decides:
                     return decides
@@ -231,15 +264,22 @@ class _Computed(Term):
             raise NotKnown
         return found
 
+    @property
+    def form(self) -> tuple[str, int]:
+        return f"{self.func.__name__}(...)", _CALL
+
 
 class Attribute(Term):
     """Stands for the value of an attribute: int, float, str, or a tuple of them."""
 
     __slots__ = ("name",)
+    name: str
 
-    def __init__(self, name: str) -> None:
-        super().__init__(plain_number, (), name)
-        self.name = name
+    def __new__(cls, name: str) -> Attribute:
+        """Return a variable."""
+        made = super().__new__(cls, plain_number)
+        made.name = name
+        return made
 
     def evaluate(self, match: Any) -> Any:
         """Return the value that the attribute has in a match."""
@@ -247,6 +287,11 @@ class Attribute(Term):
         if content is None:
             raise NotGiven
         return plain_number(content)
+
+    @property
+    def form(self) -> tuple[str, int]:
+        """The name."""
+        return self.name, 9
 
 
 def plain_number(value: Any) -> Any:
@@ -261,19 +306,10 @@ class _IfGiven(Term):
 
     def evaluate(self, match: Any) -> Any:
         try:
-            found = match.value_of(self.operands[0])
+            found = match.value_of(self.args[0])
         except NotGiven:
-            return match.value_of(self.operands[1])
-        return self.function(found)
-
-
-def _permuted(elements: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
-    if sorted(places) != list(range(len(elements))):
-        raise NotKnown  # it is no permutation
-    return tuple(elements[k] for k in places)
-
-
-# -------------------------------------------------------------------- words
+            return match.value_of(self.args[1])
+        return self.func(found)
 
 
 def computed(function: Callable[..., Any]) -> Callable[..., Term]:
@@ -283,17 +319,12 @@ def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     several inputs, and numbers or tuples for attributes and terms. A function that returns None
     ends the match.
     """
-
-    @functools.wraps(function)
-    def record(*operands: Any) -> Term:
-        return _Computed(function, operands, f"{function.__name__}(...)", _CALL)
-
-    return record
+    return functools.update_wrapper(functools.partial(_Computed, function), function)
 
 
 def maximum(*terms: object) -> Term:
     """Return the largest of several terms."""
-    return Term(max, terms, "maximum(...)", _CALL)
+    return Term(max, *terms)
 
 
 class Where(list[Term]):
@@ -308,7 +339,13 @@ class Inexact(NamedTuple):
 
 def where(*conditions: object) -> Where:
     """Return the conditions of a rule: all must be true for it to apply."""
-    return Where(itertools.chain.from_iterable(map(_conjuncts, conditions)))
+    conjuncts = Where()
+    for condition in conditions:
+        if isinstance(condition, _Joined) and condition.func is all:
+            conjuncts += where(*condition.args)
+        else:
+            conjuncts.append(condition if isinstance(condition, Term) else _refuse(condition))
+    return conjuncts
 
 
 def inexact_if(condition: object) -> Inexact:
@@ -316,20 +353,12 @@ def inexact_if(condition: object) -> Inexact:
 
     Unless it is certainly false, a match counts as inexact and applies at level 2 only.
     """
-    return Inexact(_as_condition(condition))
+    return Inexact(condition if isinstance(condition, Term) else _refuse(condition))
 
 
-def _conjuncts(condition: object) -> list[Term]:
-    if isinstance(condition, _Joined) and condition.function is all:
-        return [each for operand in condition.operands for each in _conjuncts(operand)]
-    return [_as_condition(condition)]
-
-
-def _as_condition(condition: object) -> Term:
-    if isinstance(condition, Term):
-        return condition
-    hint = ": compare what is known of values, as in x.rank == 2"
-    raise TypeError(f"{text_of(condition)} is no condition{hint}")
+def _refuse(condition: object) -> NoReturn:
+    hint = "compare what is known of values, as in x.rank == 2"
+    raise TypeError(f"{text_of(condition)} is no condition: {hint}")
 
 
 def symbols_of(*things: Any) -> Iterator[Recorded]:
@@ -337,8 +366,10 @@ def symbols_of(*things: Any) -> Iterator[Recorded]:
     pending = [*things]
     while pending:
         thing = pending.pop()
-        if isinstance(thing, Term) and thing.operands:
-            pending.extend(thing.operands)
+        if isinstance(thing, Term) and thing.keywords:
+            raise TypeError(f"{thing!r} takes no arguments by name: they are recorded in order")
+        if isinstance(thing, Term) and thing.args:
+            pending.extend(thing.args)
         elif isinstance(thing, Recorded):
             yield thing
         elif isinstance(thing, (tuple, list)):

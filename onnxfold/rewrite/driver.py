@@ -20,17 +20,16 @@ from onnxfold.rewrite.apply import Change, Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
 from onnxfold.rewrite.patterns import (
-    AnyOf,
     Constant,
     Expression,
-    Filled,
     Literal,
-    Near,
     Omitted,
     Op,
-    OutputOf,
     Rest,
+    any_of,
+    filled,
     is_on_constants,
+    near,
     op_of,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, walk
@@ -181,8 +180,6 @@ class Rewriter:
         graphs = reversed(self._facts.scopes.graphs())
         return [node for graph in graphs for node in nodes_of(graph)]
 
-    # ---------------------------------------------------------------- one node
-
     def _candidates(self, node: ir.Node, table: _Table) -> Sequence[Rule]:
         """Return the rules that could match the node, best first.
 
@@ -253,8 +250,6 @@ class Rewriter:
         del self._history[place]
         self._given_up.update(looping)
 
-    # ---------------------------------------------------------------- what to visit again
-
     def _revisit(self, change: Change) -> None:
         self._enqueue(change.added)
         self._enqueue_from(change.users)
@@ -277,9 +272,6 @@ class Rewriter:
             if node not in self._queued and node.graph is not None:
                 self._queued.add(node)
                 self._queue.append(node)
-
-
-# -------------------------------------------------------------------- the rules for a node
 
 
 _Origin = tuple[str, str, bool] | None
@@ -343,7 +335,7 @@ def _is_possible(pattern: Expression, opsets: Mapping[str, int]) -> bool:
     if isinstance(pattern, Op) and not is_available(pattern, opsets):
         return False
     found = [_is_possible(operand, opsets) for operand in pattern.operands]
-    return any(found) if isinstance(pattern, AnyOf) else all(found)
+    return any(found) if isinstance(pattern, any_of) else all(found)
 
 
 def _depth(pattern: Expression) -> int:
@@ -365,14 +357,12 @@ def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
     if pattern is None or isinstance(pattern, Omitted):
         return origin is None
-    if isinstance(pattern, AnyOf):
+    if isinstance(pattern, any_of):
         return any(_could_be(choice, origin) for choice in pattern.operands)
     if origin is None:
         return False
     op_type, domain, is_constant = origin
-    if isinstance(pattern, (Constant, Literal, Near, Filled)):
+    if isinstance(pattern, (Constant, Literal, near, filled)):
         return is_constant
-    if isinstance(pattern, (Op, OutputOf)):
-        op = op_of(pattern)
-        return op_type in op.op_types and domain == op.domain
-    return True
+    op = pattern.op
+    return op is None or (op_type in op.op_types and domain == op.domain)

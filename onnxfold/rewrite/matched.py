@@ -29,7 +29,6 @@ class fact(Generic[_T]):
     def __init__(self, function: Callable[[Matched], _T]) -> None:
         self.function = function
         self.__doc__ = function.__doc__
-        self._form = f"{{}}.{function.__name__}"
 
     @overload
     def __get__(self, thing: None, owner: object) -> fact[_T]: ...
@@ -41,11 +40,14 @@ class fact(Generic[_T]):
     def __get__(self, thing: Any, owner: object) -> Any:
         if type(thing) is Matched:
             return self.function(thing)
-        return self if thing is None else Term(self.function, (thing,), self._form)
+        if thing is None:
+            return self
+        # the symbol itself has it the next time
+        return thing.__dict__.setdefault(self.function.__name__, Term(self.function, thing))
 
 
 class question(Generic[_P, _T]):
-    """A method of matched values; of a symbol, the term that stands for a call of it."""
+    """A method of matched values; of a symbol, one that returns the term for a call of it."""
 
     def __init__(self, function: Callable[Concatenate[Matched, _P], _T]) -> None:
         self.function = function
@@ -59,12 +61,13 @@ class question(Generic[_P, _T]):
     def __get__(self, thing: Value, owner: object) -> Callable[..., Term]: ...
 
     def __get__(self, thing: Any, owner: object) -> Any:
+        if type(thing) is Matched:
+            return functools.partial(self.function, thing)
         if thing is None:
             return self
-        return functools.partial(self.function if type(thing) is Matched else self._ask, thing)
-
-    def _ask(self, thing: Value, *arguments: Any) -> Term:
-        return Term(self.function, (thing, *arguments), f"{{}}.{self.function.__name__}(...)")
+        # the symbol itself has it the next time
+        made = functools.partial(Term, self.function, thing)
+        return thing.__dict__.setdefault(self.function.__name__, made)
 
 
 class Value(Recorded):

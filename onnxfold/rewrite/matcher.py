@@ -21,17 +21,17 @@ from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
-    AnyOf,
     Constant,
     Expression,
-    Filled,
     Literal,
-    Near,
     Omitted,
     Op,
     Rest,
     Values,
+    any_of,
     anything,
+    filled,
+    near,
     result,
 )
 from onnxfold.rewrite.rule import Rule, attribute_variables, walk
@@ -152,7 +152,7 @@ class _Matcher:
         """Conditions that depend on alternatives."""
         certain: set[Any] = set.intersection(*({*root.walk()} for root in rule.roots))
         for each in walk(rule.roots):
-            if isinstance(each, AnyOf):
+            if isinstance(each, any_of):
                 certain.difference_update(each.walk())
         owners: dict[object, object] = {
             variable: each
@@ -183,7 +183,7 @@ class _Matcher:
                     return self._find_op(facts, op, node, pending, slots)
                 if slots[op] is not node:
                     return None
-            elif type(pattern) is AnyOf:
+            elif type(pattern) is any_of:
                 slots[pattern] = value
                 for choice in pattern.operands:
                     found = self.find(facts, (choice, value, pending), slots.copy())
@@ -234,7 +234,7 @@ class _Matcher:
                 return bool(slots[leaf] == value)
         if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
             return False
-        if kind is Literal or kind is Near:
+        if kind is Literal or kind is near or leaf is anything:
             return True
         if leaf in slots:
             return facts.same(slots[leaf], value)
@@ -295,11 +295,11 @@ def _ways(op: Op, node: ir.Node, either_way: bool) -> Sequence[Sequence[Any]]:
     return (inputs,)
 
 
-def _is_near(facts: ModelFacts, value: ir.Value, near: Near) -> bool:
+def _is_near(facts: ModelFacts, value: ir.Value, leaf: near) -> bool:
     array = facts.known.array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
-    found, number = float(array.reshape(())[()]), near.literal
+    found, number = float(array.reshape(())[()]), leaf.literal
     exact = float(np.asarray(number).astype(array.dtype))
     digits = (float(f"{number:.{count}g}") for count in range(6, 17))
     return any(math.isclose(found, each, rel_tol=2**-23) for each in (exact, *digits))
@@ -308,8 +308,8 @@ def _is_near(facts: ModelFacts, value: ir.Value, near: Near) -> bool:
 _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
     Constant: lambda facts, value, _: facts.known.is_constant(value),
     Literal: lambda facts, value, leaf: facts.is_number(value, leaf.literal),
-    Near: _is_near,
-    Filled: lambda facts, value, leaf: facts.known.all_equal(value, leaf.literal),
+    near: _is_near,
+    filled: lambda facts, value, leaf: facts.known.all_equal(value, leaf.literal),
 }
 """The values that numbers and some variables accept; other variables accept any."""
 

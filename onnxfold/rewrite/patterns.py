@@ -6,6 +6,7 @@ import difflib
 import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
@@ -13,7 +14,7 @@ import onnx_ir as ir
 from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 
-Operand = Union["Expression", "Anything", float, None]
+Operand = Union["Expression", float, None]
 """Values that can be written for an expression."""
 
 
@@ -24,12 +25,16 @@ class Expression:
     """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
     """The expressions that it consists of."""
+    terms: Sequence[object] = ()
+    """Attributes, elements of constants and indices of outputs, which a replacement computes."""
     op: Op | None = None
     """Itself, or the op whose output it is."""
     index: Any = 0
     """Which output of the op it is: a number, in a replacement also a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
+        if not isinstance(replacement, Expression):
+            (replacement,) = as_expressions((replacement,))
         return Pair([self], [replacement], sys._getframe(1).f_locals)
 
     def walk(self) -> Iterator[Expression]:
@@ -44,62 +49,57 @@ class Expression:
                 stack.extend(reversed(expression.operands))
 
 
+@dataclass(eq=False)
 class Pair:
     """``pattern >> replacement``, one or several, and the local variables that name the ops."""
 
-    def __init__(
-        self,
-        patterns: Sequence[Expression],
-        replacements: Sequence[Operand],
-        names: Mapping[str, Any],
-    ) -> None:
-        self.patterns = patterns
-        self.replacements = [as_expression(replacement) for replacement in replacements]
-        self.names = names
+    patterns: Sequence[Expression]
+    replacements: Sequence[Expression]
+    names: Mapping[str, Any]
 
 
-class Outputs:
-    """Several results: ``outputs(p, q) >> outputs(r, s)``."""
+class outputs:
+    """Several results of a pattern or replacement, in the same order on both sides.
 
-    def __init__(self, expressions: Sequence[Expression]) -> None:
-        self.expressions = expressions
+    In a pattern, those after the first are results of ops in the first one.
+    """
 
-    def __rshift__(self, replacement: Outputs) -> Pair:
-        if not isinstance(replacement, Outputs):
+    def __init__(self, *expressions: Operand) -> None:
+        self.expressions = as_expressions(expressions)
+
+    def __rshift__(self, replacement: outputs) -> Pair:
+        if not isinstance(replacement, outputs):
             raise TypeError("several outputs are replaced by several: outputs(...) >> outputs(...)")
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
-def as_expression(operand: Any) -> Expression:
-    """Return an expression of an operand: a number becomes a literal, None an omitted input, and
-    `anything` a variable.
-    """
-    if isinstance(operand, Expression):
-        return operand
-    if operand is None:
-        return Omitted()
-    if operand is anything:
-        return Variable("anything")
-    if isinstance(operand, (bool, int, float)):
-        return Literal(operand)
-    if isinstance(operand, Term):
-        raise TypeError(f"{operand!r} is not a value: write constant(...)")
-    raise TypeError(f"{operand!r} cannot stand for a value")
+def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
+    """Return expressions of operands: a number becomes a literal, None an omitted input."""
+    found: list[Expression] = []
+    for operand in operands:
+        if isinstance(operand, Expression):
+            found.append(operand)
+        elif operand is None:
+            found.append(omitted)
+        elif isinstance(operand, (bool, int, float)):
+            found.append(Literal(operand))
+        else:
+            is_term = isinstance(operand, Term)
+            what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
+            raise TypeError(f"{operand!r} {what}")
+    return tuple(found)
 
 
 def is_on_constants(expression: Expression) -> bool:
     """Return whether an expression stands for a compile-time constant in every model."""
-    if isinstance(expression, (Constant, Literal, Filled, MadeConstant, Omitted)):
+    if isinstance(expression, (Constant, Literal, filled, constant, Omitted)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
 def is_optional(expression: Expression) -> bool:
     """Return whether an input may be omitted."""
-    return isinstance(expression, AnyOf) and Omitted in map(type, expression.operands)
-
-
-# -------------------------------------------------------------------- variables
+    return isinstance(expression, any_of) and Omitted in map(type, expression.operands)
 
 
 class Symbol(Value):
@@ -154,10 +154,10 @@ class Values(Variable):
     @property
     def length(self) -> Term:
         """The number of inputs."""
-        return Term(len, (self,), "{}.length")
+        return Term(len, self)
 
     def __iter__(self) -> Iterator[Rest]:
-        yield Rest(self)
+        return iter((Rest(self),))
 
 
 class Rest(Expression):
@@ -182,26 +182,16 @@ class Omitted(Expression):
         return "None"
 
 
-class RootResult(Symbol, Expression):
-    """The first replaced value: ``constant(0, like=result)``."""
-
-    def __repr__(self) -> str:
-        return "result"
-
-
-result = RootResult()
-
-
-class Anything:
+class Anything(Expression):
     """In a pattern: any value of an attribute, or none; as an operand, any value."""
+
+    weight = 5
 
     def __repr__(self) -> str:
         return "anything"
 
 
-anything = Anything()
-
-# -------------------------------------------------------------------- constants
+result, omitted, anything = Variable("result"), Omitted(), Anything()
 
 
 class Literal(Expression):
@@ -214,20 +204,25 @@ class Literal(Expression):
         return repr(self.literal)
 
 
-class Near(Literal):
-    """A constant of one element that is the number as it is rounded to a dtype or written."""
+class near(Literal):
+    """In a pattern: a constant of one element that is the number, rounded to its dtype or to six or
+    more digits.
+    """
 
     def __repr__(self) -> str:
         return f"near({self.literal:.6g})"
 
 
-class Filled(Variable):
-    """A constant of any shape all of whose elements are the number."""
+class filled(Variable):
+    """In a pattern: a constant of any shape all of whose elements are the number.
+
+    -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
+    """
 
     weight = 1
 
     def __init__(self, number: float) -> None:
-        super().__init__("")
+        self.name = ""
         self.literal = number
 
     def __repr__(self) -> str:
@@ -235,29 +230,38 @@ class Filled(Variable):
         return f"{self.name} := {text}" if self.name else text
 
 
-class MadeConstant(Expression):
-    """A small constant that a replacement makes of numbers and terms."""
+class constant(Expression):
+    """In a replacement: a small constant made from a number, a list, or a term for them.
 
-    def __init__(self, content: object, dtype: object, like: Expression | None) -> None:
+    Args:
+        content: The elements: ``constant([0, -1])``, ``constant(x.shape)``.
+        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
+        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
+    """
+
+    def __init__(self, content: Any, dtype: Any = None, *, like: Expression | None = None) -> None:
         self.content = content
         self.dtype = dtype
         self.like = like
+        self.terms = (content, dtype)
         self.operands = () if like is None or like is result else (like,)
 
     def __repr__(self) -> str:
         return f"constant({text_of(self.content)})"
 
 
-# -------------------------------------------------------------------- ops
+class any_of(Symbol, Expression):
+    """One of several patterns, the first that leads to a match; also the matched value.
 
-
-class AnyOf(Symbol, Expression):
-    """The first of several patterns that leads to a match; also the matched value."""
+    A variable that the chosen pattern does not have is omitted, as that of an omitted input. In a
+    replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
+    may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
+    """
 
     weight = 4
 
-    def __init__(self, choices: Sequence[Expression]) -> None:
-        self.operands = choices
+    def __init__(self, *choices: Any) -> None:
+        self.operands = as_expressions(choices)
         self.name = ""
 
     def __repr__(self) -> str:
@@ -303,20 +307,24 @@ class Op(Symbol, Expression):
         op_types: tuple[str, ...],
         variable: OpVariable | None,
         /,
-        *operands: Operand,
+        *operands: Any,
         _outputs: Any = None,
         **attributes: Any,
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        self.operands = tuple(
-            [each if isinstance(each, Expression) else as_expression(each) for each in operands]
-        )
+        for operand in operands:
+            if not isinstance(operand, Expression):
+                operands = as_expressions(operands)
+                break
+        self.operands = operands
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
-        self.attributes = attributes and {
-            n: tuple(v) if type(v) is list else v for n, v in attributes.items()
-        }
+        for name, value in attributes.items():
+            if type(value) is list:
+                attributes[name] = tuple(value)
+        self.attributes = attributes
+        self.terms = (_outputs, *attributes.values())
         self.variable = variable
         self.name = ""
         self.op = self
@@ -337,7 +345,7 @@ class Op(Symbol, Expression):
     @property
     def outputs(self) -> AllOutputs:
         """All outputs: ``op.LSTM(x, w, r).outputs >> op.LSTM(x, w, r).outputs``."""
-        return AllOutputs(self)
+        return AllOutputs(self, 0)
 
     def __iter__(self) -> Iterator[Any]:
         raise TypeError("name the outputs that you mean: split[0], split[1]")
@@ -349,19 +357,6 @@ class Op(Symbol, Expression):
         return f"{self.name} := {text}" if self.name else text
 
 
-class AllOutputs(Expression):
-    """All outputs of an op, which replace all outputs of another op."""
-
-    op: Op
-
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self.operands = (op,)
-
-    def __repr__(self) -> str:
-        return f"{self.op!r}.outputs"
-
-
 class OutputOf(Expression):
     """One output of an op with several."""
 
@@ -371,10 +366,18 @@ class OutputOf(Expression):
     def __init__(self, op: Op, index: Any) -> None:
         self.op = op
         self.index = index
+        self.terms = (index,)
         self.operands = (op,)
 
     def __repr__(self) -> str:
         return f"{self.op!r}[{text_of(self.index)}]"
+
+
+class AllOutputs(OutputOf):
+    """All outputs of an op, which replace all outputs of another op; it matches the first one."""
+
+    def __repr__(self) -> str:
+        return f"{self.op!r}.outputs"
 
 
 def op_of(root: Expression) -> Op:

@@ -16,17 +16,7 @@ from typing import Annotated, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
-from onnxfold.rewrite.patterns import (
-    AnyOf,
-    Expression,
-    Filled,
-    MadeConstant,
-    Op,
-    OutputOf,
-    Pair,
-    Variable,
-    result,
-)
+from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result
 
 
 class RuleError(OnnxFoldError):
@@ -59,14 +49,14 @@ class Rule:
     def roots(self) -> tuple[Expression, ...]:
         """The first pattern: an op (or output of one), or several alternatives."""
         first = self.pair.patterns[0]
-        return tuple(first.operands) if isinstance(first, AnyOf) else (first,)
+        return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
     @functools.cached_property
     def symbols(self) -> dict[object, None]:
         """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}
         for expression in walk(self.pair.patterns):
-            if isinstance(expression, (Variable, Op, AnyOf)):
+            if isinstance(expression, (Variable, Op, any_of)):
                 things[expression] = None
             if isinstance(expression, Op):
                 things.update(
@@ -74,15 +64,9 @@ class Rule:
                 )
         return things
 
-    def computed(self) -> Iterator[object]:
-        """Yield the terms of the replacement: attributes, elements of constants, outputs."""
-        for expression in walk(self.pair.replacements):
-            if isinstance(expression, Op):
-                yield from (expression.output_count, *expression.attributes.values())
-            elif isinstance(expression, OutputOf):
-                yield expression.index
-            elif isinstance(expression, MadeConstant):
-                yield from (expression.content, expression.dtype)
+    def computed(self) -> list[object]:
+        """Return the terms of the replacement."""
+        return [term for each in walk(self.pair.replacements) for term in each.terms]
 
     @property
     def place(self) -> str:
@@ -99,7 +83,7 @@ class Rule:
         """The texts of pattern, replacement and conditions, with ops named by local variables."""
         used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))
         for name, thing in self.pair.names.items():
-            if isinstance(thing, (Op, AnyOf, Filled)) and thing in used:
+            if isinstance(thing, (Op, any_of, filled)) and thing in used:
                 thing.name = name
         sides = (self.pair.patterns, self.pair.replacements)
         before, after = (" , ".join(map(repr, side)) for side in sides)
@@ -134,9 +118,6 @@ def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> in
             line = trace.tb_lineno
         trace = trace.tb_next
     return line
-
-
-# -------------------------------------------------------------------- rule sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,9 +157,12 @@ def rule_set(
 
     A variable may also hold several rules in a list or tuple.
     """
-    things = [thing for variable, thing in namespace.items() if not variable.startswith("_")]
-    several = [each if isinstance(each, (list, tuple)) else [each] for each in things]
-    found = dict.fromkeys([each for group in several for each in group if isinstance(each, Rule)])
+    found: dict[Rule, None] = {}
+    for variable, thing in namespace.items():
+        if not variable.startswith("_"):
+            for each in thing if isinstance(thing, (list, tuple)) else (thing,):
+                if isinstance(each, Rule):
+                    found[each] = None
     text = doc or str(namespace.get("__doc__") or "").strip().split("\n")[0]
     return RuleSet(name, tuple(found), text, optional)
 
@@ -227,7 +211,7 @@ def builtin_rule_sets() -> tuple[RuleSet, ...]:
         home = importlib.import_module("onnxfold").__path__
         home.append(os.path.dirname(home[0]))
     package = importlib.import_module("onnxfold.rules")
-    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    names = sorted([name for _, name, _ in pkgutil.iter_modules(package.__path__)])
     modules = [importlib.import_module(f"onnxfold.rules.{name}") for name in names]
     return tuple(found for found in map(rule_set_of, modules) if found.rules)
 

@@ -16,27 +16,23 @@ from onnxfold.rewrite.build import accepts, known_domains, place_of_input
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
-    AnyOf,
     Constant,
     Expression,
-    Filled,
     Literal,
-    MadeConstant,
-    Near,
     Omitted,
     Op,
     Operand,
     OpVariable,
     OutputOf,
-    Outputs,
     Pair,
     Rest,
-    RootResult,
     Values,
     Variable,
+    any_of,
     anything,
-    as_expression,
+    constant,
     is_optional,
+    omitted,
     op_of,
     result,
 )
@@ -50,54 +46,7 @@ def optional(operand: Operand) -> Expression:
     An omitted input that the replacement refers to is omitted there, too, and so is an op that
     needs it: with ``b`` omitted, ``op.Conv(x, w, op.Mul(b, c))`` is ``op.Conv(x, w)``.
     """
-    return AnyOf([as_expression(operand), Omitted()])
-
-
-def any_of(*choices: Operand) -> Expression:
-    """Return one of several patterns: the first that leads to a match.
-
-    A variable that the chosen pattern does not have is omitted, as that of an omitted input. In a
-    replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
-    may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
-    """
-    return AnyOf([as_expression(choice) for choice in choices])
-
-
-def filled(number: float) -> Filled:
-    """In a pattern: a constant of any shape all of whose elements are the number.
-
-    -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
-    """
-    return Filled(number)
-
-
-def near(number: float) -> Expression:
-    """In a pattern: a constant of one element that is the number, rounded to its dtype or to six or
-    more digits.
-    """
-    return Near(number)
-
-
-def constant(content: Any, dtype: Any = None, *, like: Expression | None = None) -> Expression:
-    """In a replacement: a small constant made from a number, a list, or a term for them.
-
-    Args:
-        content: The elements: ``constant([0, -1])``, ``constant(x.shape)``.
-        dtype: An ``ir.DataType`` or a term for one; int64 for whole numbers if not given.
-        like: A value whose dtype it takes; ``result`` for the dtype of what is replaced.
-    """
-    return MadeConstant(content, dtype, like)
-
-
-def outputs(*expressions: Operand) -> Outputs:
-    """Several results of a pattern or replacement, in the same order on both sides.
-
-    In a pattern, those after the first are results of ops in the first one.
-    """
-    return Outputs([as_expression(e) for e in expressions])
-
-
-# -------------------------------------------------------------------- ops
+    return any_of(operand, omitted)
 
 
 class Ops:
@@ -121,7 +70,7 @@ class Ops:
 
     def __call__(self, op_type: str) -> OpVariable:
         """Return an op with whatever attributes."""
-        return self.any_of(op_type)
+        return OpVariable(self._domain, (op_type,))
 
     def any_of(self, *op_types: str) -> OpVariable:
         """Return one of several ops."""
@@ -141,8 +90,6 @@ class Ops:
 
 op = Ops()
 
-
-# -------------------------------------------------------------------- rules
 
 Rows = Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]]
 
@@ -194,7 +141,7 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
-    if unknown := options.keys() - {"inexact", "opset", *_OPTIONS}:
+    if unknown := options.keys() - _OPTIONS - {"inexact", "opset"}:
         raise TypeError(f"a rule has no option {', '.join(sorted(unknown))}")
     if function is None:
         return functools.partial(_rules_of, each, options)
@@ -204,14 +151,12 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
     stem, code = function.__name__, function.__code__
     rows = {stem: ()} if each is None else each
-    if not isinstance(rows, Mapping):
+    if type(rows) is not dict and not isinstance(rows, Mapping):
         rows = {f"{stem}_{k}": row for k, row in enumerate(rows, 1)}
     rules = []
     for name, row in rows.items():
-        first = code.co_argcount - len(row)
-        given = dict(zip(code.co_varnames[first : code.co_argcount], row, strict=True))
         try:
-            rules.append(_made(function, name, given, {**options, **given}))
+            rules.append(_made(function, name, row, options))
         except (TypeError, ValueError, AttributeError, LookupError, NameError) as error:
             line = line_of(error, code.co_filename, code.co_firstlineno)
             place = f"{os.path.basename(code.co_filename)}:{line}"
@@ -220,21 +165,30 @@ def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionT
 
 
 def _made(
-    function: FunctionType, name: str, given: Mapping[str, Any], options: Mapping[str, Any]
+    function: FunctionType, name: str, row: Sequence[Any], options: Mapping[str, Any]
 ) -> Rule:
-    """Return the rule of what a function returns."""
-    code = function.__code__
+    """Return the rule of what a function returns with the values of a row as last arguments."""
+    code, kinds = function.__code__, function.__annotations__
     count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
-    rest = Values(code.co_varnames[last]) if code.co_flags & inspect.CO_VARARGS else ()
-    symbols = {n: _symbol(function, n) for n in names if n not in given}
-    values = {**symbols, **given}
-    by_name = {n: values[n] for n in names[count:]}
-    body = function(*[values[n] for n in names[:count]], *rest, **by_name)
+    given = dict(zip(names[count - len(row) : count], row, strict=True))
+    symbols: dict[str, Any] = {}
+    for each in names:
+        if each not in given:
+            symbols[each] = _symbol(each, kinds.get(each, "Value"))
+    chosen, values = {**options, **given}, symbols | given
+    arguments = list(map(values.__getitem__, names))
+    rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
+    by_name = dict(zip(names[count:], arguments[count:], strict=True))
+    body = function(*arguments[:count], *rest, **by_name)
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
-    inexact, conditions = options.get("inexact", False), list[Term]()
+    inexact, opset = chosen.get("inexact", False), chosen.get("opset", 1)
+    conditions: list[Term] = []
+    if callable(inexact):
+        things = {"result": result, **symbols, **pair.names}
+        inexact = inexact(*map(things.__getitem__, _signature_of(inexact).parameters))
     for each in others:
         if isinstance(each, Where):
             conditions.extend(each)
@@ -242,22 +196,19 @@ def _made(
             inexact = each.condition
         else:
             raise TypeError(f"{each!r} is neither where(...) nor inexact_if(...)")
-    if callable(inexact):
-        things = {"result": result, **symbols, **pair.names}
-        inexact = inexact(*[things[each] for each in inspect.signature(inexact).parameters])
-    opset = options.get("opset", 1)
     made = Rule(
         pair,
         conditions=tuple(conditions),
         inexact=inexact,
         opset=opset if isinstance(opset, tuple) else (opset, None),
-        doc=" ".join((options.get("doc") or function.__doc__ or "").split()),
+        doc=" ".join((given.get("doc") or function.__doc__ or "").split()),
         file=code.co_filename,
         line=code.co_firstlineno,
         name=name,
         ours=function.__module__.startswith("onnxfold.rules."),
-        **{key: options[key] for key in _OPTIONS if key in options},
     )
+    for option in _OPTIONS.intersection(chosen):
+        setattr(made, option, chosen[option])
     # ours are checked by a test: that takes as long as making them
     if not made.ours:
         for field, hint in hints_of(Rule).items():
@@ -267,12 +218,14 @@ def _made(
     return made
 
 
-_OPTIONS = ("benefit", "target", "shared", "on_constants", "seen_in")
+_signature_of = functools.cache(inspect.signature)
+
+_OPTIONS = frozenset(("benefit", "target", "shared", "on_constants", "seen_in"))
 
 
-def _symbol(function: FunctionType, name: str) -> Any:
-    """Return the symbol of a parameter, by its annotation."""
-    annotation = function.__annotations__.get(name, "Value")
+@functools.cache
+def _symbol(name: str, annotation: Any) -> Any:
+    """Return the symbol of a parameter with a name and an annotation, the same in all rules."""
     if annotation not in _KINDS:  # not the word itself: a class, or with its module
         annotation = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
     if annotation not in _KINDS:
@@ -287,9 +240,6 @@ _KINDS: dict[str, Callable[[str], Any]] = {
     "Values": Values,
     "Attribute": Attribute,
 }
-
-
-# -------------------------------------------------------------------- checks of a rule
 
 
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
@@ -333,11 +283,11 @@ def _check_roots(rule: Rule) -> None:
 
 def _check_pattern(pattern: Expression) -> None:
     for expression in pattern.walk():
-        if isinstance(expression, MadeConstant):
+        if isinstance(expression, constant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
         if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
             raise TypeError(f"{expression!r} in a pattern: which output?")
-        if isinstance(expression, RootResult):
+        if expression is result:
             raise TypeError("result is for replacements; the pattern is what makes it")
         if isinstance(expression, Op):
             for attribute, wanted in expression.attributes.items():
@@ -353,6 +303,8 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
     stack = [replacement]
     while stack:
         expression = stack.pop()
+        if expression is result:
+            raise TypeError("result is what the replacement replaces: write constant(like=result)")
         if expression in bound:
             continue  # matched already: the replacement refers to it
         symbol = expression.variable if isinstance(expression, Op) else expression
@@ -365,13 +317,10 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
         elif is_optional(expression) or not isinstance(
-            expression, (AllOutputs, AnyOf, Literal, MadeConstant, Omitted, OutputOf, Rest)
+            expression, (any_of, Literal, constant, Omitted, OutputOf, Rest)
         ):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
-
-
-# -------------------------------------------------------------------- against onnx's schemas
 
 
 def _check_op(op: Op, low: int, high: int | None) -> None:

@@ -66,15 +66,11 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
 class _Probe(Term):
     """A condition that is never true, and records which of others are false."""
 
-    __slots__ = ("found",)
-
-    def __init__(self, conditions: Sequence[Term]) -> None:
-        super().__init__(all, tuple(conditions), "probe")
-        self.found: set[frozenset[int]] = set()
+    found: set[frozenset[int]]
 
     def evaluate(self, match: Match) -> bool:
         wrong = set()
-        for k, condition in enumerate(self.operands):
+        for k, condition in enumerate(self.args):
             try:
                 if not condition.evaluate(match):
                     wrong.add(k)
@@ -91,7 +87,8 @@ class _Search:
 
     def __init__(self, rule: Rule, matching: Sequence[Example]) -> None:
         self._rule, self._matching = rule, matching
-        self._probe = _Probe(rule.conditions)
+        self._probe = _Probe(all, *rule.conditions)
+        self._probe.found = set()
         self._probing = replace(rule, conditions=(self._probe,))
         every = rule.conditions
         self._without = [

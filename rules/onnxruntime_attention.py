@@ -168,7 +168,7 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
 # onnxruntime's own Attention computes queries, keys and values itself. On the CPU provider (1.32)
 # it takes 3 to 8 % less time than three products and MultiHeadAttention for sizes of BERT and ViT
 # up to 200 tokens, and as long for 512. One product with a split result takes longer than three.
-@fusion(seen_in="models/t5-decoder")
+@fusion(each=[(True,), (False,)], seen_in="models/t5-decoder")
 def packed_attention(
     x,
     mask,
@@ -180,6 +180,7 @@ def packed_attention(
     bv: Constant,
     heads: Attribute,
     scale: Attribute,
+    is_direct,
 ):
     """Projections of an input to queries, keys and values become part of Attention: one product."""
     projections, conditions = [], []
@@ -187,8 +188,9 @@ def packed_attention(
         product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, anything), weight, bias)
         projection = any_of(op.Add(product, bias), op.Reshape(gemm, anything), op.MatMul(x, weight))
         projections.append(projection)
-        # they have no other users
+        # a result of four axes is [batch, heads, length, size]; none has other users
         conditions += [
+            projection.rank == 3,
             projection.is_single_use,
             weight.is_single_use,
             product.is_omitted | product.is_single_use,
@@ -203,11 +205,13 @@ def packed_attention(
         op.Expand(constant(0, like=wq), constant((3 * wq.shape[1],))),
     )
     weights = op.Concat(wq, wk, wv, axis=1)
+    sizes = result.sizes_for_reshape(x.shape)
+    rows = x if is_direct else op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
+    if is_direct:
+        conditions += [x.rank == 3, result.shape[:2] == x.shape[:2]]
     return before >> ms.Attention(
-        x, weights, biases, None, None, mask, num_heads=heads, scale=scale
+        rows, weights, biases, None, None, mask, num_heads=heads, scale=scale
     ), where(
-        x.rank == 3,
-        result.shape[:2] == x.shape[:2],
         # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,

@@ -73,6 +73,8 @@ def rotary(
         *(scale.is_omitted | scale.shape.is_in((), (1,)) for scale in (factor, other)),
         cosines.shape == shape,
         sines.shape == shape,
+        # positions have the first two sizes of the angles
+        *([angles.rank == 3] if has_batch else []),
     )
 
 

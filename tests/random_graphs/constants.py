@@ -6,7 +6,8 @@ from onnx import TensorProto as T
 from onnx import helper
 from onnx.numpy_helper import from_array
 
-from .builder import Builder, Refused, Value
+from .builder import Builder
+from .scopes import Refused, Value
 from .values import FLOATS, INTS, PACKED, Array, dtype_of
 
 

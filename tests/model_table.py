@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "models"
 SWIN = MODELS / "swin.onnx"
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1, "custom" : 1]>'
-_RANDOM = re.compile(r"(\w+)\[([\d,]+)\] (\w+) = \*(, )?")
+_RANDOM = re.compile(r"(\w+)\[([\d, ]+)\] (\w+) = \*(, )?")
 
 
 @dataclass

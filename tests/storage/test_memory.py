@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from storage_models import OPSETS, value
+from storage_models import OPSETS
 
 PRELUDE = """
 import sys, numpy as np, onnx_ir as ir
@@ -27,7 +27,9 @@ def big_model(path, mebibytes: int, *, count: int) -> None:
         for i in range(count)
     ]
     nodes = [helper.make_node("Identity", ["w0"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [], [value("y", [rows, 1024])], tensors)
+    graph = helper.make_graph(
+        nodes, "g", [], [helper.make_tensor_value_info("y", 1, [rows, 1024])], tensors
+    )
     path.write_bytes(helper.make_model(graph, opset_imports=OPSETS).SerializeToString())
 
 

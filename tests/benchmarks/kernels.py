@@ -23,7 +23,7 @@ from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from tests.benchmarks.peers.peer_tables import new_table
-from tests.model_table import dtype_of, parse, with_weights
+from tests.model_table import blocks, dtype_of, parse, with_weights
 
 _RANK = 16
 _COMPILERS = ("iree", "onnx-mlir")
@@ -128,8 +128,7 @@ def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, floa
 
 
 def folds(*, full: bool) -> Iterator[Fold]:
-    for block in Path(__file__).with_suffix(".txt").read_text().split("\n## ")[1:]:
-        name, _, text = block.partition("\n")
+    for name, text in blocks(Path(__file__).with_suffix(".txt")).items():
         yield Fold(name.rstrip("*"), text, is_fused=name.endswith("*"))
     yield llama(*((2048, 5632, 5) if full else (1024, 2816, 2)))
     yield _projections("T5", 6, 512, 1024, bias=False)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import bundle_of, is_near, parse, random, renamed
+from runtime_models import TEXTS, bundle_of, is_near, parse, random, renamed
 from safetensors.numpy import save_file
 
 import onnxfold
@@ -26,21 +26,10 @@ MODELS = [DATA / "dynamo.onnx", DATA / "torchscript.onnx"]
 ADAPTERS = [DATA / "rank8", DATA / "rank2"]
 LORA = ["*.lora_A.*", "*.lora_B.*"]
 
-PLAIN = """
-plain (float[n, 16] x) => (float[n, 12] y) {
-    low = MatMul(x, a)
-    high = MatMul(low, b)
-    two = Constant<value = float {2.0}> ()
-    scaled = Mul(high, two)
-    base = MatMul(x, w)
-    y = Add(base, scaled)
-}
-"""
-
 
 @pytest.fixture
 def plain():
-    return parse(PLAIN, w=random(16, 12), a=random(16, 4, seed=1), b=random(4, 12, seed=2))
+    return parse("factors", w=random(16, 12), a=random(16, 4, seed=1), b=random(4, 12, seed=2))
 
 
 @pytest.fixture
@@ -51,7 +40,7 @@ def session(plain):
 @pytest.fixture
 def turned():
     low = "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
-    text = PLAIN.replace("low = MatMul(x, a)", low)
+    text = TEXTS["factors"].replace("low = MatMul(x, a)", low)
     return parse(text, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
 
 
@@ -181,7 +170,7 @@ def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
 )
 def test_a_rank_that_something_else_sees_is_fixed(old, new, constants):
     weights = {"w": random(16, 12), "a": random(16, 4, seed=1), "b": random(4, 12, seed=2)}
-    model = parse(PLAIN.replace(old, new), **weights, four=random(4))
+    model = parse(TEXTS["factors"].replace(old, new), **weights, four=random(4))
     manifest = onnxfold.Session(model, runtime_constants=constants).bundle.manifest
     assert all(isinstance(d, int) for i in manifest.runtime_constants for d in i.shape)
 

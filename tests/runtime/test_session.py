@@ -12,8 +12,6 @@ import onnxruntime as ort
 import psutil
 import pytest
 from runtime_models import (
-    OVERRIDABLE,
-    READ_BY_BOTH,
     adapter_feeds,
     assert_same,
     at_once,
@@ -221,7 +219,7 @@ def test_a_session_of_its_own_for_each_setting(decoder, bundle):
 
 
 def test_a_constant_that_entry_reads_as_well():
-    model = parse(READ_BY_BOTH)
+    model = parse("read by both")
     for specialize in (False, True):
         session = session_on(model, "r", specialize=specialize)
         for seed in (1, 2):
@@ -238,7 +236,7 @@ def test_a_model_is_split_on_the_way(adapter):
 
 
 def test_a_default_value_holds_until_another_is_fed(tmp_path):
-    model = parse(OVERRIDABLE, w=random(64, 64))
+    model = parse("overridable", w=random(64, 64))
     session = session_on(model, overridable=True)
     assert [i.name for i in session.get_inputs()] == ["x"]
     assert [i.name for i in session.get_overridable_initializers()] == ["w"]

@@ -9,7 +9,6 @@ import pytest
 from model_table import MODELS, cases, feeds
 from model_table import parse as parse_case
 from runtime_models import (
-    OVERRIDABLE,
     adapter_feeds,
     bundle_of,
     decoder_feeds,
@@ -155,7 +154,7 @@ def test_the_cache_can_be_bounded(decoder, tmp_path):
 
 
 def test_overridable_initializers_on_request(tmp_path):
-    model = parse(OVERRIDABLE, w=random(64, 64))
+    model = parse("overridable", w=random(64, 64))
     feeds = {"x": random(64, 64), "w": random(64, 64, seed=3)}
     with pytest.raises(UsageError, match="no runtime constant is named"):
         check(model, tmp_path / "no", feeds)

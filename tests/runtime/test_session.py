@@ -1,7 +1,5 @@
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -11,6 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import psutil
 import pytest
+from processes import python
 from runtime_models import (
     adapter_feeds,
     assert_same,
@@ -314,10 +313,7 @@ def outputs_without(modules: list[str], folder: Path) -> str:
         with np.load(sys.argv[1] + "/feeds.npz") as feeds:
             print(session.run(None, dict(feeds))[0].shape, session.placements()[0].backend)
     """
-    command = [sys.executable, "-c", code, str(folder), " ".join(modules)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", code, folder, " ".join(modules))
 
 
 def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):

@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -13,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from model_table import external as external_tensor
 from onnx import TensorProto, helper, numpy_helper
+from processes import python
 from storage_models import (
     OPSETS,
     all_fields,
@@ -439,7 +438,7 @@ def test_duplicate_initializers_do_not_crash(tmp_path) -> None:
 
 def test_import_is_light() -> None:
     code = "import onnxfold.storage, sys; assert 'onnxruntime' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)
 
 
 def test_a_model_that_is_gone_maps_no_file(tmp_path) -> None:

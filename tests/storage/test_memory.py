@@ -1,13 +1,13 @@
 """Memory does not grow with the model: measured in fresh processes, by the kernel."""
 
 import filecmp
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from processes import python
 from storage_models import OPSETS
 
 PRELUDE = """
@@ -34,13 +34,7 @@ def big_model(path, mebibytes: int, *, count: int) -> None:
 
 
 def peaks(code: str, *args) -> list[float]:
-    result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code, *map(str, args)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [float(word) for word in result.stdout.split()]
+    return [float(word) for word in python("-c", PRELUDE + code, *args).split()]
 
 
 @pytest.fixture(scope="module")

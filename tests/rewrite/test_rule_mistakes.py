@@ -3,16 +3,7 @@
 import numpy as np
 import pytest
 
-from onnxfold.rewrite import (
-    RuleError,
-    Values,
-    constant,
-    op,
-    optional,
-    outputs,
-    rule,
-    where,
-)
+from onnxfold.rewrite import RuleError, Values, constant, op, optional, outputs, rule, where
 
 
 def _asked(x):

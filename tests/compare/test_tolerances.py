@@ -140,6 +140,18 @@ def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
     assert not wrong.passed
 
 
+def test_inputs_that_are_no_floats_do_not_move():
+    """An integer that float64 does not hold, and a sequence."""
+    text = """g (float[n] x, int64 k, seq(float[n]) s) => (float[n] y)
+        <int64 large = {{1152921504606846976}}, int64 first = {{0}}, float f = {{{0}}}> {{
+            d = Sub(k, large) c = Cast<to = 1>(d) a = SequenceAt(s, first)
+            b = Mul(a, c) t = Mul(x, f) y = Add(t, b) }}"""
+    feeds = {"x": np.ones(4, np.float32), "k": np.array((1 << 60) + 1), "s": [np.ones(4, "f4")]}
+    compared = partial(onnxfold.compare, parse(text.format(1)), feeds=feeds, inexact=True)
+    assert compared(parse(text.format(1.00001))).passed
+    assert not compared(parse(text.format(1.01))).passed
+
+
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 

@@ -202,9 +202,8 @@ def write(path, model: onnx.ModelProto, **kwargs):
 
 
 def run(path) -> np.ndarray:
-    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": X})[
-        0
-    ]
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": X})[0]
 
 
 def files(folder) -> list[str]:

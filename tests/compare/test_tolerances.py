@@ -140,16 +140,22 @@ def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
     assert not wrong.passed
 
 
-def test_inputs_that_are_no_floats_do_not_move():
-    """An integer that float64 does not hold, and a sequence."""
-    text = """g (float[n] x, int64 k, seq(float[n]) s) => (float[n] y)
-        <int64 large = {{1152921504606846976}}, int64 first = {{0}}, float f = {{{0}}}> {{
-            d = Sub(k, large) c = Cast<to = 1>(d) a = SequenceAt(s, first)
-            b = Mul(a, c) t = Mul(x, f) y = Add(t, b) }}"""
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        # an integer that float64 does not hold, and a sequence
+        "d = Sub(k, large) c = Cast<to = 1>(d) a = SequenceAt(s, first) b = Mul(a, c)",
+        "m = Mul(million, f) d = Sub(m, million) b = Add(x, d)",  # constants
+    ],
+)
+def test_what_no_float_input_makes_does_not_move(nodes):
+    text = f"""g (float[n] x, int64 k, seq(float[n]) s) => (float[n] y) <int64 first = {{0}},
+        int64 large = {{{1 << 60}}}, float million = {{1e6}}, float f = {{1}}, float g = {{FACTOR}}>
+        {{ {nodes} t = Mul(x, g) y = Add(t, b) }}"""
     feeds = {"x": np.ones(4, np.float32), "k": np.array((1 << 60) + 1), "s": [np.ones(4, "f4")]}
-    compared = partial(onnxfold.compare, parse(text.format(1)), feeds=feeds, inexact=True)
-    assert compared(parse(text.format(1.00001))).passed
-    assert not compared(parse(text.format(1.01))).passed
+    one, near, far = (parse(text.replace("FACTOR", factor)) for factor in ("1", "1.00001", "1.01"))
+    assert onnxfold.compare(one, near, feeds=feeds, inexact=True).passed
+    assert not onnxfold.compare(one, far, feeds=feeds, inexact=True).passed
 
 
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)

@@ -138,11 +138,17 @@ def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
     assert is_near(got, update(a.T, b.T, 2 * factor))
 
 
-def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}, "only names are read, not expressions"),
+        ({"lora_alpha": 8, "peft_type": "LOHA"}, "'LOHA' is no LoRA"),
+    ],
+)
+def test_configurations_that_are_not_understood_are_refused(plain, tmp_path, config, reason):
     shutil.copytree(ADAPTERS[0], tmp_path / "adapter")
-    config = tmp_path / "adapter" / "adapter_config.json"
-    config.write_text(json.dumps({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}))
-    with pytest.raises(UsageError, match="only names are read"):
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=reason):
         onnxfold.Session(named(plain), runtime_constants=LORA).fold(tmp_path / "adapter")
 
 
@@ -214,20 +220,24 @@ def test_half_precision_is_widened(session, tmp_path):
     assert is_near(got, update(a.astype("f"), b.astype("f")))
 
 
+SIX_BITS = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
+
+
 @pytest.mark.parametrize(
-    ("kind", "content"),
+    ("kind", "content", "reason"),
     [
-        ("safetensors", b""),
-        ("safetensors", struct.pack("<Q", 1 << 60) + b"{}"),
-        ("safetensors", struct.pack("<Q", 8) + b'{"a": 3}'),
-        ("npz", b"PK but no more"),
-        ("onnx_adapter", b"no adapter"),
+        ("safetensors", b"", "damaged: "),
+        ("safetensors", struct.pack("<Q", 1 << 60) + b"{}", "damaged: "),
+        ("safetensors", struct.pack("<Q", 8) + b'{"a": 3}', "damaged: "),
+        ("safetensors", struct.pack("<Q", len(SIX_BITS)) + SIX_BITS + b"abc", "F6_E2M3"),
+        ("npz", b"PK but no more", "not an .npz file, or damaged"),
+        ("onnx_adapter", b"no adapter", "onnxruntime does not read it"),
     ],
 )
-def test_damaged_files_are_refused(session, tmp_path, kind, content):
+def test_files_that_are_not_understood_are_refused(session, tmp_path, kind, content, reason):
     path = tmp_path / f"it.{kind}"
     path.write_bytes(content)
-    with pytest.raises(ModelError) as raised:
+    with pytest.raises(ModelError, match=reason) as raised:
         session.fold(path)
     assert raised.value.file == str(path)
 

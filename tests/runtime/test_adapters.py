@@ -18,7 +18,6 @@ import onnxfold
 from onnxfold.adapter_files import read_adapter
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.runtime.split_model import split
 
 X = random(5, 16, seed=6)
 DATA = Path(__file__).parents[2] / "models" / "lora"
@@ -182,10 +181,9 @@ def test_a_rank_that_something_else_sees_is_fixed(old, new, constants):
 
 
 def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, turned):
-    arguments = {"runtime_constants": ["a", "b"], "fsync": False}
-    usual = split(turned, tmp_path / "one", **arguments).manifest.cached_bytes
-    larger = split(turned, tmp_path / "two", nominal={"rank_0": 40}, **arguments)
-    assert (usual, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
+    usual = bundle_of(turned, tmp_path / "one", "a", "b")
+    larger = bundle_of(turned, tmp_path / "two", "a", "b", nominal={"rank_0": 40})
+    assert (usual.manifest.cached_bytes, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
 
 
 def test_globs_mean_inputs_before_weights(adapter):

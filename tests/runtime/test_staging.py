@@ -25,10 +25,8 @@ def version(number: int) -> onnx.ModelProto:
     return parse("adapter", w=random(64, 64, seed=number))
 
 
-def write(number: int, folder, **arguments):
-    return split(
-        version(number), folder, runtime_constants=NAMES, backend="onnxruntime", **arguments
-    )
+def write(number: int, folder):
+    return bundle_of(version(number), folder, *NAMES, backend="onnxruntime")
 
 
 def runs_as(folder) -> set[int]:

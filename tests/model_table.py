@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 MODELS = ROOT / "models"
 SWIN = MODELS / "swin.onnx"
 HEADER = '<ir_version: 10, opset_import: ["" : {opset}, "local" : 1, "custom" : 1]>'
-_RANDOM = re.compile(r"(\w+)\[([\d,]+)\] (\w+) = \*(, )?")
+_RANDOM = re.compile(r"(\w+)\[([\d, ]+)\] (\w+) = \*(, )?")
 
 
 @dataclass
@@ -62,12 +62,17 @@ class Way:
         return {k: ast.literal_eval(v) for k, v in self.values.items() if k not in others}
 
 
+def blocks(path: Path) -> dict[str, str]:
+    """The texts of a file by the names behind ``##``."""
+    split = path.read_text(encoding="utf-8").split("\n## ")[1:]
+    return {name: text.strip() for name, _, text in (block.partition("\n") for block in split)}
+
+
 def cases(path: Path) -> list[Any]:
     """The parameters of a test: graph and way of each case."""
     found = []
-    for block in path.read_text(encoding="utf-8").split("\n## ")[1:]:
-        name, _, text = block.partition("\n")
-        graph, *ways = text.strip().split("\n->")
+    for name, text in blocks(path).items():
+        graph, *ways = text.split("\n->")
         found += [pytest.param(graph, Way(way), id=f"{name} {way.strip()}") for way in ways]
     return found
 

@@ -115,6 +115,8 @@ def test_sources_of_runtime_constants():
     assert json.loads(model.metadata_props[RECORD_KEY]) == ["lora_b"]
     assert names(model) == ["lora_b"]
     assert names(model, "x") == ["x", "lora_b"]
+    model.graph.inputs[1].name = "lora[0]"  # a name first, a pattern only if there is none
+    assert names(model, "lora[0]") == ["lora[0]", "lora_b"]
     overridable = "g (float[2] x, float[2] w = {1, 2}) => (float[2] y) { y = Add(x, w) }"
     assert names(model_of(overridable)) == []
     assert names(model_of(overridable), overridable=True) == ["w"]

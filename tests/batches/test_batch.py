@@ -53,8 +53,7 @@ def test_results_are_those_of_single_runs(models: Path, tmp_path: Path):
     assert sorted(seen) == seen
     swin = next(o for o in done.outcomes if o.source.endswith("m9.onnx"))
     assert (swin.nodes_before, swin.nodes_after) == (1619, 194)
-    assert swin.memory is not None
-    assert swin.peak is not None
+    assert swin.memory and swin.peak
 
 
 def test_a_second_batch_does_what_is_left(models: Path, tmp_path: Path):

@@ -60,10 +60,13 @@ def test_a_real_model_and_its_folded_one(tmp_path):
     assert found.to_dict()["models"][1]["nodes"] == after.nodes
 
 
-def test_sizes_are_a_batch_of_one_and_sixteen(gelu):
+def test_sizes_are_a_batch_of_one_and_sixteen(gelu, tmp_path):
     assert bench_models([gelu], rounds=1, threads=[1]).sizes == {"batch": 1, "n": 16}
     found = bench_models([gelu], rounds=1, threads=[1], dims={"n": 3, "batch": 2})
     assert found.sizes == {"batch": 2, "n": 3}
+    text = "g (float[?, ?] x) => (float[?, ?] y) { y = Neg(x) }"
+    unnamed = written(tmp_path / "unnamed.onnx", text)
+    assert bench_models([unnamed], rounds=1, threads=[1]).sizes == {"x[0]": 1, "x[1]": 16}
 
 
 def test_given_inputs(gelu, tmp_path):

@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 from model_table import saved
+from processes import python
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -108,9 +109,8 @@ main()
 
 def test_nobody_looks_for_garbage_in_a_model_that_the_end_frees(swin, tmp_path):
     for options in (["-o", tmp_path / "out.onnx", "-q"], ["--plan", "--json"]):
-        command = [sys.executable, "-c", COUNT, "optimize", swin, *options]
-        done = subprocess.run(map(str, command), capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1] == "0 True", done.stdout
+        printed = python("-c", COUNT, "optimize", swin, *options)
+        assert printed.splitlines()[-1] == "0 True", printed
 
 
 def test_another_program_that_runs_a_command_still_collects(run, tiny, tmp_path):
@@ -125,10 +125,9 @@ HEAVY = ["numpy", "onnx", "onnx_ir", "onnxruntime", "ml_dtypes", "sympy", "rich"
 
 def loaded_after(code: str, *args: object) -> set[str]:
     """The modules that a fresh process has loaded after the code."""
-    report = "import sys; print(*sys.modules, file=sys.stderr)"
-    command = [sys.executable, "-c", f"{code}\n{report}", *map(str, args)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    return set(result.stderr.split())
+    report = "import sys; print('modules:', *sys.modules)"
+    printed = python("-c", f"{code}\n{report}", *args)
+    return set(printed.split("modules: ")[1].split())
 
 
 @pytest.mark.parametrize(

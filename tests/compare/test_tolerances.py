@@ -140,6 +140,24 @@ def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
     assert not wrong.passed
 
 
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        # an integer that float64 does not hold, and a sequence
+        "d = Sub(k, large) c = Cast<to = 1>(d) a = SequenceAt(s, first) b = Mul(a, c)",
+        "m = Mul(million, f) d = Sub(m, million) b = Add(x, d)",  # constants
+    ],
+)
+def test_what_no_float_input_makes_does_not_move(nodes):
+    text = f"""g (float[n] x, int64 k, seq(float[n]) s) => (float[n] y) <int64 first = {{0}},
+        int64 large = {{{1 << 60}}}, float million = {{1e6}}, float f = {{1}}, float g = {{FACTOR}}>
+        {{ {nodes} t = Mul(x, g) y = Add(t, b) }}"""
+    feeds = {"x": np.ones(4, np.float32), "k": np.array((1 << 60) + 1), "s": [np.ones(4, "f4")]}
+    one, near, far = (parse(text.replace("FACTOR", factor)) for factor in ("1", "1.00001", "1.01"))
+    assert onnxfold.compare(one, near, feeds=feeds, inexact=True).passed
+    assert not onnxfold.compare(one, far, feeds=feeds, inexact=True).passed
+
+
 FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
 WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 

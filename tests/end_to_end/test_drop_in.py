@@ -11,7 +11,8 @@ import pytest
 from model_table import parse
 
 import onnxfold
-from onnxfold.errors import UsageError
+from onnxfold.errors import CheckFailedError, UsageError
+from onnxfold.rewrite import op, rule, rule_set
 
 SWIN = "models/swin.onnx"
 
@@ -35,7 +36,6 @@ def test_simplify(tmp_path: Path):
 
 def test_slim(tmp_path: Path):
     result = onnxfold.slim(onnx.load(SWIN), input_shapes=["pixel_values:1,3,64,64"])
-    assert result is not None
     assert len(result.graph.node) == 194
     for k, model in enumerate([SWIN, onnx.load(SWIN)]):
         assert onnxfold.slim(model, tmp_path / f"{k}.onnx") is None
@@ -76,6 +76,37 @@ def test_keywords_of_onnxslim(tmp_path: Path):
     assert onnxfold.slim(SWIN, model_check_inputs=[f"pixel_values:{tmp_path / 'x.npy'}"])
     with pytest.raises(UsageError, match="the model has no input 'x'"):
         onnxfold.slim(SWIN, model_check_inputs=[f"x:{tmp_path / 'x.npy'}"])
+
+
+@rule
+def wrong(x):
+    return op.Neg(x) >> op.Abs(x)
+
+
+def test_a_check_compares():
+    rules = [rule_set("wrong", {"wrong": wrong}, doc="One rule.")]
+    model = parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")
+    assert [onnxfold.simplify(model, check_n=n, rules=rules)[1] for n in (0, 1)] == [True, False]
+    assert onnxfold.slim(model, rules=rules).graph.node[0].op_type == "Abs"
+    with pytest.raises(CheckFailedError):
+        onnxfold.slim(model, model_check=True, rules=rules)
+
+
+def test_a_check_has_the_shapes_that_are_given():
+    model = parse("g (float[n] x) => (float[a, b] y) <int64[2] s = {7, -1}> { y = Reshape(x, s) }")
+    assert onnxfold.simplify(model, check_n=1, test_input_shapes={"x": [7]})[1]
+    assert onnxfold.slim(model, model_check=True, model_check_inputs=["x:7"])
+    with pytest.raises(UsageError):
+        onnxfold.simplify(model, check_n=1, test_input_shapes={"x": [5]})
+    with pytest.raises(UsageError):
+        onnxfold.slim(model, model_check=True, model_check_inputs=["x:5"])
+
+
+def test_functions_are_inlined_on_request():
+    model = parse("""g (float[2] x) => (float[2] y) { y = local.f(x) }
+        <domain: "local", opset_import: ["" : 21]> f (a) => (b) { b = Exp(a) }""")
+    made = (onnxfold.simplify(model, inline_functions=k)[0] for k in (False, True))
+    assert [each.graph.node[0].op_type for each in made] == ["f", "Exp"]
 
 
 KEYWORDS = {
@@ -152,5 +183,4 @@ def test_fixed_sizes_are_checked_with_these_sizes(tmp_path: Path):
     assert [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim] == [1, 16]
     options = {"dims": {"batch": 3}, "check": 2}
     report = onnxfold.optimize_file(decoder, tmp_path / "fixed.onnx", **options)
-    assert report.check is not None
     assert report.check.sizes["seed 1"].keys() == {"dec_seq", "enc_seq"}

@@ -2,14 +2,13 @@
 
 import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from model_table import ROOT, floats
+from processes import python
 from reference_session import reference_session
 
 import onnxfold
@@ -64,10 +63,7 @@ def name(request) -> str:
 def test_by_the_command_line(name, tmp_path):
     source = MODELS[name][0]
     target = tmp_path / "out.onnx"
-    command = [sys.executable, "-m", "onnxfold", "optimize", source, "-o", target, "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(python("-m", "onnxfold", "optimize", source, "-o", target, "--json"))
     assert report["folded"] > 0
     assert target.stat().st_size <= source.stat().st_size + (1 << 16)
     assert sum(report["nodes_after"].values()) < sum(report["nodes_before"].values())

@@ -1,23 +1,20 @@
 """What was predicted bounds what the system measured, in fresh processes."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
 from model_table import ROOT, floats, parse, with_weights
+from processes import python
 
 import onnxfold
 from onnxfold import storage
 
 
 def run(source, *options) -> dict:
-    command = [sys.executable, "-m", "onnxfold", "optimize", source, "--json", *options]
-    done = subprocess.run(map(str, command), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(python("-m", "onnxfold", "optimize", source, "--json", *options))
 
 
 def model(path, text, **weights):
@@ -101,10 +98,8 @@ plan = onnxfold.plan(sys.argv[1])
 assert plan.prediction.bytes_written
 print(peak_rss_bytes() - before)
 """
-    command = [sys.executable, "-c", code, str(tmp_path / "in.onnx")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 60 << 20  # with onnxruntime, which is asked what it computes exactly
+    # with onnxruntime, which is asked what it computes exactly
+    assert int(python("-c", code, tmp_path / "in.onnx")) < 60 << 20
 
 
 def test_shared_weights_are_not_written(tmp_path):

@@ -134,9 +134,8 @@ def doublings(rng: random.Random) -> tuple[onnx.ModelProto, str]:
         )
     )
     nodes = " ".join(f"v{i + 1} = {op}(v{i}, v{i})" for i in range(times))
-    return _model(
-        f"{nodes} last = Neg(v{times})", "last", more=start
-    ), f"{op} doubles {times} times"
+    nodes += f" last = Neg(v{times})"
+    return _model(nodes, "last", more=start), f"{op} doubles {times} times"
 
 
 _IF = """If(yes)<then_branch = t () => (float[2] r) { r = Neg({}) },
@@ -221,9 +220,8 @@ def odd_graphs(rng: random.Random) -> tuple[onnx.ModelProto, str]:
         rank = rng.choice((9, 33, 64, 65, 100, 1000))
         op = rng.choice(("Neg", "Exp", "Transpose", "Sqrt", "Sigmoid"))
         given = f"int64[{rank}] s = {{{'1, ' * (rank - 1)}2}}"
-        return _model(
-            f"v = Reshape(c, s) t = {op}(v) y = Add(x, t)", "y", more=given
-        ), f"rank {rank}"
+        nodes = f"v = Reshape(c, s) t = {op}(v) y = Add(x, t)"
+        return _model(nodes, "y", more=given), f"rank {rank}"
     if kind == "operands":
         op = rng.choice(("Neg", "Split", "TopK", "If", "Dropout"))
         made = ", ".join(f"v{i}" for i in range(rng.choice((1, 3, 1000))))

@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper, parser
 
 from tests.conformance.backend_cases import cases, with_constant_inputs
-from tests.model_table import ROOT, external
+from tests.model_table import ROOT, blocks, external
 
 DATA_FILE = "w.bin"
 """The data file beside every model, of `DATA_SIZE` bytes."""
@@ -39,8 +39,7 @@ def _sparse() -> onnx.ModelProto:
 @functools.cache
 def own() -> tuple[bytes, ...]:
     """The models written here, and the smallest of the repository."""
-    blocks = Path(__file__).with_name("seeds.txt").read_text().split("\n## ")[1:]
-    texts = [block.partition("\n")[2] for block in blocks]
+    texts = blocks(Path(__file__).with_name("seeds.txt")).values()
     models = [*map(parser.parse_model, texts), _external(), _sparse()]
     small = (ROOT / "tests" / "data" / "control_flow.onnx").read_bytes()
     return (*(model.SerializeToString() for model in models), small)

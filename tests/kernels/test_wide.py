@@ -201,7 +201,6 @@ def folded_and_told(model: onnx.ModelProto) -> tuple[np.ndarray[Any, Any], dict[
     opened = ir.serde.deserialize_model(model)
     ConstantPropagation(run.options, run=run)(opened)
     tensor = opened.graph.initializers["v"].const_value
-    assert tensor is not None
     return tensor.numpy().astype(np.float64), run.result.rounded
 
 

@@ -2,12 +2,11 @@
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -147,9 +146,7 @@ assert model.graph.num_nodes() < 200
 
 
 def test_the_rules_are_found():
-    command = [sys.executable, "-c", PROGRAM, str(ROOT)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python("-c", PROGRAM, ROOT, cwd=ROOT)
 
 
 def test_pyproject_lists_every_package():

@@ -11,24 +11,9 @@ from reference_session import reference_session
 import onnxfold
 from tests.kernels.kernel_values import WIDTHS, random_bits
 
-DTYPES = [
-    ir.DataType.BFLOAT16,
-    ir.DataType.FLOAT16,
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT8E4M3FN,
-    ir.DataType.FLOAT8E4M3FNUZ,
-    ir.DataType.FLOAT8E5M2,
-    ir.DataType.FLOAT8E5M2FNUZ,
-    ir.DataType.FLOAT8E8M0,
-    ir.DataType.INT4,
-    ir.DataType.UINT4,
-    ir.DataType.FLOAT4E2M1,
-    ir.DataType.INT8,
-    ir.DataType.UINT16,
-    ir.DataType.UINT64,
-    ir.DataType.BOOL,
-    ir.DataType.COMPLEX64,
-]
+NAMES = """BFLOAT16 FLOAT16 DOUBLE FLOAT8E4M3FN FLOAT8E4M3FNUZ FLOAT8E5M2 FLOAT8E5M2FNUZ FLOAT8E8M0
+    INT4 UINT4 FLOAT4E2M1 INT8 UINT16 UINT64 BOOL COMPLEX64"""
+DTYPES = [ir.DataType[name] for name in NAMES.split()]
 NARROW = {ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.FLOAT4E2M1}
 
 

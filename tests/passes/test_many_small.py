@@ -120,12 +120,8 @@ def test_no_model_grows_by_more_than_it_may(model, level, growth):
 def test_no_file_grows_by_more_than_it_may(model, external, growth, tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
     onnx.save(model, folder / "m.onnx", save_as_external_data=external, size_threshold=0)
-    report = onnxfold.optimize_file(
-        folder / "m.onnx",
-        folder / "out.onnx",
-        fsync=False,
-        max_growth=growth,
-    )
+    source, target = folder / "m.onnx", folder / "out.onnx"
+    report = onnxfold.optimize_file(source, target, fsync=False, max_growth=growth)
     written = sum(file.stat().st_size for file in folder.glob("out.onnx*"))
     assert written == report.bytes_after <= most(report.bytes_before, growth)
 
@@ -183,9 +179,8 @@ def test_rules_are_not_used_where_the_model_may_not_grow_by_them(options, tmp_pa
 def test_branches_that_are_put_in_the_place_of_an_if():
     """They name their values alike: those of the second get longer names."""
     nodes = " ".join(f"n{k} = Relu (x) s{k} = Max ({', '.join(20 * [f'n{k}'])})" for k in range(20))
-    branch = (
-        f"then_branch = t () => (o) {{ {nodes} o = Sum ({', '.join(f's{k}' for k in range(20))}) }}"
-    )
+    total = f"Sum ({', '.join(f's{k}' for k in range(20))})"
+    branch = f"then_branch = t () => (o) {{ {nodes} o = {total} }}"
     other = "else_branch = e () => (p) { p = Abs (x) }"
     model = parse(
         f"""g (float[2] x) => (float[2] y, float[2] z) {{

@@ -12,22 +12,9 @@ from onnxfold.pool.blocks import ArraySource, blocks_of
 from onnxfold.storage import write_tiles
 from tests.kernels.kernel_values import random_bits
 
-DTYPES = [
-    ir.DataType.FLOAT,
-    ir.DataType.DOUBLE,
-    ir.DataType.FLOAT16,
-    ir.DataType.BFLOAT16,
-    ir.DataType.FLOAT8E4M3FN,
-    ir.DataType.INT64,
-    ir.DataType.INT8,
-    ir.DataType.BOOL,
-    ir.DataType.COMPLEX64,
-    ir.DataType.INT4,
-    ir.DataType.UINT4,
-    ir.DataType.FLOAT4E2M1,
-    ir.DataType.INT2,
-    ir.DataType.UINT2,
-]
+NAMES = """FLOAT DOUBLE FLOAT16 BFLOAT16 FLOAT8E4M3FN INT64 INT8 BOOL COMPLEX64
+    INT4 UINT4 FLOAT4E2M1 INT2 UINT2"""
+DTYPES = [ir.DataType[name] for name in NAMES.split()]
 
 
 def random_array(shape, dtype: ir.DataType, seed: int) -> np.ndarray:

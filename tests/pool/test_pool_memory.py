@@ -1,13 +1,13 @@
 """Resident memory of whole processes: what the pool says, whatever the model weighs."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
 from model_table import ROOT, parse, with_weights
+from processes import python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -25,9 +25,7 @@ print(json.dumps({"growth": peak() - before, "pool": report.to_dict()["pool"]}))
 
 def grown(source, target, **options) -> tuple[int, dict]:
     """Bytes by which a process grows while it optimizes, and what its pool counted."""
-    command = [sys.executable, "-c", RUN, str(source), str(target), json.dumps(options)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    record = json.loads(done.stdout)
+    record = json.loads(python("-c", RUN, source, target, json.dumps(options)))
     return record["growth"], record["pool"]
 
 
@@ -128,8 +126,7 @@ print((peak() - start) / 2**20)
 
 
 def run(code: str, *arguments) -> str:
-    command = [sys.executable, "-c", "import sys\n" + code, *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    return python("-c", "import sys\n" + code, *arguments, cwd=ROOT)
 
 
 def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:

@@ -1,14 +1,8 @@
-"""Builds a graph node by node: what onnxruntime refuses, with the values of the run, does not stay.
-
-Every value carries a sample for each feed: the same graph with other sizes of its symbolic dims. A
-dim is a tuple with its size for each feed, so a size that all feeds share is a number, another one
-has a symbol.
-"""
+"""Builds a graph node by node: what onnxruntime refuses, with the run's values, does not stay."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,78 +14,14 @@ from onnxfold.reduction.shrinking import free_names
 from tests.case_driver import one_line
 from tests.reference_session import Reference
 
+from .scopes import FEEDS, Dim, Refused, Scope, Value, type_named, type_of
 from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
 
-Dim = tuple[int, ...]
-FEEDS = 3
 MOST_ELEMENTS = 400
 RANDOM_OPS = (
     *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
     *("Multinomial", "Bernoulli"),
 )
-
-
-class Refused(Exception):
-    """The node cannot be there: onnxruntime does not take it, or nothing fits."""
-
-
-@dataclass(eq=False)
-class Value:
-    """A value of the graph and what it is for each feed (None for feeds that failed)."""
-
-    name: str
-    elem: int
-    samples: list[Any]
-    kind: str = "tensor"
-    tensor: onnx.TensorProto | None = None
-    """What is in the file, if that is a tensor."""
-    constant: bool = False
-    random: bool = False
-    used: bool = False
-
-    @property
-    def first(self) -> Any:
-        return self.samples[0]
-
-    @property
-    def rank(self) -> int:
-        return self.first.ndim if self.kind == "tensor" else -1
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.first.shape)
-
-    @property
-    def dims(self) -> list[Dim]:
-        """The sizes of each axis over all feeds (those that failed repeat the first)."""
-        shapes = [self.shape if s is None or s.ndim != self.rank else s.shape for s in self.samples]
-        return [tuple(sizes) for sizes in zip(*shapes, strict=True)]
-
-
-@dataclass
-class Scope:
-    """A graph that is being made: the main one, the body of an op, or a function."""
-
-    kind: str
-    parent: Scope | None = None
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: list[onnx.TensorProto] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-    references: dict[str, onnx.AttributeProto] = field(default_factory=dict)
-
-    @property
-    def in_function(self) -> bool:
-        """Whether the graph is a function or a body in one: it cannot see the inputs."""
-        return self.kind == "function" or (self.parent is not None and self.parent.in_function)
-
-    def visible(self) -> list[Value]:
-        """The values that a node may read; a function sees its own only."""
-        scope: Scope | None = self
-        found: list[Value] = []
-        while scope is not None:
-            found += scope.values
-            scope = None if scope.kind == "function" else scope.parent
-        return found
 
 
 class Builder:
@@ -117,6 +47,13 @@ class Builder:
             last = int(rng.choice([0, 1, 1, 4]))
             self.symbols.setdefault((first, other, last), name)
         self.ways: Callable[[Builder, Array, int], Value] | None = None
+
+    def schema(self, op_type: str) -> defs.OpSchema:
+        """What ONNX says of an op at the opset."""
+        try:
+            return defs.get_schema(op_type, self.opset, "")
+        except defs.SchemaError as error:
+            raise Refused(f"no {op_type} at opset {self.opset}") from error
 
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
@@ -369,7 +306,7 @@ class Builder:
         known = {v.name: v for v in self.scope.visible()}
         read = [v for v in inputs if v is not None] + [known[name] for name in free_names(node)]
         results = self.attempt([node], read, [o for o in node.output if o])
-        formals = [] if domain else list(defs.get_schema(op_type, self.opset).outputs)
+        formals = [] if domain else self.schema(op_type).outputs
         for k, (elem, kind, _) in zip(np.flatnonzero(present), results, strict=True):
             # onnxruntime's Cast gives types that no other op of the opset takes
             types = formals[min(k, len(formals) - 1)].types if formals else ()
@@ -441,7 +378,7 @@ class Builder:
         try:
             session = Reference(model)
             packed = [elem_of(o.type) in PACKED for o in session.outputs]
-            types = [_type_of(o.type) for o in session.outputs]
+            types = [type_named(o.type) for o in session.outputs]
             if any(packed):
                 for k, is_packed in enumerate(packed):
                     if is_packed:
@@ -498,26 +435,6 @@ def ir_version(opset: int) -> int:
     return 10 if opset < 23 else 11 if opset < 25 else 13
 
 
-def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:
-    """The type of a value, as precise as its samples are the same."""
-    elem = value.elem if elem is None else elem
-    if value.kind == "tensor":
-        shape = [d[0] if len(set(d)) == 1 else None for d in value.dims]
-        return helper.make_tensor_value_info(name, elem, shape)
-    inner = helper.make_tensor_type_proto(elem, None)
-    return helper.make_value_info(name, helper.make_sequence_type_proto(inner))
-
-
 def _broadcasts(left: list[Dim], right: list[Dim]) -> bool:
     pairs = zip(reversed(left), reversed(right), strict=False)
     return all(a == b or set(a) == {1} or set(b) == {1} for a, b in pairs)
-
-
-def _type_of(text: str) -> tuple[int, str]:
-    kind = "tensor"
-    if text.startswith("seq("):
-        kind, text = "sequence", text[len("seq(") : -1]
-    elem = elem_of(text)
-    if elem is None:
-        raise Refused(f"type {text}")
-    return elem, kind

@@ -15,7 +15,8 @@ import onnx
 from onnx import TensorProto as T
 from onnx import defs
 
-from .builder import Builder, Dim, Refused, Value
+from .builder import Builder
+from .scopes import Dim, Refused, Value
 from .values import ALL, COMMON, Array, dtype_of, elem_of
 
 FILLERS: dict[str, Callable[[Call], list[Value]]] = {}
@@ -58,10 +59,7 @@ class Call:
 
     @functools.cached_property
     def schema(self) -> defs.OpSchema:
-        try:
-            return defs.get_schema(self.op_type, self.b.opset, "")
-        except defs.SchemaError as error:
-            raise Refused(f"no {self.op_type} at opset {self.b.opset}") from error
+        return self.b.schema(self.op_type)
 
     def make(self) -> list[Value]:
         if self.schema.deprecated:

@@ -6,7 +6,8 @@ from onnx import TensorProto as T
 from onnx import helper
 from onnx.numpy_helper import from_array
 
-from .builder import Builder, Refused, Value
+from .builder import Builder
+from .scopes import Refused, Value
 from .values import FLOATS, INTS, PACKED, Array, dtype_of
 
 
@@ -46,11 +47,9 @@ def typed(array: Array, elem: int, name: str) -> onnx.TensorProto:
         return from_array(array, name)
     if elem in PACKED:
         raise Refused("packed")
-    if elem in (T.FLOAT16, T.BFLOAT16):
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint16)
-        return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, int32_data=flat)
-    if dtype_of(elem).itemsize == 1 and dtype_of(elem).kind not in "iub":
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    dtype = dtype_of(elem)
+    if dtype.kind not in "iubc" and dtype.itemsize < 4:  # the fields have the bits
+        flat = np.ascontiguousarray(array).reshape(-1).view(f"u{dtype.itemsize}")
         return onnx.TensorProto(name=name, data_type=elem, dims=array.shape, int32_data=flat)
     return helper.make_tensor(name, elem, array.shape, array.reshape(-1).tolist())
 

@@ -12,9 +12,10 @@ import onnxruntime as ort
 from onnx import defs
 
 from . import constants
-from .builder import Builder, Refused, Value, ir_version, type_of
+from .builder import Builder, ir_version
 from .call import Call
 from .families import control, idioms, rows
+from .scopes import Refused, Value, type_of
 from .values import EIGHTS, PACKED
 
 importlib.import_module(f"{__package__}.families.single_ops")

@@ -20,9 +20,9 @@ from onnxfold import storage
 from onnxfold.comparison.trials import RandomFeeds
 from tests.reference_session import Reference
 
-from .builder import Refused
 from .generate import Case
 from .mutations import MUTATIONS, Feeds, Impossible, Mutant, span
+from .scopes import Refused
 
 ROOT = Path(__file__).parents[2]
 # Sizes for dims by their usual names: as exported, others, one.

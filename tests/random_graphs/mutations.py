@@ -1,5 +1,6 @@
 import copy
 import graphlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,18 @@ class Mutant:
             name = f"{stem}_{self._count}"
             if name not in taken:
                 return name
+
+    def scalar(self, stem: str, values: list[Any]) -> str:
+        """A new input that has these values by turns, or a constant that has one of them."""
+        name, arrays = self.fresh(stem), [np.array(value) for value in values]
+        if self.rng.random() < 0.5:
+            dtype = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
+            self.graph.input.append(helper.make_tensor_value_info(name, dtype, []))
+            for feed, array in zip(self.feeds, itertools.cycle(arrays), strict=False):
+                feed[name] = array
+        else:
+            self.graph.initializer.append(numpy_helper.from_array(self.choose(arrays), name))
+        return name
 
     def types(self) -> dict[str, tuple[int, int | None]]:
         """Element type and rank of values of the main graph, as far as they can be inferred."""
@@ -237,7 +250,8 @@ def constant_written_otherwise(m: Mutant) -> None:
     if way == "typed":
         tensor.CopyFrom(typed(array, tensor.data_type, name))
         return
-    if way == "numbers" and array.ndim < 2 and array.dtype in (np.float32, np.int64):
+    listed = array.size and array.ndim < 2 and array.dtype in (np.float32, np.int64)
+    if way == "numbers" and listed:
         kind = ("value_float" if array.dtype == np.float32 else "value_int") + "s" * array.ndim
         node = helper.make_node("Constant", [], [name], **{kind: array.tolist()})
     else:
@@ -378,32 +392,26 @@ def span(
     return chosen, [v for v in read if v not in made], results
 
 
+def _copied(m: Mutant, stem: str, start: int, end: int, results: list[str]) -> onnx.GraphProto:
+    """A graph of some nodes in a row that gives the results, under names of its own."""
+    types = m.types()
+    graph = helper.make_graph(m.graph.node[start:end], stem, [], [])
+    inner = {o: m.fresh(stem) for n in graph.node for o in n.output if o}
+    rename(graph, inner)
+    for name in results:
+        dtype, rank = types.get(name, (0, None))
+        if rank is None:
+            raise Impossible
+        graph.output.append(helper.make_tensor_value_info(inner[name], dtype, [None] * rank))
+    return graph
+
+
 def wrapped_into_if(m: Mutant) -> None:
     start, end, _, results = _region(m)
-    types = m.types()
-    if any(types.get(name, (0, None))[1] is None for name in results):
-        raise Impossible
-    branches = []
-    for stem in ("then", "else"):
-        graph = helper.make_graph(m.graph.node[start:end], stem, [], [])
-        inner = {o: m.fresh(stem) for n in graph.node for o in n.output if o}
-        rename(graph, inner)
-        for name in results:
-            dtype, rank = types[name]
-            info = helper.make_tensor_value_info(inner[name], dtype, [None] * (rank or 0))
-            graph.output.append(info)
-        for made in graph.node if stem == "else" else ():
-            made.name = ""
-        branches.append(graph)
-    condition = m.fresh("condition")
-    if m.rng.random() < 0.5:
-        m.graph.input.append(helper.make_tensor_value_info(condition, T.BOOL, []))
-        for k, feed in enumerate(m.feeds):
-            feed[condition] = np.array(not k % 2)
-    else:
-        value = np.array(m.rng.random() < 0.5)
-        m.graph.initializer.append(numpy_helper.from_array(value, condition))
-    then, other = branches
+    then, other = (_copied(m, stem, start, end, results) for stem in ("then", "else"))
+    for made in other.node:
+        made.name = ""
+    condition = m.scalar("condition", [True, False])
     node = helper.make_node("If", [condition], results, then_branch=then, else_branch=other)
     m.set_nodes([*m.graph.node[:start], node, *m.graph.node[end:]])
 
@@ -411,33 +419,20 @@ def wrapped_into_if(m: Mutant) -> None:
 def wrapped_into_loop(m: Mutant) -> None:
     """The nodes run some times, each time to the same results; those of the first are read."""
     start, end, _, results = _region(m)
-    types = m.types()
-    if any(types.get(name, (0, None))[1] is None for name in results) or m.opset < 13:
+    if m.opset < 13:
         raise Impossible
-    body = helper.make_graph(m.graph.node[start:end], "body", [], [])
-    inner = {o: m.fresh("body") for n in body.node for o in n.output if o}
-    rename(body, inner)
+    body = _copied(m, "body", start, end, results)
     turn, going, on = m.fresh("turn"), m.fresh("going"), m.fresh("on")
     body.node.insert(0, helper.make_node("Identity", [going], [on]))
     body.input.append(helper.make_tensor_value_info(turn, T.INT64, []))
     body.input.append(helper.make_tensor_value_info(going, T.BOOL, []))
-    body.output.append(helper.make_tensor_value_info(on, T.BOOL, []))
-    scans, after = [], []
+    body.output.insert(0, helper.make_tensor_value_info(on, T.BOOL, []))
     first = m.fresh("first")
     m.graph.initializer.append(numpy_helper.from_array(np.array(0), first))
-    for name in results:
-        dtype, rank = types[name]
-        body.output.append(helper.make_tensor_value_info(inner[name], dtype, [None] * (rank or 0)))
-        scans.append(m.fresh("scan"))
-        after.append(helper.make_node("Gather", [scans[-1], first], [name], axis=0))
-    times = m.fresh("times")
-    if m.rng.random() < 0.5:
-        m.graph.input.append(helper.make_tensor_value_info(times, T.INT64, []))
-        for k, feed in enumerate(m.feeds):
-            feed[times] = np.array(1 + k % 2)
-    else:
-        m.graph.initializer.append(numpy_helper.from_array(np.array(2), times))
-    loop = helper.make_node("Loop", [times, ""], scans, body=body)
+    scans = [m.fresh("scan") for _ in results]
+    pairs = zip(scans, results, strict=True)
+    after = [helper.make_node("Gather", [scan, first], [name], axis=0) for scan, name in pairs]
+    loop = helper.make_node("Loop", [m.scalar("times", [1, 2]), ""], scans, body=body)
     m.set_nodes([*m.graph.node[:start], loop, *after, *m.graph.node[end:]])
 
 

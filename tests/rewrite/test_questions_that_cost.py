@@ -1,13 +1,11 @@
 """What rules ask of constants that stay: nothing that only onnxruntime could compute."""
 
-import subprocess
-import sys
-
 import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
 from model_table import parse, saved
+from processes import python
 
 from onnxfold import storage
 from onnxfold.analysis.known import KnownValues
@@ -28,9 +26,7 @@ sys.exit("onnxruntime" in sys.modules)
 
 def test_a_quantized_model_is_optimized_without_onnxruntime(tmp_path):
     path = saved(QUANTIZED, tmp_path / "model.onnx", 17)
-    command = [sys.executable, "-c", OPTIMIZE, str(path), str(tmp_path / "out.onnx")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    python("-c", OPTIMIZE, path, tmp_path / "out.onnx")
     ops = [node.op_type for node in onnx.load(tmp_path / "out.onnx").graph.node]
     assert ops.count("DequantizeLinear") == 2
 

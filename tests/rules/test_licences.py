@@ -111,7 +111,6 @@ def made(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", sorted(name for name in BY_MODEL if of_repository(name)))
 def test_rules_fire_in_models_that_are_here(name: str):
     path = of_repository(name)
-    assert path is not None
     assert BY_MODEL[name] <= stems(look_at(path)["rules"])
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 import pytest
 from double import use_double
-from runtime_models import ADAPTER, DECODER, parse, random
+from runtime_models import parse, random
 
 from onnxfold.runtime.backends import iree
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -15,13 +15,13 @@ from onnxfold.runtime.bundles.manifest import Kernel
 def decoder() -> onnx.ModelProto:
     """Cross-attention over states that stay the same."""
     weights = {name: random(64, 64, seed=k) for k, name in enumerate(("wq", "wk", "wv"))}
-    return parse(DECODER, **weights, bv=random(64, seed=9))
+    return parse("decoder", **weights, bv=random(64, seed=9))
 
 
 @pytest.fixture
 def adapter() -> onnx.ModelProto:
     """A weight with a low-rank update that comes as an input."""
-    return parse(ADAPTER, w=random(64, 64))
+    return parse("adapter", w=random(64, 64))
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import model_table
@@ -23,72 +24,12 @@ from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
 
 needs_iree = pytest.mark.skipif(bool(iree.Iree().missing()), reason=str(iree.Iree().missing()))
-
-# One layer of cross-attention as TorchScript exports it: the shapes of keys and values are put
-# together from the sizes of inputs.
-DECODER = """
-decoder (float[batch, steps, 64] x, float[batch, positions, 64] states,
-         int64[batch, positions] mask) => (float[batch, steps, 64] y) {
-    heads = Constant<value = int64[1] {4}> ()
-    width = Constant<value = int64[1] {16}> ()
-    minus = Constant<value = int64[1] {-1}> ()
-    one = Constant<value = float {1.0}> ()
-    low = Constant<value = float {-10000.0}> ()
-    axes = Constant<value = int64[2] {1, 2}> ()
-    shape = Shape(x)
-    zero = Constant<value = int64[1] {0}> ()
-    batch = Gather(shape, zero)
-    split = Concat<axis = 0>(batch, minus, heads, width)
-    keys = MatMul(states, wk)
-    keys4 = Reshape(keys, split)
-    keys_t = Transpose<perm = [0, 2, 3, 1]>(keys4)
-    values = MatMul(states, wv)
-    values_b = Add(values, bv)
-    values4 = Reshape(values_b, split)
-    values_t = Transpose<perm = [0, 2, 1, 3]>(values4)
-    mask_f = Cast<to = 1>(mask)
-    mask_i = Sub(one, mask_f)
-    mask_l = Mul(mask_i, low)
-    mask_4 = Unsqueeze(mask_l, axes)
-    q = MatMul(x, wq)
-    q4 = Reshape(q, split)
-    q_t = Transpose<perm = [0, 2, 1, 3]>(q4)
-    scores = MatMul(q_t, keys_t)
-    masked = Add(scores, mask_4)
-    p = Softmax(masked)
-    mixed = MatMul(p, values_t)
-    back = Transpose<perm = [0, 2, 1, 3]>(mixed)
-    flat_shape = Constant<value = int64[3] {0, 0, 64}> ()
-    flat = Reshape(back, flat_shape)
-    y = MatMul(flat, wk)
-}
-"""
-
-# Entry reads r and what is made of it.
-READ_BY_BOTH = """g (float[n, 24] x, float[24, 24] r) => (float[n, 24] y) {
-    e = MatMul(r, r)
-    t = Add(x, e)
-    y = MatMul(t, r)
-}"""
-
-# With a default value for w, that is a runtime constant on request.
-OVERRIDABLE = """g (float[64, 64] x, float[64, 64] w) => (float[64, 64] y) {
-    t = MatMul(w, w)
-    y = MatMul(x, t)
-}"""
-
-ADAPTER = """
-adapter (float[n, 64] x, float[64, 4] a, float[4, 64] b, float[1] scale) => (float[n, 64] y) {
-    ab = MatMul(a, b)
-    scaled = Mul(ab, scale)
-    merged = Add(w, scaled)
-    y = MatMul(x, merged)
-}
-"""
+TEXTS = model_table.blocks(Path(__file__).with_name("models.txt"))
 
 
 def parse(text: str, **weights: np.ndarray) -> onnx.ModelProto:
-    return with_weights(model_table.parse(text), **weights)
+    """A model from a text or from the name of one of `TEXTS`."""
+    return with_weights(model_table.parse(TEXTS.get(text, text)), **weights)
 
 
 options = reference_options

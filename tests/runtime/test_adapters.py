@@ -11,14 +11,13 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from runtime_models import bundle_of, is_near, parse, random, renamed
+from runtime_models import TEXTS, bundle_of, is_near, parse, random, renamed
 from safetensors.numpy import save_file
 
 import onnxfold
 from onnxfold.adapter_files import read_adapter
 from onnxfold.cli import main
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.runtime.split_model import split
 
 X = random(5, 16, seed=6)
 DATA = Path(__file__).parents[2] / "models" / "lora"
@@ -26,21 +25,10 @@ MODELS = [DATA / "dynamo.onnx", DATA / "torchscript.onnx"]
 ADAPTERS = [DATA / "rank8", DATA / "rank2"]
 LORA = ["*.lora_A.*", "*.lora_B.*"]
 
-PLAIN = """
-plain (float[n, 16] x) => (float[n, 12] y) {
-    low = MatMul(x, a)
-    high = MatMul(low, b)
-    two = Constant<value = float {2.0}> ()
-    scaled = Mul(high, two)
-    base = MatMul(x, w)
-    y = Add(base, scaled)
-}
-"""
-
 
 @pytest.fixture
 def plain():
-    return parse(PLAIN, w=random(16, 12), a=random(16, 4, seed=1), b=random(4, 12, seed=2))
+    return parse("factors", w=random(16, 12), a=random(16, 4, seed=1), b=random(4, 12, seed=2))
 
 
 @pytest.fixture
@@ -51,7 +39,7 @@ def session(plain):
 @pytest.fixture
 def turned():
     low = "t = Transpose<perm = [1, 0]>(a) low = MatMul(x, t)"
-    text = PLAIN.replace("low = MatMul(x, a)", low)
+    text = TEXTS["factors"].replace("low = MatMul(x, a)", low)
     return parse(text, w=random(16, 12), a=random(4, 16, seed=1), b=random(4, 12, seed=2))
 
 
@@ -149,11 +137,17 @@ def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
     assert is_near(got, update(a.T, b.T, 2 * factor))
 
 
-def test_patterns_that_are_expressions_are_refused(plain, tmp_path):
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}, "only names are read, not expressions"),
+        ({"lora_alpha": 8, "peft_type": "LOHA"}, "'LOHA' is no LoRA"),
+    ],
+)
+def test_configurations_that_are_not_understood_are_refused(plain, tmp_path, config, reason):
     shutil.copytree(ADAPTERS[0], tmp_path / "adapter")
-    config = tmp_path / "adapter" / "adapter_config.json"
-    config.write_text(json.dumps({"lora_alpha": 8, "alpha_pattern": {"(a+)+": 1}}))
-    with pytest.raises(UsageError, match="only names are read"):
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(UsageError, match=reason):
         onnxfold.Session(named(plain), runtime_constants=LORA).fold(tmp_path / "adapter")
 
 
@@ -181,16 +175,15 @@ def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
 )
 def test_a_rank_that_something_else_sees_is_fixed(old, new, constants):
     weights = {"w": random(16, 12), "a": random(16, 4, seed=1), "b": random(4, 12, seed=2)}
-    model = parse(PLAIN.replace(old, new), **weights, four=random(4))
+    model = parse(TEXTS["factors"].replace(old, new), **weights, four=random(4))
     manifest = onnxfold.Session(model, runtime_constants=constants).bundle.manifest
     assert all(isinstance(d, int) for i in manifest.runtime_constants for d in i.shape)
 
 
 def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, turned):
-    arguments = {"runtime_constants": ["a", "b"], "fsync": False}
-    usual = split(turned, tmp_path / "one", **arguments).manifest.cached_bytes
-    larger = split(turned, tmp_path / "two", nominal={"rank_0": 40}, **arguments)
-    assert (usual, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
+    usual = bundle_of(turned, tmp_path / "one", "a", "b")
+    larger = bundle_of(turned, tmp_path / "two", "a", "b", nominal={"rank_0": 40})
+    assert (usual.manifest.cached_bytes, larger.manifest.cached_bytes) == (4 * 16 * 4, 40 * 16 * 4)
 
 
 def test_globs_mean_inputs_before_weights(adapter):
@@ -225,20 +218,24 @@ def test_half_precision_is_widened(session, tmp_path):
     assert is_near(got, update(a.astype("f"), b.astype("f")))
 
 
+SIX_BITS = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
+
+
 @pytest.mark.parametrize(
-    ("kind", "content"),
+    ("kind", "content", "reason"),
     [
-        ("safetensors", b""),
-        ("safetensors", struct.pack("<Q", 1 << 60) + b"{}"),
-        ("safetensors", struct.pack("<Q", 8) + b'{"a": 3}'),
-        ("npz", b"PK but no more"),
-        ("onnx_adapter", b"no adapter"),
+        ("safetensors", b"", "damaged: "),
+        ("safetensors", struct.pack("<Q", 1 << 60) + b"{}", "damaged: "),
+        ("safetensors", struct.pack("<Q", 8) + b'{"a": 3}', "damaged: "),
+        ("safetensors", struct.pack("<Q", len(SIX_BITS)) + SIX_BITS + b"abc", "F6_E2M3"),
+        ("npz", b"PK but no more", "not an .npz file, or damaged"),
+        ("onnx_adapter", b"no adapter", "onnxruntime does not read it"),
     ],
 )
-def test_damaged_files_are_refused(session, tmp_path, kind, content):
+def test_files_that_are_not_understood_are_refused(session, tmp_path, kind, content, reason):
     path = tmp_path / f"it.{kind}"
     path.write_bytes(content)
-    with pytest.raises(ModelError) as raised:
+    with pytest.raises(ModelError, match=reason) as raised:
         session.fold(path)
     assert raised.value.file == str(path)
 

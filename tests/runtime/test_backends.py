@@ -45,19 +45,7 @@ def test_options_are_part_of_the_key_and_reach_the_compiler(adapter, tmp_path):
 @needs_iree
 @pytest.mark.slow
 def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
-    model = parse(
-        """g (float[n, 32] x, int64 length, float[32] r) => (float[n, 32] y) {
-            zero = Constant<value = int64 {0}> ()
-            one = Constant<value = int64 {1}> ()
-            last = Constant<value = int64[1] {-1}> ()
-            range = Range(zero, length, one)
-            f = Cast<to = 1>(range)
-            column = Unsqueeze(f, last)
-            e = Exp(r)
-            t = Add(x, column)
-            y = Mul(t, e)
-        }"""
-    )
+    model = parse("a column of a length")
     bundle = bundle_of(model, tmp_path, "length", "r", backend="iree")
     feeds = {"x": random(9, 32), "length": np.array(9), "r": random(32)}
     placements = assert_runs(bundle, model, feeds, "onnxruntime", "iree", bound=1e-5)
@@ -114,47 +102,10 @@ def assert_near(opened: ir.Model, model: onnx.ModelProto, feeds: dict, bound: fl
         np.testing.assert_allclose(got, want, rtol=bound, atol=bound)
 
 
-# Keys of two layers of cross-attention as PyTorch 2.13 exports them (dynamo=True): those of the
-# second are transposed by a Reshape to sizes of those of the first.
-KEYS = """g (float[1, steps, 64] x, float[1, positions, 64] states) => (float[1, 4, steps, s] y) {
-    zero = Constant<value_ints = [0]> ()
-    minus2 = Constant<value_ints = [-2]> ()
-    minus = Constant<value_ints = [-1]> ()
-    end = Constant<value_ints = [9223372036854775807]> ()
-    heads = Constant<value_ints = [1, -1, 4, 16]> ()
-    scale = Constant<value = float {0.5}> ()
-    split = Reshape<allowzero = 1> (x, heads)
-    q = Transpose<perm = [0, 2, 1, 3]> (split)
-    keys0 = MatMul(states, w0)
-    split0 = Reshape<allowzero = 1> (keys0, heads)
-    heads0 = Transpose<perm = [0, 2, 1, 3]> (split0)
-    shape = Shape<start = 0> (heads0)
-    width = Slice(shape, minus, end)
-    length = Slice(shape, minus2, minus)
-    front = Slice(shape, zero, minus2)
-    flat_shape = Concat<axis = 0> (minus, length, width)
-    back_shape = Concat<axis = 0> (front, width, length)
-    flat0 = Reshape<allowzero = 0> (heads0, flat_shape)
-    flat_t0 = Transpose<perm = [0, 2, 1]> (flat0)
-    back0 = Reshape<allowzero = 0> (flat_t0, back_shape)
-    scaled0 = Mul(back0, scale)
-    scores0 = MatMul(q, scaled0)
-    keys1 = MatMul(states, w1)
-    split1 = Reshape<allowzero = 1> (keys1, heads)
-    heads1 = Transpose<perm = [0, 2, 1, 3]> (split1)
-    flat1 = Reshape<allowzero = 0> (heads1, flat_shape)
-    flat_t1 = Transpose<perm = [0, 2, 1]> (flat1)
-    back1 = Reshape<allowzero = 0> (flat_t1, back_shape)
-    scaled1 = Mul(back1, scale)
-    scores1 = MatMul(q, scaled1)
-    y = Add(scores0, scores1)
-}"""
-
-
 @needs_iree
 @pytest.mark.parametrize("level", [0, 1])
 def test_a_reshape_to_computed_sizes_is_compiled(tmp_path, level):
-    model = parse(KEYS, w0=random(64, 64), w1=random(64, 64, seed=1))
+    model = parse("keys of two layers", w0=random(64, 64), w1=random(64, 64, seed=1))
     bundle = bundle_of(model, tmp_path, "states", backend="iree", level=level)
     assert [kernel.reason for kernel in bundle.manifest.kernels if kernel.reason] == []
     feeds = {"x": random(1, 3, 64, seed=2), "states": random(1, 50, 64, seed=3)}

@@ -1,6 +1,7 @@
 """What kernels may be called with, and what is not compiled because nothing could be certain."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,44 +12,7 @@ from onnxfold.errors import UsageError
 from onnxfold.runtime.backends.component import demands
 from onnxfold.runtime.sessions.session import Session
 
-# Graphs, and the sizes of their inputs (-: any), or ! and the reason why they are not compiled.
-GRAPHS = """
-(float[64, r] a, float[r, 64] b) => (float[64, 64] y) { y = MatMul(a, b) } | 64,r r,64
-(float[64, r] a, float[s, 64] b) => (float[64, 64] y) { y = MatMul(a, b) } | 64,r r,64
-(float[64, r] a, float[8, 64] b) => (float[64, 64] y) { y = MatMul(a, b) } | 64,8 8,64
-(float[2, n] a, float[m] b) => (float[2, n] y) { y = Add(a, b) } | 2,n n
-(float[n, 1] a, float[1, m] b) => (float[n, m] y) { y = Add(a, b) } | n,1 1,m
-(float[n] a, float[m] b) => (float[p] y) { y = Concat<axis = 0>(a, b) } | n m
-(float[n, 2] a, float[n, k] b) => (float[p, 2] y) { y = Concat<axis = 0>(a, b) } | n,2 n,2
-(float[n] a, float[m] b, float[p] c) => (float[n] y) { t = Mul(a, b) y = Sub(t, c) } | n n n
-(float[b, n, 64] a) => (float[b, n, 4, 16] y) <int64[4] s = {0, 0, 4, 16}> { y = Reshape(a, s) }
-    | b,n,64
-(float[n, 4] a, float[m, 4] b) => (float[n, 4] y) { s = Shape(a) y = Expand(b, s) } | n,4 n,4
-(float[n, m] a) => (float[n, 77] y) { y = Add(a, w) } | n,77
-(float[9, 8] a) => (float[2, 8] y) <int64[2] i = {0, -9}> { y = Gather(a, i) } | -
-(float[n] a, float[n] b) => (float[n] y) { y = Div(a, b) } | -
-(int64[n] a) => (int64[n] y) <int64 two = {2}> { y = Div(a, two) } | -
-(float[3, 4] a) => (float[3] y) { y = Einsum<equation = "ij->i">(a) } | -
-(float[n, 4] a, float[m] b) => (float[4] y) { y = Einsum<equation = "ij,i->j">(a, b) } | n,4 n
-(float[n, 4] a) => (float[n, 4] y) { y = Softmax(a) } | -
-(float[m, 8] a, int64[n] b) => (float[n, 8] y) { y = Gather(a, b) } ! "b" says where
-(float[9] a, int64[4] i) => (float[4] y) { y = GatherElements(a, i) } ! "i" says where
-(float[9] a, int64[2, 1] i, float[2] u) => (float[9] y) { y = ScatterND(a, i, u) } ! "i" says where
-(float[9] a, int64[1] k) => (float[9] y) { y = Expand(a, k) } ! "k" says where
-(float[9] a, int64[1] k) => (float[9] y) { y = Reshape(a, k) } ! "k" says where
-(float[9] a, int64[1] k) => (float[n] y) { y = Tile(a, k) } ! "k" says where
-(float[9] a) => (int64[1, n] y) { y = NonZero(a) } ! depends on values
-(float[9] a, int64 k) => (float[9] y) { y = CumSum(a, k) } ! "k" says where
-(int32[n] a, int32[n] b) => (int32[n] y) { y = Div(a, b) } ! divide by 0
-(int64[n] a, int64[n] b) => (int64[n] y) { y = Mod(a, b) } ! divide by 0
-(int64[n] a) => (int64[n] y) <int64[2] w = {3, -1}> { y = Div(a, w) } ! divide by 0
-(float[n] a) => (float[m, 4] y) <int64[2] s = {-1, 4}> { y = Reshape(a, s) } ! not certain
-(float[n] a) => (float[m] y) <int64[1] s = {1}, int64[1] e = {-1}> { y = Slice(a, s, e) }
-    ! may have no elements
-(float[n, 8] a) => (float[m, 8] y) <int64[2] i = {0, 5}> { y = Gather(a, i) } ! within bounds
-(float[n, 2, 2] a) => (float[n] y) { y = Det(a) } ! not certain
-(float[0, 3] a) => (float[0, 3] y) { y = Exp(a) } ! has no elements
-"""
+GRAPHS = Path(__file__).with_name("demands.txt").read_text().partition("\n\n")[2]
 
 
 @pytest.mark.parametrize("row", re.sub(r"\n +", " ", GRAPHS).strip().splitlines())
@@ -70,20 +34,8 @@ def opened(model, *names: str, backend: str) -> Session:
     return made
 
 
-LORA = """g (float[n, 64] x, float[64, r] a, float[r, 64] b) => (float[n, 64] y) {
-    ab = MatMul(a, b)
-    merged = Add(w, ab)
-    y = MatMul(x, merged)
-}"""
-SUM = """g (float[n, 64] x, float[64, r] a, float[64, s] b) => (float[n, 64] y) {
-    y0 = Add(a, b)
-    t = Transpose<perm = [1, 0]>(y0)
-    y = MatMul(x, y0)
-}"""
-
-
 def test_sizes_that_do_not_agree_are_an_error(compiling):
-    model = parse(LORA, w=random(64, 64))
+    model = parse("merged factors", w=random(64, 64))
     session = opened(model, "a", "b", backend=compiling)
     feeds = {"x": random(3, 64), "a": random(64, 8), "b": random(8, 64)}
     want = original(model, feeds)[0]
@@ -95,7 +47,7 @@ def test_sizes_that_do_not_agree_are_an_error(compiling):
 
 
 def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(compiling):
-    model = parse(SUM)
+    model = parse("sum of two constants")
     session = opened(model, "a", "b", backend=compiling)
     for sizes in ((8, 8), (8, 1), (1, 8), (5, 5)):
         feeds = {"x": random(3, 64), "a": random(64, sizes[0]), "b": random(64, sizes[1])}
@@ -106,7 +58,7 @@ def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(compiling):
 
 
 def test_what_has_no_elements_is_computed_by_onnxruntime(compiling):
-    model = parse(LORA, w=random(64, 64))
+    model = parse("merged factors", w=random(64, 64))
     session = opened(model, "a", "b", backend=compiling)
     feeds = {"x": random(3, 64), "a": random(64, 0), "b": random(0, 64)}
     assert_same(session.run(None, feeds), original(model, feeds))

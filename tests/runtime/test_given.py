@@ -6,7 +6,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
-from runtime_models import READ_BY_BOTH, assert_same, original, parse, random, session_on, value_of
+from runtime_models import assert_same, original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
 from onnxfold.runtime.sessions.fold_runs import is_fixed
@@ -39,7 +39,7 @@ def refillable() -> dict[str, tuple[object, np.ndarray]]:
 @pytest.mark.parametrize("form", list(refillable()))
 @pytest.mark.parametrize("specialize", [False, True])
 def test_whatever_is_filled_anew_is_another_value(form, specialize):
-    model, session = of(READ_BY_BOTH, "r", specialize=specialize)
+    model, session = of("read by both", "r", specialize=specialize)
     given, memory = refillable()[form]
     x = random(24, 24, seed=9)
     rng = np.random.default_rng(0)
@@ -101,7 +101,7 @@ def test_what_nobody_can_write_to():
 
 
 def test_an_array_is_trusted_as_long_as_nobody_can_write_to_it():
-    model, session = of(READ_BY_BOTH, "r")
+    model, session = of("read by both", "r")
     x, r = random(24, 24), random(24, 24, seed=1)
     for seed in range(3):
         r.flags.writeable = False
@@ -216,7 +216,7 @@ def test_numbers_of_less_than_a_byte(dtype, specialize):
 
 
 def test_arrays_out_of_a_pickle():
-    model, session = of(READ_BY_BOTH, "r")
+    model, session = of("read by both", "r")
     feeds = pickle.loads(pickle.dumps({"x": random(24, 24), "r": random(24, 24, seed=1)}))
     assert feeds["r"].dtype.isbuiltin == 0
     assert_same(session.run(None, feeds), original(model, feeds))
@@ -239,7 +239,7 @@ def test_arrays_out_of_a_pickle():
 )
 @pytest.mark.parametrize("specialize", [False, True])
 def test_a_value_that_the_constant_cannot_have(value, message, specialize):
-    model, session = of(READ_BY_BOTH, "r", specialize=specialize)
+    model, session = of("read by both", "r", specialize=specialize)
     feeds = {"x": random(24, 24), "r": random(24, 24, seed=1)}
     want = original(model, feeds)
     for _ in range(2):  # before anything else is known, and after

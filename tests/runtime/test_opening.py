@@ -15,22 +15,13 @@ import pytest
 from faults.test_file_systems import mounted
 from model_table import external as external_tensor
 from reference_session import reference_session
-from runtime_models import assert_same, parse, random, session_on
+from runtime_models import TEXTS, assert_same, parse, random, session_on
 
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.session import Session
 
-# w is read by runtime_fold and by entry, v by entry only; t is computed of u when it is split.
-TEXT = """g (float[n, 64] x, float[64, 64] r) => (float[n, 64] y) {
-    e = MatMul(r, w)
-    s = Add(x, v)
-    a = MatMul(s, e)
-    b = MatMul(a, w)
-    t = Transpose<perm = [1, 0]>(u)
-    y = MatMul(b, t)
-}"""
 KEY = "session.model_external_initializers_file_folder_path"
 TENSOR = 64 * 64 * 4
 FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
@@ -38,7 +29,7 @@ FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
 
 def example(seed: int = 0) -> onnx.ModelProto:
     w, v, u = random(64, 64, seed=seed), random(1, 64, seed=seed + 1), random(64, 64, seed=seed + 2)
-    return parse(TEXT, w=w, v=v, u=u)
+    return parse("weights in both parts", w=w, v=v, u=u)
 
 
 def saved(model: onnx.ModelProto, path: Path, external: bool) -> None:
@@ -228,7 +219,9 @@ def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, temporary, monkeyp
 
 
 def test_nothing_is_left_of_a_failure(tmp_path, temporary):
-    text = TEXT.replace("y = MatMul(b, t)", "q = MatMul(b, t)\n y = local.Unknown(q)")
+    text = TEXTS["weights in both parts"].replace(
+        "y = MatMul(b, t)", "q = MatMul(b, t)\n y = local.Unknown(q)"
+    )
     model = parse(text, w=random(64, 64), v=random(1, 64), u=random(64, 64))
     with pytest.raises(Exception, match="Unknown"):
         opened(model)

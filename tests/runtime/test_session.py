@@ -1,7 +1,5 @@
 import gc
 import os
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -12,9 +10,8 @@ import onnx
 import onnxruntime as ort
 import psutil
 import pytest
+from processes import python
 from runtime_models import (
-    OVERRIDABLE,
-    READ_BY_BOTH,
     adapter_feeds,
     assert_same,
     at_once,
@@ -223,7 +220,7 @@ def test_a_session_of_its_own_for_each_setting(decoder, bundle):
 
 
 def test_a_constant_that_entry_reads_as_well():
-    model = parse(READ_BY_BOTH)
+    model = parse("read by both")
     for specialize in (False, True):
         session = session_on(model, "r", specialize=specialize)
         for seed in (1, 2):
@@ -240,7 +237,7 @@ def test_a_model_is_split_on_the_way(adapter):
 
 
 def test_a_default_value_holds_until_another_is_fed(tmp_path):
-    model = parse(OVERRIDABLE, w=random(64, 64))
+    model = parse("overridable", w=random(64, 64))
     session = session_on(model, overridable=True)
     assert [i.name for i in session.get_inputs()] == ["x"]
     assert [i.name for i in session.get_overridable_initializers()] == ["w"]
@@ -319,10 +316,7 @@ def outputs_without(modules: list[str], folder: Path, arguments: str = "'b'") ->
         with np.load("feeds.npz") as feeds:
             print(session.run(None, dict(feeds))[0].shape, session.placements()[0].backend)
     """
-    command = [sys.executable, "-c", code, str(folder), " ".join(modules)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return python("-c", code, folder, " ".join(modules))
 
 
 def test_a_bundle_needs_onnxruntime_only(adapter, tmp_path):

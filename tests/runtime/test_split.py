@@ -9,7 +9,6 @@ import pytest
 from model_table import MODELS, cases, feeds
 from model_table import parse as parse_case
 from runtime_models import (
-    OVERRIDABLE,
     adapter_feeds,
     bundle_of,
     decoder_feeds,
@@ -116,19 +115,7 @@ def test_where_a_model_is_cut(text, way, tmp_path):
 @pytest.mark.parametrize("level", [0, 1])
 def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
     """Read by what is folded, too; a sequence, which Identity does not take; of unknown rank."""
-    model = parse(
-        """g (float[n, 3] x, float[4, 6] r, int64[k] s)
-            => (int64[3] c, float[n, 3] y, seq(float[6]) q, float[a, b] e, float[n, 3] z) {
-            c = Constant<value = int64[3] {2, 2, 6}> ()
-            t = Reshape(r, c)
-            m = ReduceMax<keepdims = 0>(t)
-            y = Add(x, m)
-            q = SplitToSequence<axis = 0, keepdims = 0>(r)
-            e = Reshape(r, s)
-            w = ReduceSum<keepdims = 0>(e)
-            z = Mul(x, w)
-        }"""
-    )
+    model = parse("outputs that entry makes")
     model.opset_import[0].version = 13
     model.ir_version = 8
     feeds = {"x": random(2, 3), "r": random(4, 6, seed=1), "s": np.array([3, 8])}
@@ -155,7 +142,7 @@ def test_the_cache_can_be_bounded(decoder, tmp_path):
 
 
 def test_overridable_initializers_on_request(tmp_path):
-    model = parse(OVERRIDABLE, w=random(64, 64))
+    model = parse("overridable", w=random(64, 64))
     feeds = {"x": random(64, 64), "w": random(64, 64, seed=3)}
     with pytest.raises(UsageError, match="no runtime constant is named"):
         check(model, tmp_path / "no", feeds)

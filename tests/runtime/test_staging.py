@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from faults.test_file_systems import mounted
-from runtime_models import ADAPTER, adapter_feeds, bundle_of, original, parse, random, session_on
+from runtime_models import TEXTS, adapter_feeds, bundle_of, original, parse, random, session_on
 
 import onnxfold
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
@@ -22,13 +22,11 @@ EXTERNAL = {"save_as_external_data": True, "size_threshold": 0}
 
 
 def version(number: int) -> onnx.ModelProto:
-    return parse(ADAPTER, w=random(64, 64, seed=number))
+    return parse("adapter", w=random(64, 64, seed=number))
 
 
-def write(number: int, folder, **arguments):
-    return split(
-        version(number), folder, runtime_constants=NAMES, backend="onnxruntime", **arguments
-    )
+def write(number: int, folder):
+    return bundle_of(version(number), folder, *NAMES, backend="onnxruntime")
 
 
 def runs_as(folder) -> set[int]:
@@ -165,7 +163,7 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
         "g (float[n] x, float[1] r) => (float[n] y) { e = Exp(r) f = Mul(e, r) y = Add(x, f) }"
     )
     bundle_of(other, tmp_path / "other", "r")
-    text = ADAPTER.replace("float[1] scale", "float[1] scale, float[n, 64] c")
+    text = TEXTS["adapter"].replace("float[1] scale", "float[1] scale, float[n, 64] c")
     text = text.replace("y = MatMul(x, merged)", "z = MatMul(x, merged) d = Exp(c) y = Add(z, d)")
     model = parse(text, w=random(64, 64))
     bundle_of(model, tmp_path / "b", *constants)

@@ -4,12 +4,14 @@ import copy
 import functools
 import operator
 import os
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from model_table import floats as array
@@ -22,10 +24,6 @@ OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 
 def tensor(name: str, *shape: int, seed: int = 0) -> TensorProto:
     return numpy_helper.from_array(array(*shape, seed=seed), name)
-
-
-def value(name: str, shape=None, dtype: int = TensorProto.FLOAT):
-    return helper.make_tensor_value_info(name, dtype, shape)
 
 
 def constant(name: str, t: TensorProto) -> onnx.NodeProto:
@@ -108,76 +106,16 @@ def sparse(name: str) -> onnx.SparseTensorProto:
 def everything() -> onnx.ModelProto:
     """A model with every field filled in that is kept."""
     model = nested()
-    model.producer_name, model.producer_version = "tests", "1.2"
-    model.domain, model.model_version, model.doc_string = "org.example", 7, "a model"
-    model.metadata_props.add(key="k", value="v")
-    model.ir_version = 11
-    graph = model.graph
-    graph.doc_string = "a graph"
-    graph.metadata_props.add(key="gk", value="gv")
-    node = helper.make_node("Constant", [], ["sc"], value=tensor("sc", 3, 4), name="constant")
-    node.attribute[0].t.metadata_props.add(key="tk", value="tv")
-    node.attribute[0].t.doc_string = "a tensor"
-    node.attribute[0].doc_string = "an attribute"
-    extra = [
-        node,
-        helper.make_node("Add", ["with_info", "sc"], ["sum"], name="sum", doc_string="a node"),
-        helper.make_node("Vocabulary", [], ["voc"], name="voc", domain="custom"),
-    ]
-    extra[1].metadata_props.add(key="nk", value="nv")
-    extra[2].attribute.add(
-        name="words", type=onnx.AttributeProto.STRINGS, strings=[b"\xff\xfe", b"plain"]
-    )
-    extra[2].attribute.add(name="number", type=onnx.AttributeProto.INT, i=3)
-    kind = extra[2].attribute.add(name="kind", type=onnx.AttributeProto.TYPE_PROTO)
-    kind.tp.CopyFrom(helper.make_sequence_type_proto(helper.make_tensor_type_proto(1, [2])))
-    extra[2].attribute.add(name="raw", type=onnx.AttributeProto.STRING, s=b"\x80\x81")
-    graph.node.extend(extra)
-    graph.initializer.add().CopyFrom(tensor("with_info", 4))
-    graph.initializer[-1].metadata_props.add(key="ik", value="iv")
-    graph.initializer[-1].metadata_props.add(key="ik2", value="iv2")
-    graph.initializer.add().CopyFrom(
-        helper.make_tensor("typed", TensorProto.INT64, [2000], range(2000))
-    )
-    graph.initializer.add().CopyFrom(
-        helper.make_tensor("words", TensorProto.STRING, [2], [b"a", b"\xff"])
-    )
-    graph.value_info.append(value("u", [64, 64]))
-    graph.value_info[0].doc_string = "a value"
-    graph.value_info[0].metadata_props.add(key="vk", value="vv")
-    graph.input.add().CopyFrom(value("images", ["batch size", None, 3]))
-    graph.input[-1].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
-    graph.input[-1].type.denotation = "IMAGE"
-    maps = graph.output.add(name="voc")
-    maps.type.sequence_type.elem_type.map_type.key_type = TensorProto.INT64
-    maps.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type = 1
-    graph.output.append(value("sum", [3, 4]))
-    note = graph.quantization_annotation.add(tensor_name="w")
-    note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="with_info")
-    model.functions[0].doc_string = "a function"
-    model.functions[0].attribute.append("alpha")
-    model.functions[0].attribute_proto.add(name="beta", type=onnx.AttributeProto.FLOAT, f=0.5)
-    model.functions[0].value_info.append(value("fy", [64, 64]))
-    model.functions[0].metadata_props.add(key="fk", value="fv")
-    _rare_fields(model)
+    text_format.Merge(Path(__file__).with_name("everything.textproto").read_text(), model)
+    function, more = model.functions
+    function.MergeFrom(more)
+    del model.functions[1]
+    model.graph.node[1].overload = function.overload
+    hint = function.node[1].attribute.add(name="hint", type=onnx.AttributeProto.FLOAT)
+    hint.ref_attr_name = "beta"
+    typed = helper.make_tensor("typed", TensorProto.INT64, [2000], range(2000))
+    model.graph.initializer.append(typed)
     return model
-
-
-def _rare_fields(model: onnx.ModelProto) -> None:
-    graph, function = model.graph, model.functions[0]
-    function.overload = graph.node[1].overload = "narrow"
-    custom = graph.node.add(op_type="Rare", domain="custom", output=["rare"], name="rare")
-    custom.attribute.add(name="floats", type=onnx.AttributeProto.FLOATS, floats=[0.5, -0.0])
-    custom.attribute.add(name="ints", type=onnx.AttributeProto.INTS, ints=[1, -2])
-    kind = custom.attribute.add(name="kind", type=onnx.AttributeProto.TYPE_PROTO)
-    sparse_type = helper.make_sparse_tensor_type_proto(1, [2, "n"])
-    kind.tp.CopyFrom(helper.make_optional_type_proto(sparse_type))
-    reference = function.node[1].attribute.add(name="hint", type=onnx.AttributeProto.FLOAT)
-    reference.ref_attr_name = "beta"
-    for dtype in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.UINT64):
-        graph.initializer.append(helper.make_tensor(f"typed_{dtype}", dtype, [2], [1, 2]))
-    opaque = graph.value_info.add(name="rare").type.opaque_type
-    opaque.domain, opaque.name = "custom", "Thing"
 
 
 def fields_of(message: Message) -> set[str]:
@@ -264,9 +202,8 @@ def write(path, model: onnx.ModelProto, **kwargs):
 
 
 def run(path) -> np.ndarray:
-    return ort.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": X})[
-        0
-    ]
+    session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": X})[0]
 
 
 def files(folder) -> list[str]:

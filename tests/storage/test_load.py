@@ -2,8 +2,6 @@
 
 import gc
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -13,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from model_table import external as external_tensor
 from onnx import TensorProto, helper, numpy_helper
+from processes import python
 from storage_models import (
     OPSETS,
     all_fields,
@@ -26,6 +25,7 @@ from storage_models import (
     parsed,
     sparse,
     tensor,
+    write,
 )
 
 from onnxfold import storage
@@ -33,10 +33,8 @@ from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.load import external_locations
 
 
-def write(tmp_path, model: onnx.ModelProto, name: str = "m.onnx"):
-    path = tmp_path / name
-    path.write_bytes(model.SerializeToString())
-    return path
+def opened(tmp_path, model: onnx.ModelProto):
+    return storage.load(write(tmp_path / "m.onnx", model))
 
 
 def external(tmp_path, model: onnx.ModelProto | None = None, **entries: str):
@@ -49,12 +47,11 @@ def external(tmp_path, model: onnx.ModelProto | None = None, **entries: str):
     for entry in model.graph.initializer[0].external_data:
         if entry.key in entries:
             entry.value = entries[entry.key]
-    path.write_bytes(model.SerializeToString())
-    return path
+    return write(path, model)
 
 
 def test_large_tensors_are_views(tmp_path) -> None:
-    model = storage.load(write(tmp_path, linear()))
+    model = opened(tmp_path, linear())
     weight = model.graph.initializers["w"].const_value
     assert isinstance(weight, storage.ViewTensor) and weight.span is not None
     assert weight.numpy().base is not None and not weight.numpy().flags.writeable
@@ -76,7 +73,7 @@ def test_large_tensors_are_views(tmp_path) -> None:
 
 
 def test_tensors_everywhere(tmp_path) -> None:
-    path = write(tmp_path, nested())
+    path = write(tmp_path / "m.onnx", nested())
     model = storage.load(path)
     tensors = []
     for graph in [model.graph, *(f.graph for f in model.functions.values())]:
@@ -97,7 +94,7 @@ def test_every_dtype(tmp_path, dtype: ir.DataType) -> None:
         pytest.skip("onnx does not know it")
     stored = np.random.default_rng(0).integers(0, 64, 8192 * dtype.bitwidth // 8, dtype=np.uint8)
     proto = TensorProto(name="w", data_type=dtype.value, dims=[64, 128], raw_data=stored.tobytes())
-    model = storage.load(write(tmp_path, graph_model([], [proto])))
+    model = opened(tmp_path, graph_model([], [proto]))
     loaded = model.graph.initializers["w"].const_value
     expected = ir.serde.TensorProtoTensor(proto).numpy()
     assert loaded.numpy().dtype == expected.dtype
@@ -140,7 +137,7 @@ def test_length_may_be_omitted(tmp_path) -> None:
     entries = model.graph.initializer[0].external_data
     (length,) = (e for e in entries if e.key == "length")
     entries.remove(length)
-    weight = storage.load(write(tmp_path, model)).graph.initializers["w"].const_value
+    weight = opened(tmp_path, model).graph.initializers["w"].const_value
     assert weight.tobytes() == array(64, 64).tobytes()
 
 
@@ -192,7 +189,7 @@ def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:
             target = model.functions[0].node[0].attribute[0].t
         target.CopyFrom(external_tensor(target.name, target.dims, location="../secret"))
         with pytest.raises(ExternalDataError, match="out of"):
-            storage.load(write(tmp_path, model))
+            opened(tmp_path, model)
 
 
 def test_links_within_a_store(tmp_path) -> None:
@@ -274,7 +271,7 @@ def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | N
         ]
     )
     for bad, name in zip(models, (node, "Constant -> c"), strict=False):
-        path = write(tmp_path, bad)
+        path = write(tmp_path / "m.onnx", bad)
         with pytest.raises(ModelError, match=reason) as caught:
             storage.load(path)
         assert (caught.value.file, caught.value.node) == (str(path), name)
@@ -308,7 +305,7 @@ def test_hostile_sparse_tensors(tmp_path, change) -> None:
     model = graph_model([])
     model.graph.sparse_initializer.append(bad)
     with pytest.raises(ModelError):
-        storage.load(write(tmp_path, model))
+        opened(tmp_path, model)
 
 
 def test_a_sparse_tensor_reads_no_other_file(tmp_path, monkeypatch) -> None:
@@ -319,7 +316,7 @@ def test_a_sparse_tensor_reads_no_other_file(tmp_path, monkeypatch) -> None:
     values = model.graph.sparse_initializer[0].values
     values.CopyFrom(external_tensor(values.name, values.dims, location="other"))
     with pytest.raises(ModelError, match="another file"):
-        storage.load(write(tmp_path, model))
+        opened(tmp_path, model)
 
 
 def test_all_sparse_tensors_together_are_small(tmp_path) -> None:
@@ -327,10 +324,10 @@ def test_all_sparse_tensors_together_are_small(tmp_path) -> None:
     for k in range(3):
         model.graph.sparse_initializer.append(sparse(f"s{k}"))
         model.graph.sparse_initializer[k].dims[:] = [50, 100]
-    assert {"s0", "s1", "s2"} <= {*storage.load(write(tmp_path, model)).graph.initializers}
+    assert {"s0", "s1", "s2"} <= {*opened(tmp_path, model).graph.initializers}
     model.graph.sparse_initializer[2].dims[:] = [50, 200]
     with pytest.raises(ModelError, match="64 KiB"):
-        storage.load(write(tmp_path, model))
+        opened(tmp_path, model)
 
 
 @pytest.mark.parametrize("coordinates", [False, True])
@@ -344,7 +341,7 @@ def test_small_sparse_tensors_become_dense(tmp_path, coordinates) -> None:
     if coordinates:
         at = np.stack(np.unravel_index(places, (3, 4)), axis=1).astype(np.int64)
         model.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(at))
-    loaded = storage.load(write(tmp_path, model))
+    loaded = opened(tmp_path, model)
     (constant,) = loaded.graph
     for stored in (
         loaded.graph.initializers["sp"].const_value,
@@ -360,7 +357,7 @@ def test_everything_survives(tmp_path) -> None:
     assert normal(original) == expected, "the caller's proto was changed"
     assert normal(storage.to_proto(again)) == expected
     assert normal(storage.to_proto(again)) == expected, "the model was changed"
-    model = storage.load(write(tmp_path, original))
+    model = opened(tmp_path, original)
     storage.save(model, tmp_path / "o.onnx")
     assert normal(onnx.load(tmp_path / "o.onnx")) == expected
     storage.save(storage.load(tmp_path / "o.onnx"), tmp_path / "o.onnx", external_data=True)
@@ -401,7 +398,7 @@ def test_what_inference_does_not_need_is_left_out(tmp_path, caplog) -> None:
         (future, "does not define"),
     ):
         caplog.clear()
-        storage.save(storage.load(write(tmp_path, model)), tmp_path / "o.onnx")
+        storage.save(opened(tmp_path, model), tmp_path / "o.onnx")
         assert onnx.load(tmp_path / "o.onnx") == expected
         (record,) = caplog.records
         assert reason in record.getMessage()
@@ -409,7 +406,7 @@ def test_what_inference_does_not_need_is_left_out(tmp_path, caplog) -> None:
 
 def test_bfloat16_in_typed_fields(tmp_path) -> None:
     t = helper.make_tensor("w", TensorProto.BFLOAT16, [3], [1.0, 2.0, 3.0])
-    model = storage.load(write(tmp_path, graph_model([], initializers=[t])))
+    model = opened(tmp_path, graph_model([], initializers=[t]))
     loaded = model.graph.initializers["w"].const_value.numpy()
     assert loaded.dtype == ml_dtypes.bfloat16 and loaded.tolist() == [1, 2, 3]
 
@@ -433,18 +430,18 @@ def test_texts_that_are_not_utf8(tmp_path) -> None:
 
 def test_duplicate_initializers_do_not_crash(tmp_path) -> None:
     model = graph_model([], initializers=[tensor("w", 2000), tensor("w", 2000, seed=1)])
-    loaded = storage.load(write(tmp_path, model))
+    loaded = opened(tmp_path, model)
     assert loaded.graph.initializers["w"].const_value.tobytes() == array(2000, seed=1).tobytes()
 
 
 def test_import_is_light() -> None:
     code = "import onnxfold.storage, sys; assert 'onnxruntime' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    python("-c", code)
 
 
 def test_a_model_that_is_gone_maps_no_file(tmp_path) -> None:
     """Where files that are mapped cannot be replaced, who waits for them should not wait long."""
-    path = write(tmp_path, linear())
+    path = write(tmp_path / "m.onnx", linear())
     gc.collect()
     gc.disable()
     try:

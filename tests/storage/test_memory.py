@@ -1,14 +1,14 @@
 """Memory does not grow with the model: measured in fresh processes, by the kernel."""
 
 import filecmp
-import subprocess
 import sys
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
-from storage_models import OPSETS, value
+from onnx import TensorProto
+from processes import python
+from storage_models import parsed
 
 PRELUDE = """
 import sys, numpy as np, onnx_ir as ir
@@ -26,19 +26,14 @@ def big_model(path, mebibytes: int, *, count: int) -> None:
         TensorProto(name=f"w{i}", data_type=1, dims=[rows, 1024], raw_data=chunk)
         for i in range(count)
     ]
-    nodes = [helper.make_node("Identity", ["w0"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [], [value("y", [rows, 1024])], tensors)
-    path.write_bytes(helper.make_model(graph, opset_imports=OPSETS).SerializeToString())
+    graph = f"g () => (float[{rows}, 1024] y) {{ y = Identity(w0) }}"
+    model = parsed('<ir_version: 10, opset_import: ["" : 17]>' + graph)
+    model.graph.initializer.extend(tensors)
+    path.write_bytes(model.SerializeToString())
 
 
 def peaks(code: str, *args) -> list[float]:
-    result = subprocess.run(
-        [sys.executable, "-c", PRELUDE + code, *map(str, args)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [float(word) for word in result.stdout.split()]
+    return [float(word) for word in python("-c", PRELUDE + code, *args).split()]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from onnxfold.cli import main
 from onnxfold.errors import MissingFileError, UsageError
 
 DECODER = Path(__file__).parents[2] / "models" / "t5-decoder.onnx"
-"""A model that onnxruntime runs more modelly than its optimized results."""
+"""A model that onnxruntime runs more slowly than its optimized results."""
 
 
 @pytest.fixture
@@ -44,6 +44,26 @@ def test_the_result_never_measured_slower_than_the_original(model, tmp_path):
     done = onnxfold.tune(model, model, seconds=0, threads=1)
     assert done.speedup[done.chosen] >= 1 and done.rounds == 9
     onnx.checker.check_model(onnx.load(model))
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        # of the original, level 1, with value_info, level 2
+        ([[2.0], [1.99], [1.99], [1.99]], "-O1"),
+        ([[2.0], [2.0], [2.01], [2.01]], "original"),
+        ([[2.0], [1.9], [1.9], [1.8]], "-O2"),
+        ([[2.0], [1.9, 2.0, 1.6], [1.9], [1.8, 1.9, 1.2]], "-O1"),  # the spread is larger
+        ([[2.0], [2.1], [2.1], [1.9, 1.8, 1.2]], "original"),
+    ],
+)
+def test_beyond_level_1_a_gain_must_exceed_the_spread(model, monkeypatch, times, chosen):
+    def timed_runs(source, opened, *others, **how):
+        known = [*times, *[[3.0]] * (len(opened) - len(times))]
+        return [(each * 9)[:9] for each in known], {}
+
+    monkeypatch.setattr(tuning, "timed_runs", timed_runs)
+    assert onnxfold.tune(model, model, seconds=0).chosen == chosen
 
 
 def test_a_candidate_that_differs_is_not_taken(model, tmp_path, monkeypatch):

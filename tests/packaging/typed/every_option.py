@@ -53,15 +53,8 @@ of_proto: onnx.ModelProto = onnxfold.optimize(proto)
 of_bytes: bytes = onnxfold.optimize(proto.SerializeToString())
 with_report: tuple[onnx.ModelProto, Report] = onnxfold.optimize(proto, return_report=True)
 of_path_with_report: tuple[ir.Model, Report] = onnxfold.optimize(path, return_report=True)
-onnxfold.save(
-    model,
-    "out.onnx",
-    external_data="weights.bin",
-    share_weights=False,
-    fsync=False,
-    threads=4,
-    progress=written,
-)
+onnxfold.save(model, "out.onnx", external_data="weights.bin", share_weights=False, fsync=False)
+onnxfold.save(model, "out.onnx", threads=4, progress=written)
 
 
 # rules and passes
@@ -88,104 +81,42 @@ rules: RuleSet = rule_set("own", {"mine": mine, "several": several}, doc="My own
 create("dead-code")(model)
 names: list[str] = list(all_passes())
 
-# options
-report: Report = onnxfold.optimize_file(
-    "in.onnx",
-    "out.onnx",
-    level=2,
-    fold_all=False,
-    fold_quantized=True,
-    max_growth="64kB",
-    memory_limit=1 << 29,
-    keep=["*/Softmax*", "Transpose"],
-    fold=("Expand",),
-    precision="wide",
-    explain=True,
-    enable=["compiler_forms"],
-    disable=["attention"],
-    target="onnxruntime",
-    rules=["my_rules.py", path, rules],
-    passes=None,
-    dims={"batch": 1},
-    input_shapes={"x": [1, 3, -1, -1]},
-    keep_dims=["seq"],
-    value_info=True,
-    check=3,
-    feeds={"x": np.zeros((1, 3, 4, 4), np.float32)},
-    check_dims={"batch": 2},
-    rtol=1e-3,
-    atol=1e-5,
-    ulp=2,
-    custom_ops=["ops.so", path],
-    external_data=True,
-    share_weights=False,
-    fsync=False,
-    advise=True,
-    count_withheld=True,
-    report="page.html",
-    dump_ir="ir",
-    progress=told,
-)
+# options, by their subjects
+onnxfold.optimize(path, level=2, target="onnxruntime", precision="wide", memory_limit=1 << 29)
+onnxfold.optimize(path, fold_all=False, fold_quantized=True, fold=("Expand",), max_growth="64kB")
+onnxfold.optimize(path, keep=["*/Softmax*", "Transpose"], enable=["compiler_forms"], passes=None)
+onnxfold.optimize(path, disable=["attention"], rules=["my_rules.py", path, rules])
+onnxfold.optimize(path, dims={"batch": 1}, input_shapes={"x": [1, 3, -1, -1]}, keep_dims=["seq"])
+onnxfold.optimize(path, check=3, feeds={"x": np.zeros((1, 3, 4, 4), np.float32)})
+onnxfold.optimize(path, check_dims={"batch": 2}, rtol=1e-3, atol=1e-5, ulp=2)
+onnxfold.optimize(path, custom_ops=["ops.so", path], value_info=True)
+onnxfold.optimize_file(path, "out.onnx", external_data=True, share_weights=False, fsync=False)
+onnxfold.optimize_file(path, "out.onnx", explain=True, advise=True, progress=told)
+report: Report = onnxfold.optimize_file("in.onnx", "out.onnx", count_withheld=True)
+onnxfold.optimize_file("in.onnx", "out.onnx", report="page.html", dump_ir="ir")
 check: Comparison | None = report.check
 nodes: dict[str, int] = report.nodes_after
 seconds: float = report.seconds
 document: dict[str, object] = report.to_dict()
-predicted: dict[str, int] = onnxfold.plan(
-    path, share_weights=True, level=0, check=1
-).prediction.memory
+planned = onnxfold.plan(path, share_weights=True, level=0, check=1)
+predicted: dict[str, int] = planned.prediction.memory
 reasons: list[str | None] = [decision.reason for decision in onnxfold.explain(proto, keep=["y"])]
 inputs: list[str] = onnxfold.why("in.onnx", "y", level=2).inputs
-batch: Batch = onnxfold.batch(
-    ["models", Path("other")],
-    "out",
-    workers=2,
-    executor=ThreadPoolExecutor(),
-    scheduler=None,
-    memory=1 << 30,
-    timeout=60.0,
-    only_plan=False,
-    journal="journal.jsonl",
-    progress=told,
-    level=1,
-    check=1,
-)
+batch: Batch = onnxfold.batch(["models", path], "out", memory=1 << 30, timeout=60.0, level=1)
+onnxfold.batch("models", "out", workers=2, executor=ThreadPoolExecutor(), scheduler=None, check=1)
+onnxfold.batch(path, "out", only_plan=False, journal="journal.jsonl", progress=told)
 statuses: list[str] = [outcome.status for outcome in batch.outcomes]
 
 # comparisons
-result: Comparison = onnxfold.compare(
-    path,
-    proto,
-    seeds=3,
-    feeds="feeds.npz",
-    dims={"batch": 2},
-    rtol=1e-3,
-    atol=1e-5,
-    ulp=1,
-    exact=True,
-    bisect=True,
-    providers=["CPUExecutionProvider"],
-    custom_ops=["ops.so"],
-    fallback=False,
-)
+result: Comparison = onnxfold.compare(path, proto, seeds=3, dims={"batch": 2}, bisect=True)
+onnxfold.compare(path, proto, feeds="feeds.npz", rtol=1e-3, atol=1e-5, ulp=1, exact=True)
+onnxfold.compare(path, path, providers=["CPUExecutionProvider"], custom_ops=["o"], fallback=False)
 is_equal: bool = result.equal and result.passed
 result.assert_equal()
-measured: Benchmark = bench_models(
-    ["a.onnx", "b.onnx"],
-    feeds=None,
-    dims={"batch": 1},
-    rtol=1e-3,
-    atol=0.0,
-    ulp=0,
-    threads=[1, 0],
-    providers=["CPUExecutionProvider"],
-    custom_ops=[],
-    rounds=5,
-    seed=1,
-    backend="iree",
-    specialize=True,
-    splitting={"runtime_constants": ["states"]},
-)
-
+measured: Benchmark = bench_models(["a.onnx", "b.onnx"], feeds=None, dims={"batch": 1}, seed=1)
+bench_models([path], rtol=1e-3, atol=0.0, ulp=0, threads=[1, 0], rounds=5, custom_ops=[])
+bench_models([path], providers=["CPUExecutionProvider"], backend="iree", specialize=True)
+bench_models([path], splitting={"runtime_constants": ["states"]})
 tuned: Tuning = onnxfold.tune(
     path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=told
 )
@@ -194,33 +125,13 @@ reduced: Reduction = onnxfold.reduce(
 )
 
 # runtime constants
-onnxfold.split(
-    path,
-    "bundle",
-    runtime_constants=["states"],
-    overridable=True,
-    fold_at="runtime",
-    max_cache=1 << 20,
-    nominal={"batch": 1},
-    backend="onnx-mlir",
-    strict_backend=True,
-    backend_options=["-O3"],
-    compile_seconds=60.0,
-    dump_ir="stages",
-    fsync=False,
-    progress=told,
-    level=2,
-)
-session = Session(
-    "bundle",
-    None,
-    ["CPUExecutionProvider"],
-    backend="auto",
-    strict_backend=False,
-    max_cache_bytes=None,
-    cache=FoldCache("folder", max_bytes=1 << 30),
-    specialize=True,
-)
+onnxfold.split(path, "bundle", runtime_constants=["states"], overridable=True, fold_at="runtime")
+onnxfold.split(path, "bundle", max_cache=1 << 20, nominal={"batch": 1}, level=2, fsync=False)
+onnxfold.split(path, "bundle", backend="onnx-mlir", strict_backend=True, backend_options=["-O3"])
+onnxfold.split(path, "bundle", compile_seconds=60.0, dump_ir="stages", progress=told)
+session = Session("bundle", None, ["CPUExecutionProvider"], backend="auto", strict_backend=False)
+cache = FoldCache("folder", max_bytes=1 << 30)
+cached = Session("bundle", max_cache_bytes=None, cache=cache, specialize=True)
 fed = {"x": np.zeros(2, np.float32)}
 handle = session.fold({"states": np.zeros(2, np.float32)})
 outputs: Sequence[object] = session.run(None, fed, handle=handle)
@@ -229,45 +140,21 @@ shapes: list[list[int | str | None] | None] = [arg.shape for arg in session.get_
 hits: int = session.cache_statistics().hits
 in_memory = Session(proto, runtime_constants=["states"], max_cache=1 << 20, level=2)
 
-optimized_once = InferenceSession(
-    "in.onnx",
-    None,
-    [("CPUExecutionProvider", {}), "AzureExecutionProvider"],
-    None,
-    level=2,
-    target="onnxruntime",
-    enable_fallback=False,
-    read_config_from_model=0,
-    disabled_optimizers=["ConstantFolding"],
-)
+cpu: tuple[str, dict[str, object]] = ("CPUExecutionProvider", {})
+optimized_once = InferenceSession(path, None, [cpu, "Azure"], None, enable_fallback=False)
+InferenceSession("in.onnx", level=2, target="onnxruntime", read_config_from_model=0)
+InferenceSession("in.onnx", disabled_optimizers=["ConstantFolding"])
 first: Sequence[object] = optimized_once.run(None, fed)
 
 # the keywords of other tools
-simplified, is_same = onnxfold.simplify(
-    proto,
-    3,
-    perform_optimization=True,
-    overwrite_input_shapes={"x": [1, 3]},
-    test_input_shapes={"x": [2, 3]},
-    input_data=None,
-    check_rtol=1e-3,
-    check_atol=None,
-    custom_lib="ops.so",
-    inline_functions=True,
-    output_path="out.onnx",
-    level=2,
-    keep=["y"],
-)
+simplified, is_same = onnxfold.simplify(proto, 3, perform_optimization=True, custom_lib="ops.so")
 simplified_proto: onnx.ModelProto = simplified
-slimmed: onnx.ModelProto | None = onnxfold.slim(
-    "in.onnx",
-    "out.onnx",
-    input_shapes=["x:1,3"],
-    model_check=True,
-    model_check_inputs=["x:x.npy"],
-    save_as_external_data=True,
-    check=2,
-)
+onnxfold.simplify(proto, overwrite_input_shapes={"x": [1, 3]}, test_input_shapes={"x": [2, 3]})
+onnxfold.simplify(proto, input_data=None, check_rtol=1e-3, check_atol=None, inline_functions=True)
+onnxfold.simplify(proto, output_path="out.onnx", level=2, keep=["y"])
+slimmed: onnx.ModelProto | None = onnxfold.slim("in.onnx", "out.onnx", input_shapes=["x:1,3"])
+onnxfold.slim("in.onnx", model_check=True, model_check_inputs=["x:x.npy"], check=2)
+onnxfold.slim("in.onnx", "out.onnx", save_as_external_data=True)
 
 try:
     onnxfold.load("missing.onnx")

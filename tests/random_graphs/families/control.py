@@ -9,8 +9,9 @@ import onnx
 from onnx import TensorProto as T
 from onnx import helper
 
-from ..builder import FEEDS, Builder, Refused, Scope, Value, type_of
+from ..builder import Builder
 from ..call import Call, fills
+from ..scopes import FEEDS, Refused, Scope, Value, type_of
 from ..values import random_array
 
 DEEPEST = 2

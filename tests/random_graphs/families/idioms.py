@@ -4,8 +4,9 @@ import numpy as np
 from onnx import TensorProto as T
 from onnx import helper
 
-from ..builder import FEEDS, Builder, Refused, Value
+from ..builder import Builder
 from ..call import Call
+from ..scopes import FEEDS, Refused, Value
 from ..values import INTS, Array, dtype_of
 
 

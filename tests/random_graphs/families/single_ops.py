@@ -4,8 +4,8 @@ import numpy as np
 from onnx import TensorProto as T
 from onnx.numpy_helper import from_array
 
-from ..builder import Refused, Value
 from ..call import Call, fills, some_axes
+from ..scopes import Refused, Value
 from ..values import ALL, COMMON, FLOATS, INTS, Array, random_array
 
 ANYTHING = (*COMMON, *COMMON, T.STRING, *ALL)

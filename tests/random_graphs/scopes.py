@@ -1,0 +1,102 @@
+"""Values of random graphs, and the graphs in which they are made.
+
+Every value carries a sample for each feed: the same graph with other sizes of its symbolic dims. A
+dim is a tuple with its size for each feed, so a size that all feeds share is a number, another one
+has a symbol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from .values import elem_of
+
+Dim = tuple[int, ...]
+FEEDS = 3
+
+
+class Refused(Exception):
+    """The node cannot be there: onnxruntime does not take it, or nothing fits."""
+
+
+@dataclass(eq=False)
+class Value:
+    """A value of the graph and what it is for each feed (None for feeds that failed)."""
+
+    name: str
+    elem: int
+    samples: list[Any]
+    kind: str = "tensor"
+    tensor: onnx.TensorProto | None = None
+    """What is in the file, if that is a tensor."""
+    constant: bool = False
+    random: bool = False
+    used: bool = False
+
+    @property
+    def first(self) -> Any:
+        return self.samples[0]
+
+    @property
+    def rank(self) -> int:
+        return self.first.ndim if self.kind == "tensor" else -1
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.first.shape)
+
+    @property
+    def dims(self) -> list[Dim]:
+        """The sizes of each axis over all feeds (those that failed repeat the first)."""
+        shapes = [self.shape if s is None or s.ndim != self.rank else s.shape for s in self.samples]
+        return [tuple(sizes) for sizes in zip(*shapes, strict=True)]
+
+
+@dataclass
+class Scope:
+    """A graph that is being made: the main one, the body of an op, or a function."""
+
+    kind: str
+    parent: Scope | None = None
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
+    references: dict[str, onnx.AttributeProto] = field(default_factory=dict)
+
+    @property
+    def in_function(self) -> bool:
+        """Whether the graph is a function or a body in one: it cannot see the inputs."""
+        return self.kind == "function" or (self.parent is not None and self.parent.in_function)
+
+    def visible(self) -> list[Value]:
+        """The values that a node may read; a function sees its own only."""
+        scope: Scope | None = self
+        found: list[Value] = []
+        while scope is not None:
+            found += scope.values
+            scope = None if scope.kind == "function" else scope.parent
+        return found
+
+
+def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:
+    """The type of a value, as precise as its samples are the same."""
+    elem = value.elem if elem is None else elem
+    if value.kind == "tensor":
+        shape = [d[0] if len(set(d)) == 1 else None for d in value.dims]
+        return helper.make_tensor_value_info(name, elem, shape)
+    inner = helper.make_tensor_type_proto(elem, None)
+    return helper.make_value_info(name, helper.make_sequence_type_proto(inner))
+
+
+def type_named(text: str) -> tuple[int, str]:
+    kind = "tensor"
+    if text.startswith("seq("):
+        kind, text = "sequence", text[len("seq(") : -1]
+    elem = elem_of(text)
+    if elem is None:
+        raise Refused(f"type {text}")
+    return elem, kind

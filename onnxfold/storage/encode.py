@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import starmap
 from typing import Any
 
 import onnx
 import onnx_ir as ir
-from onnx.helper import make_opsetid
 
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
@@ -58,7 +56,7 @@ class _Writer:
         _set(proto, model, "producer_name", "producer_version", "domain", "doc_string")
         if model.model_version is not None:
             proto.model_version = model.model_version
-        proto.opset_import.extend(starmap(make_opsetid, model.opset_imports.items()))
+        _import_opsets(proto, model.opset_imports)
         add_entries(proto.metadata_props, model.metadata_props)
         self.graph(proto.graph, model.graph)
         for function in model.functions.values():
@@ -93,7 +91,7 @@ class _Writer:
 
     def function(self, proto: onnx.FunctionProto, function: ir.Function) -> None:
         _set(proto, function, "domain", "name", "overload", "doc_string")
-        proto.opset_import.extend(starmap(make_opsetid, function.opset_imports.items()))
+        _import_opsets(proto, function.opset_imports)
         add_entries(proto.metadata_props, function.metadata_props)
         proto.input.extend([value.name for value in function.inputs])
         for attribute in function.attributes.values():
@@ -250,3 +248,10 @@ def add_entries(proto: Any, entries: Mapping[str, str]) -> None:
     """Add metadata, sorted by their keys."""
     for key in sorted(entries):
         proto.add(key=key, value=entries[key])
+
+
+def _import_opsets(
+    proto: onnx.ModelProto | onnx.FunctionProto, versions: Mapping[str, int]
+) -> None:
+    for domain, version in versions.items():
+        proto.opset_import.add(domain=domain or None, version=version)

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold import storage
 
-OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+OPSETS = [onnx.OperatorSetIdProto(version=17), helper.make_opsetid("local", 1)]
 
 
 def tensor(name: str, *shape: int, seed: int = 0) -> TensorProto:
@@ -42,6 +42,10 @@ def parsed(text: str) -> onnx.ModelProto:
                 clear(attribute.g.node)
 
     clear([*model.graph.node, *(node for f in model.functions for node in f.node)])
+    for owner in (model, *model.functions):
+        for opset in owner.opset_import:
+            if not opset.domain:
+                opset.ClearField("domain")
     return model
 
 

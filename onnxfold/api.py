@@ -64,6 +64,7 @@ def optimize(
 def optimize(
     model: PathLike, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
 ) -> tuple[ir.Model, Report]: ...
+@paused_garbage_collection()
 @checked
 def optimize(
     model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
@@ -90,7 +91,6 @@ def optimize(
     clock = _Clock()
     comparison = None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(paused_garbage_collection())
         given = storage.model_in(model)
         stack.enter_context(storage.explained(given))
         original = given
@@ -142,6 +142,7 @@ def optimize(
     return (made, report) if return_report else made
 
 
+@paused_garbage_collection()
 @checked
 def optimize_file(
     source: ModelLike,
@@ -197,7 +198,6 @@ def optimize_file(
         check_destination(report, *([destination] if path is None else [path, destination]))
     clock = _Clock() if progress is None else _Clock(progress)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(paused_garbage_collection())
         stack.enter_context(storage.explained(given))
         with clock.stage("load"):
             is_shown = report is not None or dump_ir is not None

@@ -134,6 +134,7 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     for link in (links._root, *links._value_ids_to_boxes.values()):
         del link.prev, link.next
     links._value_ids_to_boxes.clear()
+    model.graph.initializers.data.clear()
 
 
 def root_cause(error: BaseException) -> str:

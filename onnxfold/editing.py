@@ -102,12 +102,13 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     nodes = list(nodes)
     for node in nodes:  # a node of a subgraph may use a node of an outer graph that is removed, too
         _detach(node)
+    assert all(map(is_unused, nodes))
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
     for node in nodes:
         if node.graph is not None:  # it was not removed with a subgraph
             by_graph.setdefault(node.graph, []).append(node)
     for graph, group in by_graph.items():
-        graph.remove(group, safe=True)
+        graph.remove(group)
 
 
 def remove_unused(

@@ -96,7 +96,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
         del old._uses[node, index]  # type: ignore[arg-type]  # a `Usage` is a tuple of these
     if value is not None:
         value._add_usage(node, index)
-    if old is not None and old is not value:
+    if node.device_configurations and old is not None and old is not value:
         node._drop_sharding_for_value(old)
 
 

@@ -94,12 +94,13 @@ class Evaluator:
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
         operands, kind = operation.operands, operation.kind
-        if kind is Kind.VIEW:
+        known = kind is Kind.SHAPE or _are_known(operands)
+        if kind is Kind.VIEW and not known:
             # the elements of a shape or axes determine the shape of the result
             lists = [b for b in operands if b is not None and len(b.shape) <= 1]
             integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
-        known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
+            known = _are_known(operands)
         if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
@@ -200,3 +201,10 @@ class Evaluator:
         ]
         read = {b for operation in postponed(found) for b in operation.operands}
         return [buffer for buffer in found if buffer not in read]
+
+
+def _are_known(operands: Iterable[Buffer | None]) -> bool:
+    for buffer in operands:  # noqa: SIM110, a generator takes longer
+        if buffer is not None and buffer.elements is None:
+            return False
+    return True

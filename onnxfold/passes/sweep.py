@@ -115,7 +115,7 @@ class Sweep:
             constant_tensor(node)
             return
         captures = captured_values(node) if subgraphs else []
-        if not all(self.is_constant(value) for value in captures):
+        if captures and not all(map(self.is_constant, captures)):
             return
         reason = self._objection(node, opsets)
         if reason is None:

@@ -76,8 +76,9 @@ class _Writer:
             if (metadata_of(value) or value.doc_string) and not value.is_graph_input():
                 write_value(proto.value_info.add(), value)
             if tensor is not None:
-                self.tensor(proto.initializer.add(), tensor, is_attribute=False)
-                _set(proto.initializer[-1], value, "name")
+                made = proto.initializer.add()
+                self.tensor(made, tensor, is_attribute=False)
+                made.name = value.name
         for node in nodes_of(graph):
             for value in self.node(proto.node, node):
                 values[value] = None

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import TensorBase, is_a
+from onnxfold.onnx_ir_private import TensorBase, is_a, nodes_in
 
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
@@ -347,7 +347,7 @@ def tensors_in(
     found: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]
     for graph in graphs:
-        owners += graph
+        owners += nodes_in(graph)
         for value in graph.initializers.data.values():
             if value.const_value is not None:
                 found[id(value.const_value)] = value.const_value

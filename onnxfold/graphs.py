@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ _NUMBERS = {
     **dict.fromkeys(("value_float", "value_floats"), np.float32),
 }
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+_graph_of = operator.attrgetter("graph")
 
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
@@ -41,7 +43,7 @@ def has_references(node: ir.Node) -> bool:
 
 def root_graphs(model: ir.Model) -> list[ir.Graph]:
     """Return the main graph and the functions' graphs, which contain all others."""
-    return [model.graph, *[function.graph for function in model.functions.values()]]
+    return [model.graph, *map(_graph_of, model.functions.values())]
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:

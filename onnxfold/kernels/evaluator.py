@@ -55,20 +55,16 @@ class Evaluator:
         self.rounded: dict[str, str] = {}
         """Values that could not be computed in wide precision, and why."""
         self._widening = Widening(pool, self._apply, self.rounded) if wide else None
-        self._engines = Engines(pool, functions, exact, time)
-        self.time = self._engines.time
-        pool.evaluator = self
-
-    def apply(self, operation: Operation) -> list[Buffer | None]:
+        self.apply = self._apply if self._widening is None else self._widening.apply
         """Return the results of an operation: known or deferred buffers.
 
         Raises:
             Unfoldable: no engine can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        if self._widening is not None:
-            return self._widening.apply(operation)
-        return self._apply(operation)
+        self._engines = Engines(pool, functions, exact, time)
+        self.time = self._engines.time
+        pool.evaluator = self
 
     def _apply(self, operation: Operation) -> list[Buffer | None]:
         if operation.kernel is not None:

@@ -131,8 +131,9 @@ class NumpyKernel:
             raise NotExact(f"attribute {unknown} is not known to the NumPy kernel")
         if "n_outputs" in self.names:
             attributes = {**attributes, "n_outputs": n_outputs}
-        if any(x is None for x in inputs[: self.needed]):
-            raise Unfoldable("an operand is left out")
+        for x in inputs[: self.needed]:
+            if x is None:
+                raise Unfoldable("an operand is left out")
         token = MOST_BYTES.set(most_bytes)
         try:
             result: KernelResult = _refusing(self.function, inputs, attributes)

@@ -50,10 +50,6 @@ class Result:
     plan: SavePlan | None = None
     """How the model is written, if that was found out to see what it takes."""
 
-    def decisions(self) -> list[Decision]:
-        """Return what was decided about nodes that are gone by it, or are still there."""
-        return [*self.folds, *self.kept()]
-
     def kept(self) -> list[Decision]:
         """Return why nodes with constant inputs are still there; no later pass has removed them."""
         return [d for node, d in self.stays.items() if node.graph is not None]

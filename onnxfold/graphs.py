@@ -135,7 +135,7 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), subgraphs and functions included."""
     found: Counter[ir.OperatorIdentifier] = Counter()
     for graph in all_graphs(model):
-        found.update([node.op_identifier() for node in nodes_in(graph)])
+        found.update(map(ir.Node.op_identifier, nodes_in(graph)))
     counts: Counter[str] = Counter()
     for (domain, op_type, _), count in found.items():
         counts[f"{domain}::{op_type}" if domain else op_type] += count

@@ -81,11 +81,15 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     A type variable stands for a class of that name, which may not be loaded. Numbers are finite and
     at least ``least``, which is the second argument of ``Annotated``.
     """
+    if type(value) is hint and hint not in _NUMBERS:
+        return
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Annotated:
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
         wrong = ""
+        if type(value) in inner and type(value) not in _NUMBERS:
+            return
         for each in inner:
             if _is_a(value, each):
                 found = next(problems(name, value, each), "")

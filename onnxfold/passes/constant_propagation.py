@@ -104,7 +104,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     decisions = cut.explain(folded=self._options.explain)
                     pool.settle(cut.stored)
                     if compute:
-                        stored = [pool.buffer_of(value) for value in cut.stored]
+                        stored = [*map(pool.buffer_of, cut.stored)]
                         evaluator.compute(evaluator.uncertain(stored))
                     return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:

@@ -60,14 +60,12 @@ class Result:
         for rule, places in report.places.items():
             self.places.setdefault(rule, []).extend(places)
         self.inexact += report.inexact
-        self.warnings += [
-            f"rules undo each other: {', '.join(loop.rules)} at {loop.value!r}"
-            for loop in report.loops
-        ]
-        self.warnings += [
-            f"rule {rule} would have changed a dtype or shape {count} times: not applied"
-            for rule, count in report.rejected.items()
-        ]
+        for loop in report.loops:
+            where = f"{', '.join(loop.rules)} at {loop.value!r}"
+            self.warnings.append(f"rules undo each other: {where}")
+        for rule, count in report.rejected.items():
+            what = f"would have changed a dtype or shape {count} times"
+            self.warnings.append(f"rule {rule} {what}: not applied")
 
 
 class Observer(Protocol):
@@ -95,7 +93,7 @@ class RunContext:
         self.options = options
         self.room = options.growth_of(bytes_before)
         """Bytes by which the model may still grow."""
-        self._observers = observers
+        self.observers = observers
         self._time = time
         watch = next((each for each in observers if isinstance(each, Watch)), None)
         self.pool = Pool(
@@ -121,5 +119,5 @@ class RunContext:
 
     def passed(self, name: str, model: ir.Model) -> None:
         """Tell the observers that a pass has run."""
-        for observer in self._observers:
+        for observer in self.observers:
             observer.passed(name, model)

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,9 +53,7 @@ def run_bounded(
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
     may_grow = (options.fold_all, options.fold, options.target, options.rules, options.value_info)
-    levels: tuple[Level, ...] = (1, 0)
-    lower = [replace(options, level=k, target=None) for k in levels if k < options.level]
-    for tried in (options, *lower, replace(options, passes=())):
+    for tried in _attempts(options):
         if tried is not options:
             model = open_again()
             allowed = max(allowed, storage.planned(model).size)  # in the layout that is written
@@ -70,6 +68,16 @@ def run_bounded(
         limit = option("max_growth")
         result.warnings.append(f"{used} was used: the model would grow by more than {limit}")
     return model, result
+
+
+def _attempts(options: Options) -> Iterator[Options]:
+    """Yield options, then the same with less and less to do."""
+    yield options
+    levels: tuple[Level, ...] = (1, 0)
+    for level in levels:
+        if level < options.level:
+            yield replace(options, level=level, target=None)
+    yield replace(options, passes=())
 
 
 def run_passes(
@@ -259,5 +267,6 @@ class _Level:
         if modified:
             self._changes += 1
             self._facts.note_change()
-        self._run.passed(name, self._model)
+        for observer in self._run.observers:
+            observer.passed(name, self._model)
         return modified

@@ -101,8 +101,11 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
     It is an initializer or the result of a Constant node, in the innermost graph that holds all.
     """
     first, node = values[0], values[0].producer()
-    paths = [facts.scopes.path(value.graph) for value in values]
-    graph = next(each for each in paths[0] if all(each in path for path in paths))
+    graph = first.graph
+    if len(values) > 1:
+        paths = [facts.scopes.path(value.graph) for value in values]
+        graph = next(each for each in paths[0] if all(each in path for path in paths))
+    assert graph is not None
     if first.graph is not graph:
         facts.names.make_unique(first)
     name = first.name

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
-import onnx_ir as ir
 
 from onnxfold.onnx_ir_private import TensorBase
 from onnxfold.parallel import THREADS

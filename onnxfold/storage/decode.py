@@ -194,7 +194,7 @@ class _Reader:
             domain=proto.domain or None,
             model_version=proto.model_version if proto.HasField("model_version") else None,
             doc_string=proto.doc_string or None,
-            functions=[self.function(function) for function in proto.functions],
+            functions=[*map(self.function, proto.functions)],
             metadata_props=entries_of(proto.metadata_props),
         )
 

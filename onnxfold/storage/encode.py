@@ -183,14 +183,16 @@ def _bytes(text: str | bytes) -> bytes:
 
 def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
     """Give a value the type, the shape, and what else a ``value_info`` says."""
-    if not is_representable(info.type):
-        if type_ := info.type.SerializeToString():
-            value.meta[TYPE_KEY] = type_
-        info.ClearField("type")
     kind = info.type.tensor_type
-    if not info.type.HasField("tensor_type") or info.type.denotation:
+    dtype = DTYPES.get(kind.elem_type)
+    # elements may also be UNDEFINED, which is 0
+    if not dtype or not info.type.HasField("tensor_type") or info.type.denotation:
+        if not is_representable(info.type):
+            if type_ := info.type.SerializeToString():
+                value.meta[TYPE_KEY] = type_
+            info.ClearField("type")
         return ir.serde.deserialize_value_info_proto(info, value)
-    value.type = ir.TensorType(DTYPES[kind.elem_type])
+    value.type = ir.TensorType(dtype)
     has_shape = kind.HasField("shape")
     value.shape = shape_of(kind.shape.SerializeToString()) if has_shape else None
     value.doc_string = info.doc_string or None

@@ -147,11 +147,13 @@ def remove_foreign_users(model: ir.Model) -> None:
     """Remove users that are not in the model, as of an If's branch that another library removed."""
     known = set(all_graphs(model))
     for graph in known:
-        values = [*graph.inputs, *graph.initializers.values()]
-        values.extend(value for node in graph for value in node.outputs)
+        values = [*graph.inputs, *graph.initializers.data.values()]
+        for node in nodes_in(graph):
+            values += node.outputs
         for value in values:
-            for user, position in [use for use in uses(value) if use.node.graph not in known]:
-                set_input(user, position, None)
+            for user, position in [*uses(value)]:
+                if user.graph not in known:
+                    set_input(user, position, None)
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:

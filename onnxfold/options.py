@@ -199,8 +199,10 @@ class Options:
         """Return all rule sets to choose from: built in, of other packages, and the ones given."""
         from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
-        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
-        return [*available_rule_sets(), *given]
+        sets = [*available_rule_sets()]
+        for each in self.rules:
+            sets.append(each if isinstance(each, RuleSet) else load_rules(each))
+        return sets
 
     @property
     def seeds(self) -> int:

@@ -40,8 +40,10 @@ def checked(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         hints = hints_of(function)
         for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
-            for wrong in problems(name, value, hints.get(name, Any)):
-                raise UsageError(wrong)
+            hint = hints.get(name, Any)
+            if type(value) is not hint or hint in _NUMBERS:
+                for wrong in problems(name, value, hint):
+                    raise UsageError(wrong)
         return function(*args, **kwargs)
 
     keywords = _keywords(function)
@@ -81,8 +83,6 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     A type variable stands for a class of that name, which may not be loaded. Numbers are finite and
     at least ``least``, which is the second argument of ``Annotated``.
     """
-    if type(value) is hint and hint not in _NUMBERS:
-        return
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     if kind is Annotated:
         yield from problems(name, value, *inner)

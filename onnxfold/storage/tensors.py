@@ -70,10 +70,11 @@ class MappedFile:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", path)
+            key = _key(status)
             with _lock:
-                known = _open_files.get(_key(status))
+                known = _open_files.get(key)
                 if known is None:
-                    known = _open_files[_key(status)] = cls(fd, path)
+                    known = _open_files[key] = cls(fd, path)
                 return known
         finally:
             os.close(fd)

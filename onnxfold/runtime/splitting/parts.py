@@ -269,9 +269,11 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
 
 def name_unnamed_outputs(model: ir.Model) -> None:
     """Name the outputs without a name, as the names of a clone may collide."""
-    names = Names(all_graphs(model))
-    for graph in all_graphs(model):
-        for value in (v for node in graph for v in node.outputs if v.name is None):
+    nodes = [node for graph in all_graphs(model) for node in graph]
+    unnamed = [value for node in nodes for value in node.outputs if value.name is None]
+    if unnamed:
+        names = Names(all_graphs(model))
+        for value in unnamed:
             value.name = names.fresh("unread")
 
 

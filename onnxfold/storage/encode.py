@@ -7,7 +7,7 @@ onnx-ir serializes types, shapes, most attributes and small tensors. Its
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import starmap
 from typing import Any
 
@@ -247,9 +247,9 @@ def is_described(value: ir.Value) -> bool:
     )
 
 
-def entries_of(proto: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
+def entries_of(proto: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
     """Return metadata as a dictionary; None if there are none."""
-    return {entry.key: entry.value for entry in proto} if proto else None
+    return {entry.key: entry.value for entry in proto[:]} if proto else None
 
 
 def add_entries(proto: Any, entries: Mapping[str, str]) -> None:

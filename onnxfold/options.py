@@ -199,10 +199,8 @@ class Options:
         """Return all rule sets to choose from: built in, of other packages, and the ones given."""
         from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
-        sets = [*available_rule_sets()]
-        for each in self.rules:
-            sets.append(each if isinstance(each, RuleSet) else load_rules(each))
-        return sets
+        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
+        return [*available_rule_sets(), *given]
 
     @property
     def seeds(self) -> int:

@@ -90,13 +90,13 @@ class Evaluator:
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
         operands, kind = operation.operands, operation.kind
-        known = kind is Kind.SHAPE or _are_known(operands)
-        if kind is Kind.VIEW and not known:
+        unknown = [b for b in operands if b is not None and b.elements is None]
+        if kind is Kind.VIEW and unknown:
             # the elements of a shape or axes determine the shape of the result
-            lists = [b for b in operands if b is not None and len(b.shape) <= 1]
+            lists = [b for b in unknown if len(b.shape) <= 1]
             integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
-            known = _are_known(operands)
+        known = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
         if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
@@ -200,10 +200,3 @@ class Evaluator:
         ]
         read = {b for operation in postponed(found) for b in operation.operands}
         return [buffer for buffer in found if buffer not in read]
-
-
-def _are_known(operands: Iterable[Buffer | None]) -> bool:
-    for buffer in operands:  # noqa: SIM110, a generator takes longer
-        if buffer is not None and buffer.elements is None:
-            return False
-    return True

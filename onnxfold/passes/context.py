@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -84,6 +84,7 @@ class RunContext:
     def __init__(
         self,
         options: Options,
+        functions: Iterable[ir.Function] = (),
         *,
         bytes_before: int = 0,
         scratch_folder: str | None = None,
@@ -94,7 +95,6 @@ class RunContext:
         self.room = options.growth_of(bytes_before)
         """Bytes by which the model may still grow."""
         self.observers = observers
-        self._time = time
         watch = next((each for each in observers if isinstance(each, Watch)), None)
         self.pool = Pool(
             memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=watch
@@ -102,20 +102,10 @@ class RunContext:
         self.result = Result(self.pool.statistics)
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
-        self._evaluator: Evaluator | None = None
-
-    def evaluator(self, model: ir.Model) -> Evaluator:
-        """Return what computes on the buffers of the pool."""
-        if self._evaluator is None:
-            self._evaluator = Evaluator(
-                self.pool,
-                model.functions.values(),
-                exact=self.options.level < 2,
-                time=self._time,
-                wide=self.options.precision == "wide",
-            )
-            self.result.rounded = self._evaluator.rounded
-        return self._evaluator
+        exact, wide = options.level < 2, options.precision == "wide"
+        self.evaluator = Evaluator(self.pool, functions, exact=exact, time=time, wide=wide)
+        """What computes on the buffers of the pool."""
+        self.result.rounded = self.evaluator.rounded
 
     def passed(self, name: str, model: ir.Model) -> None:
         """Tell the observers that a pass has run."""

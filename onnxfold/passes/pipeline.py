@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -53,7 +53,9 @@ def run_bounded(
     time = time_for(bytes_before)  # of all that is tried
     allowed = bytes_before + options.growth_of(bytes_before)
     may_grow = (options.fold_all, options.fold, options.target, options.rules, options.value_info)
-    for tried in _attempts(options):
+    levels: tuple[Level, ...] = (1, 0)
+    lower = [replace(options, level=k, target=None) for k in levels if k < options.level]
+    for tried in (options, *lower, replace(options, passes=())):
         if tried is not options:
             model = open_again()
             allowed = max(allowed, storage.planned(model).size)  # in the layout that is written
@@ -68,16 +70,6 @@ def run_bounded(
         limit = option("max_growth")
         result.warnings.append(f"{used} was used: the model would grow by more than {limit}")
     return model, result
-
-
-def _attempts(options: Options) -> Iterator[Options]:
-    """Yield options, then the same with less and less to do."""
-    yield options
-    levels: tuple[Level, ...] = (1, 0)
-    for level in levels:
-        if level < options.level:
-            yield replace(options, level=level, target=None)
-    yield replace(options, passes=())
 
 
 def run_passes(
@@ -106,6 +98,7 @@ def run_passes(
     """
     run = RunContext(
         options,
+        model.functions.values(),
         bytes_before=bytes_before,
         scratch_folder=scratch_folder,
         time=time or time_for(bytes_before or storage.planned(model).size),
@@ -117,7 +110,7 @@ def run_passes(
     if options.passes is None:
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
-        with shared_facts(model, run.evaluator(model)) as facts:
+        with shared_facts(model, run.evaluator) as facts:
             _Level(model, run, facts).run(bytes_before, count_withheld, is_lifted)
     for name in options.passes or ():
         create(name, options, run=run)(model)
@@ -128,7 +121,7 @@ def run_passes(
     ):
         model.ir_version, run.result.plan = _FREE_INITIALIZERS, None
         model.opset_imports.setdefault("", 1)  # older models need not say it
-    run.evaluator(model).time.lift()
+    run.evaluator.time.lift()
     return run.result
 
 
@@ -148,11 +141,12 @@ def first_folding(
         Simplify(options=options)  # it refuses names that are neither rules nor rule sets
     for warning in options.doubtful(model):
         logger.warning("%s", warning)
-    run = RunContext(options, bytes_before=bytes_before, time=time_for(bytes_before))
+    functions, time = model.functions.values(), time_for(bytes_before)
+    run = RunContext(options, functions, bytes_before=bytes_before, time=time)
     with contextlib.ExitStack() as stack:
         if options.passes is None:
             fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-            stack.enter_context(shared_facts(model, run.evaluator(model)))
+            stack.enter_context(shared_facts(model, run.evaluator))
         for name in passes[: passes.index("constant-propagation")]:
             create(name, options, run=run)(model)
         return ConstantPropagation(options).decide(model, run), run

@@ -17,7 +17,6 @@ _NUMBERS = {
     **dict.fromkeys(("value_float", "value_floats"), np.float32),
 }
 _GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
-_graph_of = operator.attrgetter("graph")
 
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
@@ -43,7 +42,7 @@ def has_references(node: ir.Node) -> bool:
 
 def root_graphs(model: ir.Model) -> list[ir.Graph]:
     """Return the main graph and the functions' graphs, which contain all others."""
-    return [model.graph, *map(_graph_of, model.functions.values())]
+    return [model.graph, *map(operator.attrgetter("graph"), model.functions.values())]
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:

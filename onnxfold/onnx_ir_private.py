@@ -16,7 +16,6 @@ from onnx_ir._core import Usage
 
 _GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 _Tensor = TypeVar("_Tensor", bound=TensorBase)
-_node_of = operator.attrgetter("value")
 
 
 def is_a(tensor: object, kind: type[_Tensor]) -> TypeGuard[_Tensor]:
@@ -53,7 +52,7 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 def nodes_in(graph: ir.Graph) -> list[ir.Node]:
     """Return a list of the current nodes of a graph in any order, which is faster than in order."""
-    return [*map(_node_of, graph._nodes._value_ids_to_boxes.values())]
+    return [*map(operator.attrgetter("value"), graph._nodes._value_ids_to_boxes.values())]
 
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -163,7 +162,7 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
     """Return a warning for each op type that ONNX has in no opset; a runtime may know it."""
     functions = {function.name for function in model.functions.values() if not function.domain}
     names = {op for op in ops if "::" not in op} - functions
-    unknown = sorted(itertools.filterfalse(onnx.defs.has, names))
+    unknown = sorted(op for op in names if not onnx.defs.has(op))
     if not unknown:
         return []
     known = [s.name for s in onnx.defs.get_all_schemas() if not s.domain]

@@ -236,15 +236,8 @@ def write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
 
 def is_described(value: ir.Value) -> bool:
     """Return whether a value has more information than its name."""
-    return bool(
-        value.name
-        and (
-            value.type is not None
-            or metadata_of(value)
-            or value.doc_string
-            or meta_entry(value, TYPE_KEY) is not None
-        )
-    )
+    known = value.type, metadata_of(value), value.doc_string, meta_entry(value, TYPE_KEY)
+    return bool(value.name) and any(known)
 
 
 def entries_of(proto: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:

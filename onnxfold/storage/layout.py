@@ -222,8 +222,7 @@ def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
             f"the model would be {plan.size} bytes in one file, more than the 2 GiB that the "
             "format allows; use external data"
         )
-    offset = 0
-    literal: list[wire.Piece] = []
+    offset, literal = 0, list[wire.Piece]()
     for piece in pieces:
         if not isinstance(piece, Hole):
             literal.append(piece)

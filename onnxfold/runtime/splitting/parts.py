@@ -271,10 +271,9 @@ def name_unnamed_outputs(model: ir.Model) -> None:
     """Name the outputs without a name, as the names of a clone may collide."""
     nodes = [node for graph in all_graphs(model) for node in graph]
     unnamed = [value for node in nodes for value in node.outputs if value.name is None]
-    if unnamed:
-        names = Names(all_graphs(model))
-        for value in unnamed:
-            value.name = names.fresh("unread")
+    names = Names(all_graphs(model) if unnamed else ())
+    for value in unnamed:
+        value.name = names.fresh("unread")
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:

@@ -61,8 +61,8 @@ class Result:
             self.places.setdefault(rule, []).extend(places)
         self.inexact += report.inexact
         for loop in report.loops:
-            where = f"{', '.join(loop.rules)} at {loop.value!r}"
-            self.warnings.append(f"rules undo each other: {where}")
+            names = ", ".join(loop.rules)
+            self.warnings.append(f"rules undo each other: {names} at {loop.value!r}")
         for rule, count in report.rejected.items():
             what = f"would have changed a dtype or shape {count} times"
             self.warnings.append(f"rule {rule} {what}: not applied")

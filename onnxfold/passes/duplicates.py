@@ -170,12 +170,10 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         """Share small tensors of this content or large ones of equal shape; return how many go."""
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
-        assert values[0].const_value is not None
-        is_list = len(storage.sizes_of(values[0].const_value)) == 1
         for value in values:
             graph, tensor = value.graph, value.const_value
             assert graph is not None and tensor is not None and value.name is not None
-            if is_list and any(is_overwritten(*use) for use in uses(value)):
+            if len(storage.sizes_of(tensor)) == 1 and any(is_overwritten(*u) for u in uses(value)):
                 continue
             path = facts.scopes.path(graph)
             key = path[-1], content or _sample(tensor)

@@ -202,6 +202,8 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     """Return whether an end is certainly at or behind the last element."""
     if isinstance(end, int) and end >= TO_THE_END:
         return True
+    if isinstance(end, int) and isinstance(size, int):
+        return end >= size
     return algebra.low(algebra.sub(end, size)) >= 0
 
 

@@ -64,6 +64,7 @@ def optimize(
 def optimize(
     model: PathLike, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
 ) -> tuple[ir.Model, Report]: ...
+@paused_garbage_collection()
 @checked
 def optimize(
     model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
@@ -90,7 +91,6 @@ def optimize(
     clock = _Clock()
     comparison = None
     with contextlib.ExitStack() as stack:
-        stack.enter_context(paused_garbage_collection())
         given = storage.model_in(model)
         stack.enter_context(storage.explained(given))
         original = given
@@ -142,6 +142,7 @@ def optimize(
     return (made, report) if return_report else made
 
 
+@paused_garbage_collection()
 @checked
 def optimize_file(
     source: ModelLike,
@@ -195,9 +196,8 @@ def optimize_file(
         from onnxfold.report.page.documents import Recording, check_destination, write_page
 
         check_destination(report, *([destination] if path is None else [path, destination]))
-    clock = _Clock() if progress is None else _Clock(progress)
+    clock = _Clock(progress)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(paused_garbage_collection())
         stack.enter_context(storage.explained(given))
         with clock.stage("load"):
             is_shown = report is not None or dump_ir is not None
@@ -251,7 +251,7 @@ def optimize_file(
                 model,
                 destination,
                 fsync=fsync,
-                progress=functools.partial(clock.progress, "save"),
+                progress=None if progress is None else functools.partial(progress, "save"),
                 external_data=external_data,
                 share_weights=share_weights,
                 plan=result.plan,
@@ -285,12 +285,13 @@ def _report(
     model: ir.Model, result: Result, clock: _Clock, fold: Options, check: Comparison | None
 ) -> Report:
     """Return what a run of the passes did; files and bytes are missing."""
+    kept = result.kept()
     return Report(
         nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
         folded=result.folded,
-        kept=result.kept(),
-        decisions=result.decisions(),
+        kept=kept,
+        decisions=[*result.folds, *kept],
         pool=asdict(result.statistics),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
@@ -414,7 +415,7 @@ def with_sizes(model: ModelLike, options: Options) -> ModelLike:
 class _Clock:
     """Wall seconds of each stage."""
 
-    def __init__(self, progress: Progress = lambda stage, done, total: None) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self.start = time.perf_counter()
         self.cpu_start = time.process_time()
         self.stages: dict[str, float] = {}
@@ -423,8 +424,10 @@ class _Clock:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        self.progress(name, 0, 1)
+        if self.progress is not None:
+            self.progress(name, 0, 1)
         yield
-        self.progress(name, 1, 1)
+        if self.progress is not None:
+            self.progress(name, 1, 1)
         self.stages[name] = time.perf_counter() - begin
         logger.info("%s: %.2f s", name, self.stages[name])

@@ -102,12 +102,13 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     nodes = list(nodes)
     for node in nodes:  # a node of a subgraph may use a node of an outer graph that is removed, too
         _detach(node)
+    assert all(map(is_unused, nodes))
     by_graph: dict[ir.Graph, list[ir.Node]] = {}
     for node in nodes:
         if node.graph is not None:  # it was not removed with a subgraph
             by_graph.setdefault(node.graph, []).append(node)
     for graph, group in by_graph.items():
-        graph.remove(group, safe=True)
+        graph.remove(group)
 
 
 def remove_unused(
@@ -146,11 +147,13 @@ def remove_foreign_users(model: ir.Model) -> None:
     """Remove users that are not in the model, as of an If's branch that another library removed."""
     known = set(all_graphs(model))
     for graph in known:
-        values = [*graph.inputs, *graph.initializers.values()]
-        values.extend(value for node in graph for value in node.outputs)
+        values = [*graph.inputs, *graph.initializers.data.values()]
+        for node in nodes_in(graph):
+            values += node.outputs
         for value in values:
-            for user, position in [use for use in uses(value) if use.node.graph not in known]:
-                set_input(user, position, None)
+            for user, position in [*uses(value)]:
+                if user.graph not in known:
+                    set_input(user, position, None)
 
 
 def _detach(node: ir.Node) -> list[ir.Value]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +42,7 @@ def has_references(node: ir.Node) -> bool:
 
 def root_graphs(model: ir.Model) -> list[ir.Graph]:
     """Return the main graph and the functions' graphs, which contain all others."""
-    return [model.graph, *[function.graph for function in model.functions.values()]]
+    return [model.graph, *map(operator.attrgetter("graph"), model.functions.values())]
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
@@ -133,7 +134,7 @@ def count_nodes(model: ir.Model) -> dict[str, int]:
     """Count the nodes by op (see `op_name`), subgraphs and functions included."""
     found: Counter[ir.OperatorIdentifier] = Counter()
     for graph in all_graphs(model):
-        found.update([node.op_identifier() for node in nodes_in(graph)])
+        found.update(map(ir.Node.op_identifier, nodes_in(graph)))
     counts: Counter[str] = Counter()
     for (domain, op_type, _), count in found.items():
         counts[f"{domain}::{op_type}" if domain else op_type] += count

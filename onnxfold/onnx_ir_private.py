@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar
 
@@ -51,7 +52,7 @@ def nodes_of(graph: ir.Graph) -> list[ir.Node]:
 
 def nodes_in(graph: ir.Graph) -> list[ir.Node]:
     """Return a list of the current nodes of a graph in any order, which is faster than in order."""
-    return [link.value for link in graph._nodes._value_ids_to_boxes.values()]  # type: ignore[misc]
+    return [*map(operator.attrgetter("value"), graph._nodes._value_ids_to_boxes.values())]
 
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
@@ -96,7 +97,7 @@ def set_input(node: ir.Node, index: int, value: ir.Value | None) -> None:
         del old._uses[node, index]  # type: ignore[arg-type]  # a `Usage` is a tuple of these
     if value is not None:
         value._add_usage(node, index)
-    if old is not None and old is not value:
+    if node.device_configurations and old is not None and old is not value:
         node._drop_sharding_for_value(old)
 
 
@@ -134,6 +135,7 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     for link in (links._root, *links._value_ids_to_boxes.values()):
         del link.prev, link.next
     links._value_ids_to_boxes.clear()
+    model.graph.initializers.data.clear()
 
 
 def root_cause(error: BaseException) -> str:

@@ -40,8 +40,10 @@ def checked(function: Function) -> Function:
     def call(*args: Any, **kwargs: Any) -> Any:
         hints = hints_of(function)
         for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
-            for wrong in problems(name, value, hints.get(name, Any)):
-                raise UsageError(wrong)
+            hint = hints.get(name, Any)
+            if type(value) is not hint or hint in _NUMBERS:
+                for wrong in problems(name, value, hint):
+                    raise UsageError(wrong)
         return function(*args, **kwargs)
 
     keywords = _keywords(function)
@@ -86,6 +88,8 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
         wrong = ""
+        if type(value) in inner and type(value) not in _NUMBERS:
+            return
         for each in inner:
             if _is_a(value, each):
                 found = next(problems(name, value, each), "")

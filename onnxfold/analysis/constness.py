@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import fnmatch
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -41,13 +41,15 @@ class Constness(enum.IntEnum):
 
 
 def select_runtime_constants(
-    model: ir.Model, names: Iterable[str] = (), *, overridable: bool = False
+    model: ir.Model, names: Collection[str] = (), *, overridable: bool = False
 ) -> list[ir.Value]:
     """Return the model inputs that are runtime constants, in the order of the model's inputs.
 
     They are given by names or globs, or by the model's metadata (`RECORD_KEY`). With
     ``overridable``, every input that has a default value is one, too.
     """
+    if not names and not overridable and RECORD_KEY not in model.metadata_props:
+        return []
     inputs = {value.name: value for value in model.graph.inputs if value.name}
     chosen: set[str] = set()
     for name in names:

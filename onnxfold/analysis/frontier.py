@@ -225,12 +225,11 @@ class _Network:
 
     def edge(self, start: int, end: int, capacity: float) -> None:
         """Add an edge; it is cut only if just its end is on the sink's side."""
-        self._heads[start].append(len(self._to))
-        self._to.append(end)
-        self._left.append(capacity)
-        self._heads[end].append(len(self._to))
-        self._to.append(start)
-        self._left.append(0)
+        number = len(self._to)
+        self._to += end, start
+        self._left += capacity, 0
+        self._heads[start].append(number)
+        self._heads[end].append(number + 1)
 
     def before_sink(self) -> set[int]:
         """Return the vertices on the sink's side of the minimum cut with the smallest such side."""

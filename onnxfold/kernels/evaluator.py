@@ -55,20 +55,16 @@ class Evaluator:
         self.rounded: dict[str, str] = {}
         """Values that could not be computed in wide precision, and why."""
         self._widening = Widening(pool, self._apply, self.rounded) if wide else None
-        self._engines = Engines(pool, functions, exact, time)
-        self.time = self._engines.time
-        pool.evaluator = self
-
-    def apply(self, operation: Operation) -> list[Buffer | None]:
+        self.apply = self._apply if self._widening is None else self._widening.apply
         """Return the results of an operation: known or deferred buffers.
 
         Raises:
             Unfoldable: no engine can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        if self._widening is not None:
-            return self._widening.apply(operation)
-        return self._apply(operation)
+        self._engines = Engines(pool, functions, exact, time)
+        self.time = self._engines.time
+        pool.evaluator = self
 
     def _apply(self, operation: Operation) -> list[Buffer | None]:
         if operation.kernel is not None:
@@ -94,12 +90,13 @@ class Evaluator:
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
         operands, kind = operation.operands, operation.kind
-        if kind is Kind.VIEW:
+        unknown = [b for b in operands if b is not None and b.elements is None]
+        if kind is Kind.VIEW and unknown:
             # the elements of a shape or axes determine the shape of the result
-            lists = [b for b in operands if b is not None and len(b.shape) <= 1]
+            lists = [b for b in unknown if len(b.shape) <= 1]
             integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
-        known = kind is Kind.SHAPE or all(b is None or b.is_known for b in operands)
+        known = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
         if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
         ):
@@ -120,7 +117,7 @@ class Evaluator:
         except Postpone:
             return None
         if known:
-            return [self.pool.adopt(array) for array in computed]
+            return [*map(self.pool.adopt, computed)]
         results = [
             self.pool.defer(a.shape, ir.DataType.from_numpy(a.dtype), operation) for a in computed
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -46,6 +45,8 @@ class Operation(Deferred):
         self.opsets = opsets
         self.captures = tuple(captures or ())
         self.results: Sequence[Buffer | None] = ()
+        self.attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
+        """The attributes as Python values."""
         self._kind: Kind | None = None
         self.kernel: NumpyKernel | None = (
             find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
@@ -56,11 +57,6 @@ class Operation(Deferred):
     def inputs(self) -> Sequence[Buffer | None]:
         """The operands without the captures."""
         return self.operands[: len(self.operands) - len(self.captures)]
-
-    @functools.cached_property
-    def attributes(self) -> dict[str, Any]:
-        """The attributes as Python values."""
-        return {name: python_value(a) for name, a in self.node.attributes.data.items()}
 
     def awaited(self) -> list[tuple[int, Buffer]]:
         """Return the results that are still to be computed, by their index."""
@@ -84,7 +80,7 @@ class Operation(Deferred):
         if self.kernel is None:
             return Kind.GENERAL
         if self._kind is None:
-            dtypes = [None if b is None else b.dtype.numpy() for b in self.operands]
+            dtypes = (None if b is None else b.dtype.numpy() for b in self.operands)
             self._kind = self.kernel.kind_for(dtypes, self.attributes)
         return self._kind
 

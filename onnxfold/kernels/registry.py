@@ -14,7 +14,7 @@ import contextvars
 import enum
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, Union
 
@@ -102,16 +102,16 @@ class NumpyKernel:
     needed: int = 1
     """The number of required inputs."""
 
-    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+    def kind_for(self, dtypes: Iterable[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes: integer Div can fail, float Div not.
 
         Raises Unfoldable for attributes that no valid model has.
         """
-        if attributes.keys() - self.names:
+        if not attributes.keys() <= self.names:
             return Kind.GENERAL
         if isinstance(self.kind, Kind):
             return self.kind
-        kind: Kind = _refusing(self.kind, (dtypes, attributes), {})
+        kind: Kind = _refusing(self.kind, (list(dtypes), attributes), {})
         return kind
 
     def __call__(
@@ -126,13 +126,14 @@ class NumpyKernel:
 
         With ``most_bytes`` it raises Postpone instead of allocating more bytes.
         """
-        unknown = attributes.keys() - self.names
-        if unknown:
-            raise NotExact(f"attribute {min(unknown)} is not known to the NumPy kernel")
+        if not attributes.keys() <= self.names:
+            unknown = min(attributes.keys() - self.names)
+            raise NotExact(f"attribute {unknown} is not known to the NumPy kernel")
         if "n_outputs" in self.names:
             attributes = {**attributes, "n_outputs": n_outputs}
-        if any(x is None for x in inputs[: self.needed]):
-            raise Unfoldable("an operand is left out")
+        for x in inputs[: self.needed]:
+            if x is None:
+                raise Unfoldable("an operand is left out")
         token = MOST_BYTES.set(most_bytes)
         try:
             result: KernelResult = _refusing(self.function, inputs, attributes)

@@ -64,7 +64,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         # the evaluator of a run knows the functions of one model
-        run = self._run or RunContext(self._options)
+        run = self._run or RunContext(self._options, model.functions.values())
         self.outcome = outcome = run.result
         folding = self.decide(model, run, compute=True)
         run.room -= math.ceil(folding.cut.spent)
@@ -89,7 +89,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
         """
         facts = facts_of(model)
         pool = run.pool
-        evaluator = run.evaluator(model)
+        evaluator = run.evaluator
         inlined = 0
         with np.errstate(all="ignore"):
             while True:
@@ -104,7 +104,7 @@ class ConstantPropagation(ir.passes.InPlacePass):
                     decisions = cut.explain(folded=self._options.explain)
                     pool.settle(cut.stored)
                     if compute:
-                        stored = [pool.buffer_of(value) for value in cut.stored]
+                        stored = [*map(pool.buffer_of, cut.stored)]
                         evaluator.compute(evaluator.uncertain(stored))
                     return Folding(sweep, cut, decisions, inlined + sweep.inlined)
                 except ComputationFailed as failure:

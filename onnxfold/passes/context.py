@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -50,10 +50,6 @@ class Result:
     plan: SavePlan | None = None
     """How the model is written, if that was found out to see what it takes."""
 
-    def decisions(self) -> list[Decision]:
-        """Return what was decided about nodes that are gone by it, or are still there."""
-        return [*self.folds, *self.kept()]
-
     def kept(self) -> list[Decision]:
         """Return why nodes with constant inputs are still there; no later pass has removed them."""
         return [d for node, d in self.stays.items() if node.graph is not None]
@@ -64,14 +60,12 @@ class Result:
         for rule, places in report.places.items():
             self.places.setdefault(rule, []).extend(places)
         self.inexact += report.inexact
-        self.warnings += [
-            f"rules undo each other: {', '.join(loop.rules)} at {loop.value!r}"
-            for loop in report.loops
-        ]
-        self.warnings += [
-            f"rule {rule} would have changed a dtype or shape {count} times: not applied"
-            for rule, count in report.rejected.items()
-        ]
+        for loop in report.loops:
+            names = ", ".join(loop.rules)
+            self.warnings.append(f"rules undo each other: {names} at {loop.value!r}")
+        for rule, count in report.rejected.items():
+            what = f"would have changed a dtype or shape {count} times"
+            self.warnings.append(f"rule {rule} {what}: not applied")
 
 
 class Observer(Protocol):
@@ -90,6 +84,7 @@ class RunContext:
     def __init__(
         self,
         options: Options,
+        functions: Iterable[ir.Function] = (),
         *,
         bytes_before: int = 0,
         scratch_folder: str | None = None,
@@ -99,8 +94,7 @@ class RunContext:
         self.options = options
         self.room = options.growth_of(bytes_before)
         """Bytes by which the model may still grow."""
-        self._observers = observers
-        self._time = time
+        self.observers = observers
         watch = next((each for each in observers if isinstance(each, Watch)), None)
         self.pool = Pool(
             memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=watch
@@ -108,22 +102,12 @@ class RunContext:
         self.result = Result(self.pool.statistics)
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
-        self._evaluator: Evaluator | None = None
-
-    def evaluator(self, model: ir.Model) -> Evaluator:
-        """Return what computes on the buffers of the pool."""
-        if self._evaluator is None:
-            self._evaluator = Evaluator(
-                self.pool,
-                model.functions.values(),
-                exact=self.options.level < 2,
-                time=self._time,
-                wide=self.options.precision == "wide",
-            )
-            self.result.rounded = self._evaluator.rounded
-        return self._evaluator
+        exact, wide = options.level < 2, options.precision == "wide"
+        self.evaluator = Evaluator(self.pool, functions, exact=exact, time=time, wide=wide)
+        """What computes on the buffers of the pool."""
+        self.result.rounded = self.evaluator.rounded
 
     def passed(self, name: str, model: ir.Model) -> None:
         """Tell the observers that a pass has run."""
-        for observer in self._observers:
+        for observer in self.observers:
             observer.passed(name, model)

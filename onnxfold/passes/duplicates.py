@@ -132,13 +132,17 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         """Run the pass on a model."""
         if self._run is None:  # another model's tensors would stay in memory
             self._contents.clear()
+            self._seen.clear()
         facts = facts_of(model)
-        before = self._seen if self._run else {}
-        self._seen = {graph: {*graph.initializers.data} for graph in facts.scopes.graphs()}
-        if all(names <= before.get(graph, set()) for graph, names in self._seen.items()):
-            return ir.passes.PassResult(model, modified=False)  # nothing was added
+        graphs, has_new = facts.scopes.graphs(), False
+        for graph in graphs:
+            names = {*graph.initializers.data}
+            has_new = has_new or not names <= self._seen.get(graph, set())
+            self._seen[graph] = names
+        if not has_new:
+            return ir.passes.PassResult(model, modified=False)
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
-        for graph in facts.scopes.graphs():  # outer graphs come first
+        for graph in graphs:  # outer graphs come first
             values: Iterable[ir.Value] = graph.initializers.data.values()
             if not set(graph.outputs).isdisjoint(values):
                 # a graph output must stay: let it be the one that others give way to

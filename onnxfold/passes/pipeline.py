@@ -100,6 +100,7 @@ def run_passes(
     """
     run = RunContext(
         options,
+        model.functions.values(),
         bytes_before=bytes_before,
         scratch_folder=scratch_folder,
         time=time or time_for(bytes_before or storage.planned(model).size),
@@ -111,7 +112,7 @@ def run_passes(
     if options.passes is None:
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
-        with shared_facts(model, run.evaluator(model)) as facts:
+        with shared_facts(model, run.evaluator) as facts:
             _Level(model, run, facts).run(bytes_before, count_withheld, is_lifted)
     for name in options.passes or ():
         create(name, options, run=run)(model)
@@ -122,7 +123,7 @@ def run_passes(
     ):
         model.ir_version, run.result.plan = _FREE_INITIALIZERS, None
         model.opset_imports.setdefault("", 1)  # older models need not say it
-    run.evaluator(model).time.lift()
+    run.evaluator.time.lift()
     return run.result
 
 
@@ -142,11 +143,12 @@ def first_folding(
         Simplify(options=options)  # it refuses names that are neither rules nor rule sets
     for warning in options.doubtful(model):
         logger.warning("%s", warning)
-    run = RunContext(options, bytes_before=bytes_before, time=time_for(bytes_before))
+    functions, time = model.functions.values(), time_for(bytes_before)
+    run = RunContext(options, functions, bytes_before=bytes_before, time=time)
     with contextlib.ExitStack() as stack:
         if options.passes is None:
             fix_dims(model, options.dims, options.input_shapes, options.keep_dims)
-            stack.enter_context(shared_facts(model, run.evaluator(model)))
+            stack.enter_context(shared_facts(model, run.evaluator))
         for name in passes[: passes.index("constant-propagation")]:
             create(name, options, run=run)(model)
         return ConstantPropagation(options).decide(model, run), run
@@ -272,5 +274,6 @@ class _Level:
         if modified:
             self._changes += 1
             self._facts.note_change()
-        self._run.passed(name, self._model)
+        for observer in self._run.observers:
+            observer.passed(name, self._model)
         return modified

@@ -33,7 +33,7 @@ def needs_node(value: ir.Value, scope: Scope | None) -> bool:
 def node_bytes(node: ir.Node) -> int:
     """Estimate the bytes that a node takes without its attributes."""
     names = [v.name or "" for v in (*node.inputs, *node.outputs) if v is not None]
-    return AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
+    return AROUND + len(node.op_type) + len(node.name or "") + len("".join(names))
 
 
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
@@ -98,8 +98,11 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
     It is an initializer or the result of a Constant node, in the innermost graph that holds all.
     """
     first, node = values[0], values[0].producer()
-    paths = [facts.scopes.path(value.graph) for value in values]
-    graph = next(each for each in paths[0] if all(each in path for path in paths))
+    graph = first.graph
+    if len(values) > 1:
+        paths = [facts.scopes.path(value.graph) for value in values]
+        graph = next(each for each in paths[0] if all(each in path for path in paths))
+    assert graph is not None
     if first.graph is not graph:
         facts.names.make_unique(first)
     name = first.name

@@ -163,8 +163,8 @@ def root_of(array: Array) -> object:
     """Return the object that owns the memory an array looks at (follows views to their base)."""
     current: Any = array
     while True:
-        base = getattr(current, "base", None)
-        if not isinstance(base, np.ndarray):
+        base = current.base
+        if base is not None and not isinstance(base, np.ndarray):
             # as_strided and broadcast_to put a small holder between the view and its base
             base = getattr(base, "base", None)
         if not isinstance(base, np.ndarray):

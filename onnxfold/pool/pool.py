@@ -185,8 +185,10 @@ class Pool:
                 self.make_room(0, keep=region)
         region.buffers.add(buffer)
         buffer.region = region
-        buffer.elements = array if not array.flags.writeable else array.view()
-        buffer.elements.flags.writeable = False
+        if array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        buffer.elements = array
 
     def add_live(self, nbytes: int) -> None:
         """Add to the number of live bytes; a negative number is subtracted."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import IO
 
 import numpy as np
-import onnx_ir as ir
 
 from onnxfold.onnx_ir_private import TensorBase
 from onnxfold.parallel import THREADS
@@ -27,29 +26,26 @@ class BufferTensor(StoredTensor, TensorBase):
     a model can be saved more than once and used in Python in between.
     """
 
-    __slots__ = ("_shape", "_source", "buffer", "raw")
+    __slots__ = ("_source", "buffer", "dtype", "raw", "shape")
 
     def __init__(self, buffer: Buffer, name: str | None = None) -> None:
         super().__init__(name=name)
         self.buffer = self.raw = buffer
+        self.dtype = buffer.dtype
+        self.shape = static_shape(buffer.shape)
         self._source: Source | None = None
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
 
     @property
-    def dtype(self) -> ir.DataType:  # type: ignore[override]
-        """ONNX element type."""
-        return self.buffer.dtype
-
-    @property
-    def shape(self) -> ir.Shape:  # type: ignore[override]
-        """Shape of the tensor."""
-        return static_shape(self.buffer.shape)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of the elements as ONNX stores them: packed where they are smaller than a byte."""
         return self.buffer.nbytes
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the elements are computed."""
+        return self.buffer.is_known
 
     @property
     def span(self) -> Span | None:

@@ -145,7 +145,7 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
     model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
     for warning in result.warnings:
         logger.warning("%s", warning)
-    return model, result.decisions()
+    return model, [*result.folds, *result.kept()]
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:

@@ -249,7 +249,7 @@ class _Joined(Term):
                 if bool(match.value_of(operand)) is decides:
                     return decides
             except NotKnown as reason:
-                unknown = reason
+                unknown = type(reason)  # not the exception: its traceback holds this frame
         if unknown is not None:
             raise unknown
         return not decides

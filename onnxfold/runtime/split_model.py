@@ -330,8 +330,7 @@ class _Prepared:
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)
         constness = ConstnessAnalysis(model, chosen)
-        at_compile_time = [Constness.COMPILE_TIME] if self.fold_at == "runtime" else []
-        folds = [Constness.RUNTIME, *at_compile_time]
+        folds = [*Constness][1:] if self.fold_at == "runtime" else [Constness.RUNTIME]
         folded = [value for value in model.graph.outputs if constness.of(value) in folds]
         if folded:
             separate_outputs(model, folded)

@@ -56,7 +56,7 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         if owner is not tensor and not tensor.dims:
             return  # an empty attribute, which custom operators have
         raise ModelError("tensor without a data type", node=label(owner))
-    dims, dtype = tuple(tensor.dims), DTYPES.get(tensor.data_type)
+    dims, dtype = tuple(tensor.dims[:]), DTYPES.get(tensor.data_type)
     reason = ""
     if dtype is None:
         reason = f"tensor of unknown data type {tensor.data_type}"

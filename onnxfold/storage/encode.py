@@ -7,7 +7,7 @@ onnx-ir serializes types, shapes, most attributes and small tensors. Its
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -74,8 +74,9 @@ class _Writer:
             if (metadata_of(value) or value.doc_string) and not value.is_graph_input():
                 write_value(proto.value_info.add(), value)
             if tensor is not None:
-                self.tensor(proto.initializer.add(), tensor, is_attribute=False)
-                _set(proto.initializer[-1], value, "name")
+                made = proto.initializer.add()
+                self.tensor(made, tensor, is_attribute=False)
+                made.name = value.name
         for node in nodes_of(graph):
             for value in self.node(proto.node, node):
                 values[value] = None
@@ -180,14 +181,16 @@ def _bytes(text: str | bytes) -> bytes:
 
 def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
     """Give a value the type, the shape, and what else a ``value_info`` says."""
-    if not is_representable(info.type):
-        if type_ := info.type.SerializeToString():
-            value.meta[TYPE_KEY] = type_
-        info.ClearField("type")
     kind = info.type.tensor_type
-    if not info.type.HasField("tensor_type") or info.type.denotation:
+    dtype = DTYPES.get(kind.elem_type)
+    # elements may also be UNDEFINED, which is 0
+    if not dtype or not info.type.HasField("tensor_type") or info.type.denotation:
+        if not is_representable(info.type):
+            if type_ := info.type.SerializeToString():
+                value.meta[TYPE_KEY] = type_
+            info.ClearField("type")
         return ir.serde.deserialize_value_info_proto(info, value)
-    value.type = ir.TensorType(DTYPES[kind.elem_type])
+    value.type = ir.TensorType(dtype)
     has_shape = kind.HasField("shape")
     value.shape = shape_of(kind.shape.SerializeToString()) if has_shape else None
     value.doc_string = info.doc_string or None
@@ -199,7 +202,10 @@ def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 @functools.lru_cache(maxsize=1024)
 def shape_of(serialized: bytes) -> ir.Shape:
     """Return a shape, which is frozen: many values have the same, and making it takes long."""
-    return ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
+    dims = onnx.TensorShapeProto.FromString(serialized).dim
+    sizes = [getattr(dim, kind) if (kind := dim.WhichOneof("value")) else None for dim in dims]
+    denotations = [dim.denotation if dim.HasField("denotation") else None for dim in dims]
+    return ir.Shape(sizes, denotations=denotations, frozen=True)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -228,20 +234,13 @@ def write_value(proto: onnx.ValueInfoProto, value: ir.Value) -> None:
 
 def is_described(value: ir.Value) -> bool:
     """Return whether a value has more information than its name."""
-    return bool(
-        value.name
-        and (
-            value.type is not None
-            or metadata_of(value)
-            or value.doc_string
-            or meta_entry(value, TYPE_KEY) is not None
-        )
-    )
+    known = value.type, metadata_of(value), value.doc_string, meta_entry(value, TYPE_KEY)
+    return bool(value.name) and any(known)
 
 
-def entries_of(proto: Iterable[onnx.StringStringEntryProto]) -> dict[str, str] | None:
+def entries_of(proto: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
     """Return metadata as a dictionary; None if there are none."""
-    return {entry.key: entry.value for entry in proto} if proto else None
+    return {entry.key: entry.value for entry in proto[:]} if proto else None
 
 
 def add_entries(proto: Any, entries: Mapping[str, str]) -> None:

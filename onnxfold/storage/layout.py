@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -223,14 +222,15 @@ def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
             f"the model would be {plan.size} bytes in one file, more than the 2 GiB that the "
             "format allows; use external data"
         )
-    offset = 0
-    for _, group in itertools.groupby(pieces, lambda piece: isinstance(piece, Hole)):
-        first, *others = group
-        if isinstance(first, Hole):  # a length is between two of them
-            first.offset = offset
-            plan.tensors.append(first)
-            offset += first.length
-        else:
-            plan.literals.append((offset, wire.join(data, [first, *others])))
-            offset += len(plan.literals[-1][1])
+    offset, literal = 0, list[wire.Piece]()
+    for piece in pieces:
+        if not isinstance(piece, Hole):
+            literal.append(piece)
+            continue
+        plan.literals.append((offset, wire.join(data, literal)))
+        piece.offset = offset + len(plan.literals[-1][1])
+        plan.tensors.append(piece)
+        offset = piece.offset + piece.length
+        literal = []
+    plan.literals.append((offset, wire.join(data, literal)))
     return plan

@@ -329,13 +329,14 @@ def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
             file.release(released, position - released)
             released = position
 
+    data, told = file.array().data, passed if file.size > _RELEASE_STEP else None
     try:
-        pieces, _ = wire.rewrite(file.array().data, LARGE, replace, passed=passed)
+        pieces, _ = wire.rewrite(data, LARGE, replace, passed=told)
     except wire.WireError as error:
         raise ModelError(f"not an ONNX model, or damaged ({error})") from None
     file.release()
     released = 0
-    return wire.join(file.array().data, pieces, passed=passed)
+    return wire.join(data, pieces, passed=told)
 
 
 class _ExternalData:

@@ -21,7 +21,7 @@ import functools
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -120,7 +120,7 @@ def save(
             with about(target):
                 plan = planned(model, external_data, share)
         with contextlib.ExitStack() as stack:
-            found = [stack.enter_context(files.locked(lock)) for lock in sorted(locks)]
+            found = [*map(stack.enter_context, map(files.locked, sorted(locks)))]
             # First: the disk may be full of it, or the name of the data file be taken.
             commit = Commit(target, sources, fsync=fsync, killed=any(found))
             data_path = _data_path(plan, target, forced, sources)
@@ -273,8 +273,10 @@ def other_user(data_path: str, target: str) -> str | None:
     return None
 
 
-def _holds(files: Iterable[MappedFile], path: str) -> bool:
+def _holds(files: Collection[MappedFile], path: str) -> bool:
     """Return whether ``path`` is one of the files, by any name."""
+    if not files:
+        return False
     try:
         status = os.stat(path)
     except OSError:
@@ -298,8 +300,9 @@ class Commit:
         own = re.compile(
             rf"{re.escape(name)}\.(\d+\.)?data|{re.escape(temporary)}\w{{8}}\.data", re.DOTALL
         )
-        self._own = {path for path in os.listdir(folder) if own.fullmatch(path)}
-        self._remove_unused(n for n in self._own if killed or n.startswith(temporary))
+        self._own = set(filter(own.fullmatch, os.listdir(folder)))
+        if self._own:
+            self._remove_unused(n for n in self._own if killed or n.startswith(temporary))
 
     def run(
         self,

@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import TensorBase, is_a
+from onnxfold.onnx_ir_private import TensorBase, is_a, nodes_in
 
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
@@ -70,10 +70,11 @@ class MappedFile:
                 raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", path)
+            key = _key(status)
             with _lock:
-                known = _open_files.get(_key(status))
+                known = _open_files.get(key)
                 if known is None:
-                    known = _open_files[_key(status)] = cls(fd, path)
+                    known = _open_files[key] = cls(fd, path)
                 return known
         finally:
             os.close(fd)
@@ -330,7 +331,7 @@ def is_streamed(tensor: object) -> bool:
     ``tiles(nbytes)`` yields independent tiles of about ``nbytes`` that cover the tensor exactly
     once, to one thread at a time. ``release()`` is called once for each file, after writing or a
     failure. Of the methods of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are called only
-    below a few KiB.
+    below a few KiB; with an attribute ``is_known`` that is true, below 64 KiB.
     """
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
@@ -347,7 +348,7 @@ def tensors_in(
     found: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]
     for graph in graphs:
-        owners += graph
+        owners += nodes_in(graph)
         for value in graph.initializers.data.values():
             if value.const_value is not None:
                 found[id(value.const_value)] = value.const_value

@@ -211,10 +211,11 @@ def join(
     buf: Buffer, pieces: Sequence[Piece], *, passed: Callable[[int], None] | None = None
 ) -> bytes:
     """Return the message of ``pieces`` from `rewrite`, none of them a `Hole`."""
-    parts: list[bytes] = []
+    parts: list[Buffer] = []
     for piece in pieces:
         if isinstance(piece, tuple):
-            parts.append(bytes(buf[piece[0] : piece[1]]))
+            part = buf[piece[0] : piece[1]]
+            parts.append(part if passed is None else bytes(part))
             if passed is not None:
                 passed(piece[1])
         else:

@@ -20,6 +20,7 @@ from onnxfold.storage.layout import FilePlan
 from onnxfold.storage.tensors import Span, is_streamed, span_of
 
 TILE = 1 << 20  # bytes; fits into the second-level cache of a core
+_STREAMED_FROM = 1 << 16  # bytes of a tensor; smaller ones are not cut into tiles
 # Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
 # are cleared or fetched from the host at once: four times the system time, measured on ext4.
 _WRITE = 1 << 20
@@ -104,9 +105,10 @@ class Writer:
     def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
         """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
         span = span_of(tensor)
+        is_small = length < _STREAMED_FROM and getattr(tensor, "is_known", False)
         if span is not None:
             self._from_file(out, offset, span)
-        elif is_streamed(tensor):
+        elif is_streamed(tensor) and not is_small:
             self._tiles(out, offset, length, tensor)
         else:
             self._memory(out, offset, length, tensor)

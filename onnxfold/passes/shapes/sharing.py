@@ -113,7 +113,10 @@ class Sharing:
         items = fact.items
         if items is None or fact.dtype != ir.DataType.INT64:
             return
-        if value.is_graph_output() or items.ndim != 1 or not self._is_demanded(value):
+        if value.is_graph_output() or items.ndim != 1:
+            return
+        made = [output for use in uses(value) for output in use.node.outputs]
+        if all(self._analysis.of(output).is_symbolic for output in made):
             return
         if len(_exclusive(node, ())) < 2:  # rebuilding takes one node at least
             return
@@ -125,20 +128,15 @@ class Sharing:
             change = self._cost(parts, node) - len(_exclusive(node, needed))
             if parts and change < least:
                 best, least = parts, change
-        if best:
-            self._edit.replace(value, self._build(best, value, node))
+        values = [self._value(part, value, node) for part in best]
+        if len(values) > 1:
+            values = [self._made("Concat", values, {"axis": 0}, node, fact, value)]
+        if values:
+            self._edit.replace(value, values[0])
 
     def _version(self, node: ir.Node) -> int:
         scope = self._analysis.scopes.find(node.graph)
         return 1 if scope is None else scope.opsets.get("", 1)
-
-    def _is_demanded(self, value: ir.Value) -> bool:
-        """Return whether a user of the vector computes something other than sizes."""
-        return any(
-            not self._analysis.of(output).is_symbolic
-            for use in value.uses()
-            for output in use.node.outputs
-        )
 
     def _parts(self, items: list[Number], reuse: bool, like: ir.Value) -> list[_Stretch]:
         """Split the vector into a few segments, from the front; empty if one has no value."""
@@ -209,12 +207,6 @@ class Sharing:
                 shapes.add((part.source, 0, len(shape)))
         return count + len(shapes)
 
-    def _build(self, parts: Sequence[_Stretch], like: ir.Value, node: ir.Node) -> ir.Value:
-        values = [self._value(part, like, node) for part in parts]
-        if len(values) == 1:
-            return values[0]
-        return self._made("Concat", values, {"axis": 0}, node, self._analysis.of(like), like)
-
     def _value(self, part: _Stretch, like: ir.Value, node: ir.Node) -> ir.Value:
         if part.value is not None:
             return part.value
@@ -249,10 +241,7 @@ class Sharing:
 
 def _is_there(value: ir.Value) -> bool:
     """Return whether a value has not been removed from its graph."""
-    producer = value.producer()
-    if producer is None:
-        return value.graph is not None
-    return producer.graph is not None
+    return (value.producer() or value).graph is not None
 
 
 def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:

@@ -269,10 +269,11 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
 
 def name_unnamed_outputs(model: ir.Model) -> None:
     """Name the outputs without a name, as the names of a clone may collide."""
-    names = Names(all_graphs(model))
-    for graph in all_graphs(model):
-        for value in (v for node in graph for v in node.outputs if v.name is None):
-            value.name = names.fresh("unread")
+    nodes = [node for graph in all_graphs(model) for node in graph]
+    unnamed = [value for node in nodes for value in node.outputs if value.name is None]
+    names = Names(all_graphs(model) if unnamed else ())
+    for value in unnamed:
+        value.name = names.fresh("unread")
 
 
 def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:

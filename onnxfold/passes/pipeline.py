@@ -166,11 +166,13 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
     opsets = dict(model.opset_imports)
     for function in model.functions.values():
         opsets.update({d: max(n, opsets.get(d, n)) for d, n in function.opset_imports.items()})
-    local = {(function.domain, function.name) for function in model.functions.values()}
     warnings = []
-    for domain, _, op in (name.rpartition("::") for name in sorted(ops)):
+    for name in sorted(ops):
+        domain, _, op = name.rpartition("::")
         opset = opsets.get(domain, 1)
-        if domain not in NEWEST_OPSETS or (domain, op) in local or onnx.defs.has(op, opset, domain):
+        if domain not in NEWEST_OPSETS or onnx.defs.has(op, opset, domain):
+            continue
+        if any(key[:2] == (domain, op) for key in model.functions):
             continue
         schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
         since = min((s.since_version for s in schemas if s.name == op), default=0)

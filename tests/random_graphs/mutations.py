@@ -345,6 +345,19 @@ def pair_inserted(m: Mutant) -> None:
     m.insert(node, chosen)
 
 
+def elements_in_another_order(m: Mutant) -> None:
+    """A Reshape to the sizes of a Transpose is read instead of it."""
+    node = m.choose(n for n in m.graph.node if n.op_type == "Transpose" and not n.domain)
+    turned, sizes = m.fresh("turned"), m.fresh("sizes")
+    result, node.output[0] = node.output[0], turned
+    at = next(k for k, other in enumerate(m.graph.node) if turned in other.output)
+    further = [
+        helper.make_node("Shape", [turned], [sizes]),
+        helper.make_node("Reshape", [node.input[0], sizes], [result]),
+    ]
+    m.set_nodes([*m.graph.node[: at + 1], *further, *m.graph.node[at + 1 :]])
+
+
 def node_repeated(m: Mutant) -> None:
     """A node is computed twice, for some of those who read it."""
     node = m.choose(n for n in m.graph.node if len(n.output) == 1)
@@ -467,6 +480,7 @@ MUTATIONS: list[Callable[[Mutant], None]] = [
     pair_inserted,
     pair_inserted,
     node_repeated,
+    elements_in_another_order,
     output_added,
     weight_computed,
     weight_computed,

@@ -189,6 +189,12 @@ def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Arr
     return np.asarray(x.astype(target))
 
 
+@kernel("CastLike", since=15)
+def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
+    """Return the elements of ``x`` in the dtype of ``like``, see `cast`."""
+    return cast(x, to=ir.DataType.from_numpy(like.dtype))
+
+
 @functools.cache
 def _numpy_dtype(number: int) -> DType:
     return ir.DataType(number).numpy()

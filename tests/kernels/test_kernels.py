@@ -76,6 +76,13 @@ ROWS: dict[tuple[str, int], list[Row]] = {
         *[row(B, (2, 3), (1,)), row(B[0, 0], (), ())],
     ],
     ("Cast", 6): [row((5,), to=1), row((2, 3), to=7)],
+    ("CastLike", 15): [
+        row((2, 3), ()),
+        *(
+            row((2, 3), np.zeros(shape, dtype))
+            for shape, dtype in [((), "f4"), ((3,), "i8"), ((), "f2"), ((0,), "u1"), ((2,), "?")]
+        ),
+    ],
     ("Identity", 1): [row((2, 1, 4)), row(())],
     ("Transpose", 1): [row((2, 1, 4), perm=[2, 0, 1]), row((2, 3)), row(()), row((), perm=[])],
     ("Reshape", 5): [row((2, 1, 4), i64(0, -1)), row((2, 3), i64(3, 2)), row((1,), i64())],
@@ -139,7 +146,7 @@ LEAVES: dict[str, list[np.dtype]] = {
     **dict.fromkeys(("Mod", "Range"), values.FLOATS),
 }
 """Element types that kernels leave to onnxruntime, of those in the schema."""
-DECLINING = {"Cast", "Split"}
+DECLINING = {"Cast", "CastLike", "Split"}
 """Ops whose kernels leave some values to onnxruntime."""
 
 

@@ -201,9 +201,11 @@ def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
     else:
         made = convert(model, lift_constants=lift_constants)
     for value in made.graph.inputs:
-        sizes = [None if isinstance(d, int) and d < 0 else d for d in value.shape or ()]
-        if None in sizes:
-            value.shape = ir.Shape(sizes)
+        shape = value.shape
+        for axis, dim in enumerate(shape or ()):
+            if shape is not None and isinstance(dim, int) and dim < 0:
+                value.shape = shape = shape.copy()  # that of a file is shared
+                shape[axis] = None
     return made
 
 

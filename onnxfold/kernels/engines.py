@@ -27,6 +27,7 @@ from onnxfold.ops import Trait, ops
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, distinct, weight_of
 from onnxfold.storage import data_bytes
+from onnxfold.storage.encode import function_proto
 from onnxfold.storage.tensors import tensors_in
 
 # Whatever the limit of memory: bytes that everything may take.
@@ -130,7 +131,7 @@ class Engines:
 
     @functools.cached_property
     def _serialized(self) -> list[onnx.FunctionProto]:
-        return list(map(ir.serde.serialize_function, self._functions.values()))
+        return list(map(function_proto, self._functions.values()))
 
     def _admit(self, operation: Operation) -> None:
         """Make room for computing an operation. Raises Unfoldable if that takes too much."""

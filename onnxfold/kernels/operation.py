@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnxfold.kernels.registry import Kind, NumpyKernel, broadcast_shape, find
 from onnxfold.pool import Buffer, Deferred
 from onnxfold.pool.buffer import Array, distinct
+from onnxfold.storage.encode import add_attributes
 
 OWN = "onnxfold:"
 """A prefix of names that no model has."""
@@ -104,15 +105,15 @@ class Operation(Deferred):
 
         The names begin with `OWN`, as subgraphs read the captures by their own names.
         """
-        attributes = map(ir.serde.serialize_attribute, self.node.attributes.values())
-        return onnx.NodeProto(
+        proto = onnx.NodeProto(
             op_type=self.node.op_type,
             domain=self.node.domain,
             overload=self.node.overload,
             input=inputs,
             output=outputs,
-            attribute=attributes,
         )
+        add_attributes(proto.attribute, self.node)
+        return proto
 
 
 def python_value(attribute: ir.Attr) -> Any:

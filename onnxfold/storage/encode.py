@@ -47,6 +47,26 @@ def to_proto(
         raise ModelError(f"the model cannot be serialized: {root_cause(error)}") from error
 
 
+def function_proto(function: ir.Function) -> onnx.FunctionProto:
+    """Convert a function to protobuf, with the bytes of all tensors, also those in other files."""
+    proto = onnx.FunctionProto()
+    _Writer(_embed).function(proto, function)
+    return proto
+
+
+def add_attributes(protos: Any, node: ir.Node) -> None:
+    """Add the attributes of a node, with the bytes of all tensors, also those in other files."""
+    for attribute in node.attributes.data.values():
+        _Writer(_embed).attribute(protos, attribute)
+
+
+def _embed(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+    if not is_a(tensor, ir.ExternalTensor):
+        return False
+    proto.raw_data = tensor.tobytes()
+    return True
+
+
 class _Writer:
     def __init__(self, place: Place) -> None:
         self.place = place

@@ -228,3 +228,22 @@ def test_it_is_there_and_not_stored_where_the_node_stays_for_other_results(text,
     assert all(name for node in result.proto.graph.node for name in node.output)
     if "c = " not in text and "j = " not in text:  # what these compute is stored instead
         assert result.proto.ByteSize() <= result.before.ByteSize()
+
+
+def test_constants_of_functions_may_be_in_another_file(tmp_path):
+    text = """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
+        g (float[2] x) => (float[2] y) <float[2] c = {1, 2}> {
+            d = local.Shifted (c) y = Add (x, d) }
+        <domain: "local", opset_import: ["" : 17]> Shifted (a) => (b) {
+            s = Constant <value = float[2] {3, 4}> () b = Sub (a, s) }"""
+    model = onnx.parser.parse_model(text)
+    path, tensor = tmp_path / "m.onnx", model.functions[0].node[0].attribute[0].t
+    tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)))
+    place = {"location": "data", "size_threshold": 0, "convert_attribute": True}
+    onnx.save(model, path, save_as_external_data=True, **place)
+    assert tensor.data_location == onnx.TensorProto.EXTERNAL
+    onnxfold.optimize_file(path, tmp_path / "out.onnx", level=0)
+    made = onnx.load(tmp_path / "out.onnx")
+    assert [node.op_type for node in made.graph.node] == ["Add"]
+    feeds = {"x": np.array([5, 6], np.float32)}
+    np.testing.assert_array_equal(run(made, feeds)[0], run(onnx.parser.parse_model(text), feeds)[0])

@@ -188,9 +188,8 @@ def packed_attention(
         product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, anything), weight, bias)
         projection = any_of(op.Add(product, bias), op.Reshape(gemm, anything), op.MatMul(x, weight))
         projections.append(projection)
-        # a result of four axes is [batch, heads, length, size]; none has other users
+        # they have no other users
         conditions += [
-            projection.rank == 3,
             projection.is_single_use,
             weight.is_single_use,
             product.is_omitted | product.is_single_use,
@@ -217,6 +216,8 @@ def packed_attention(
         wq.shape == wv.shape,
         (bq.is_omitted & bk.is_omitted & bv.is_omitted)
         | ((bq.shape == wq.shape[1:]) & (bk.shape == bq.shape) & (bv.shape == bq.shape)),
+        # keys and values of four axes are [batch, heads, length, size]
+        projections[1].rank == 3,
         *conditions,
     )
 

@@ -1,4 +1,5 @@
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
@@ -10,7 +11,6 @@ from onnxfold.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet
-from onnxfold.testing.model_text import Example
 
 
 @pytest.mark.slow
@@ -53,9 +53,9 @@ def random_convolution(rng, kind):
     listed = ", ".join(f"{key}={value}" for key, value in attributes.items())
     shifts, constant = rng.choice(["Add", "Sub"]), rng.standard_normal((columns, *[1] * rank))
     constant.ravel()[rng.integers(0, columns)] = rng.choice([0.0, -0.0, 1e-42, np.inf, 1e38])
-    text = f"(float{list(shape)} x) t = {kind}<{listed}>(x, w) y = {shifts}(t, c)"
+    text = f"g (float{list(shape)} x) => (y) {{ t = {kind}<{listed}>(x, w) y = {shifts}(t, c) }}"
     model = with_weights(
-        Example.of(text).instance.model,
+        onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}'),
         w=rng.standard_normal((*weight, *kernel)).astype(np.float32),
         c=constant.astype(np.float32),
     )

@@ -221,6 +221,7 @@ def weight_shared(m: Mutant) -> None:
     name = other.name
     other.CopyFrom(tensor)
     other.name = name
+    del m.graph.value_info[:]  # sizes may be others now
 
 
 def weight_duplicated(m: Mutant) -> None:

@@ -204,6 +204,7 @@ def packed_attention(
         op.Expand(constant(0, like=wq), constant((3 * wq.shape[1],))),
     )
     weights = op.Concat(wq, wk, wv, axis=1)
+    # the op reads [batch, length, size], Gemms the rows of an input of any shape
     sizes = result.sizes_for_reshape(x.shape)
     rows = x if is_direct else op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
     if is_direct:

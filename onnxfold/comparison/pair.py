@@ -258,10 +258,11 @@ class _Pair:
         once, equal = runner(feeds), names
         # few elements may be drawn equal by chance
         for _ in range(_DRAWS if draws_numbers(subject.model) else 1):
-            if equal:
-                again = runner(feeds)
-                pairs = {k: compare_values(once[k], again[k], Tolerance()) for k in equal}
-                equal = [k for k, results in pairs.items() if all(r.bit_equal for r in results)]
+            again = runner(feeds)
+            pairs = {k: compare_values(once[k], again[k], Tolerance()) for k in equal}
+            equal = [k for k, results in pairs.items() if all(r.bit_equal for r in results)]
+            if not equal:
+                break
         return [name for name in names if name not in equal]
 
     def _bisect(self, run: str) -> None:

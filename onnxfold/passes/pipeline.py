@@ -176,13 +176,12 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
             continue
         schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == domain]
         since = min((s.since_version for s in schemas if s.name == op), default=0)
-        end = suggestion(op, [s.name for s in schemas])
         if since:
-            warnings.append(
-                f"ONNX has op type {op!r} since opset {since}; opset {opset} is imported"
-            )
+            warning = f"ONNX has op type {op!r} since opset {since}; opset {opset} is imported"
         else:
-            warnings.append(f"ONNX has no op type {op!r}{end if 'did you mean' in end else ''}")
+            near = suggestion(op, [s.name for s in schemas])
+            warning = f"ONNX has no op type {op!r}{near if 'did you mean' in near else ''}"
+        warnings.append(warning)
     return warnings
 
 

@@ -33,7 +33,7 @@ def needs_node(value: ir.Value, scope: Scope | None) -> bool:
 def node_bytes(node: ir.Node) -> int:
     """Estimate the bytes that a node takes without its attributes."""
     names = [v.name or "" for v in (*node.inputs, *node.outputs) if v is not None]
-    return AROUND + len(node.op_type) + len(node.name or "") + len("".join(names))
+    return AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
 
 
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:

@@ -180,7 +180,7 @@ class Term(functools.partial[Any], Recorded):
     def permuted_by(elements: Any, permutation: Sequence[int]) -> tuple[Any, ...]:
         """Return the elements of a tuple at the indices of a permutation."""
         if sorted(permutation) != list(range(len(elements))):
-            raise NotKnown  # it is none
+            raise NotKnown  # no permutation of these
         return tuple(elements[k] for k in permutation)
 
     __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]

@@ -225,7 +225,7 @@ class Value(Recorded):
         """Return whether a permutation of the axes moves only axes of size 1."""
         axes = tuple(permutation)
         if sorted(axes) != list(range(self.rank)):
-            raise NotKnown  # it is none
+            raise NotKnown  # no permutation of these
         moved = [axis for axis in axes if self.shape[axis] != 1]
         return moved == sorted(moved)
 

@@ -330,7 +330,9 @@ class _Prepared:
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)
         constness = ConstnessAnalysis(model, chosen)
-        folds = [*Constness][1:] if self.fold_at == "runtime" else [Constness.RUNTIME]
+        folds = [Constness.RUNTIME]
+        if self.fold_at == "runtime":
+            folds.append(Constness.COMPILE_TIME)
         folded = [value for value in model.graph.outputs if constness.of(value) in folds]
         if folded:
             separate_outputs(model, folded)

@@ -56,8 +56,9 @@ def function_proto(function: ir.Function) -> onnx.FunctionProto:
 
 def add_attributes(protos: Any, node: ir.Node) -> None:
     """Add the attributes of a node, with the bytes of all tensors, also those in other files."""
+    writer = _Writer(_embed)
     for attribute in node.attributes.data.values():
-        _Writer(_embed).attribute(protos, attribute)
+        writer.attribute(protos, attribute)
 
 
 def _embed(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:

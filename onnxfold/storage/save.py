@@ -168,7 +168,7 @@ def _check_link(name: str, target: str) -> None:
 
 
 def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources) -> str | None:
-    """Return where the data file goes; None when there is none."""
+    """Return the path of the data file, or None if all tensors are in the model file."""
     if plan.data is None:
         return None
     folder = os.path.dirname(target)

@@ -45,20 +45,18 @@ def root_graphs(model: ir.Model) -> list[ir.Graph]:
     return [model.graph, *map(operator.attrgetter("graph"), model.functions.values())]
 
 
-def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the main graph, the functions' graphs, and all their subgraphs, outer ones first.
+def all_graphs(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph, the functions' graphs, and all their subgraphs, outer ones first.
 
     Graphs in default values of a function's attributes are included.
     """
-    stack: list[ir.Graph] = [model.graph]
+    found = root_graphs(model)
     for function in model.functions.values():
-        stack.append(function.graph)
-        stack.extend(_graphs_in(function.attributes.values()))
-    while stack:
-        graph = stack.pop()
-        yield graph
+        found.extend(_graphs_in(function.attributes.values()))
+    for graph in found:  # it grows meanwhile
         for node in holders_in(graph):
-            stack.extend(subgraphs_of(node))
+            found.extend(subgraphs_of(node))
+    return found
 
 
 def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:

@@ -36,7 +36,9 @@ def paused_garbage_collection() -> Iterator[None]:
 def peak_rss_bytes() -> int:
     """Return the peak resident set size in bytes; that of getrusage is inherited through exec."""
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
-        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10
 

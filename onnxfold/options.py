@@ -205,8 +205,7 @@ class Options:
     @property
     def seeds(self) -> int:
         """Number of runs with random inputs; 0 for no check."""
-        given = (self.rtol, self.atol, self.ulp, self.feeds)
-        asks = any(value is not None for value in given) or self.check_dims or self.custom_ops
+        asks = self.tolerance or self.feeds is not None or self.check_dims or self.custom_ops
         return self.check or int(bool(asks))
 
     @property

@@ -41,7 +41,7 @@ def checked(function: Function) -> Function:
         hints = hints_of(function)
         for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
             hint = hints.get(name, Any)
-            if type(value) is not hint or hint in _NUMBERS:
+            if type(value) not in _certain_types(hint):
                 for wrong in problems(name, value, hint):
                     raise UsageError(wrong)
         return function(*args, **kwargs)
@@ -77,6 +77,13 @@ class _Names(dict[str, Any]):
         return getattr(builtins, name, None) or TypeVar(name)
 
 
+@functools.cache
+def _certain_types(hint: Any) -> Collection[object]:
+    """Return the classes of a type whose instances need no look at their values."""
+    inner = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    return frozenset(inner) - _NUMBERS.keys()
+
+
 def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str]:
     """Yield what is wrong with the value of an argument.
 
@@ -88,8 +95,6 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
         wrong = ""
-        if type(value) in inner and type(value) not in _NUMBERS:
-            return
         for each in inner:
             if _is_a(value, each):
                 found = next(problems(name, value, each), "")

@@ -72,7 +72,7 @@ def choose(
     for found in _components(ops, cost):
         touched = {v for op in found for v in (*op.inputs, *op.outputs)}
         parts.append(_Part(found, touched & wanted, cost))
-    for allowed, per_op in growth:
+    for allowed, per_op in growth if parts else ():
         left = allowed
         price = int(min(allowed, per_op, _HIGHEST))  # sums of whole bytes are exact
         offers = {part: part.bytes_per_op(price) for part in parts if part.staying and price}

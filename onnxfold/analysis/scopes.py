@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from onnxfold.errors import ModelError
-from onnxfold.graphs import root_graphs, subgraphs_of
+from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import holders_in
 
 
@@ -43,8 +43,8 @@ class Scopes:
 
         Graphs are not added to a model; subgraphs move with their nodes, or are removed.
         """
-        roots = root_graphs(self.model)
-        if self._by_graph and not self.parents and roots == list(self._by_graph):
+        roots = 1 + len(self.model.functions)
+        if len(self._by_graph) == roots and not self.parents:
             return
         self._by_graph.clear()
         self._paths.clear()

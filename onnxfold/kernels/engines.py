@@ -155,7 +155,7 @@ class Engines:
             graphs += [function.graph for function in self._functions.values()]
         if not graphs:
             return
-        tensors = tensors_in([*graphs, *(inner for g in graphs for inner in g.subgraphs())])
+        tensors = tensors_in(graphs)
         needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
         if needed > self._memory:
             raise Unfoldable(_TOO_LARGE.format(needed))

@@ -188,9 +188,12 @@ class Evaluator:
 
     def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
         """Return the last deferred buffers on the way to these whose computation could fail."""
+        operations = postponed(buffers)
+        if not operations:
+            return []
         found = [
             buffer
-            for operation in postponed(buffers)
+            for operation in operations
             if not is_streamable(operation)
             and (is_large(operation) or operation.kind is Kind.GENERAL)
             for _, buffer in operation.awaited()

@@ -244,5 +244,5 @@ def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
     """Return the common shape by broadcasting. Raises Unfoldable for shapes that do not fit."""
     try:
         return np.broadcast_shapes(*map(tuple, shapes))
-    except ValueError as error:
+    except (RuntimeError, ValueError) as error:
         raise Unfoldable(f"shapes {[list(s) for s in shapes]}: {error}") from error

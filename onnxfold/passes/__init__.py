@@ -65,7 +65,9 @@ def create(
     given = {"options": options, "run": run}
     try:
         factory, taken = _factory(known[name].home)
-        made = factory(**{key: value for key, value in given.items() if key in taken})
+        for key in given.keys() - taken:
+            del given[key]
+        made = factory(**given)
     except OnnxFoldError:
         raise
     except Exception as error:  # loading a module of another package can raise anything

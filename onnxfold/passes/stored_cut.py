@@ -123,10 +123,9 @@ class Cut:
             parent = scopes.of(graph).parent
             if parent is not None and (parent in operations or parent.graph in bodies):
                 bodies.add(graph)
-        results = [v for node in operations for v in node.outputs if v in made]
         leaves = [v for v in self._cost if v not in made]
         demanded = []
-        for value in (*results, *leaves):
+        for value in (*made, *leaves):
             if value.is_graph_output() and value.graph not in bodies:
                 demanded.append(value)
                 continue

@@ -119,7 +119,7 @@ class Buffer:
             return None
         if region.kind is not Memory.MAPPED or not array.flags.c_contiguous or array.size == 0:
             return None
-        start = array.__array_interface__["data"][0] - byte_bounds(region.file.array())[0]
+        start = array.__array_interface__["data"][0] - byte_bounds(region.file.content)[0]
         return Span(region.file, start, array.nbytes)
 
     def release_pages(self, part: Array | None = None) -> None:
@@ -129,8 +129,8 @@ class Buffer:
         if holder is None or self.elements is None or self.elements.size == 0:
             return
         low, high = byte_bounds(self.elements if part is None else part)
-        start = byte_bounds(holder.array())[0]
-        if start <= low and high <= start + holder.array().nbytes:
+        start, stop = byte_bounds(holder.content)
+        if start <= low and high <= stop:
             holder.release(low - start, high - low)
 
 

@@ -264,7 +264,7 @@ class Pool:
                 part = self._scratch.create(nbytes)
                 storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
                 self._spilled(Region(None, nbytes, Memory.SPILLED), part)
-                array = part.array().view(dtype).reshape(source.shape)
+                array = part.content.view(dtype).reshape(source.shape)
         finally:
             self.add_live(-working)
         source.release()
@@ -289,13 +289,13 @@ class Pool:
             view = buffer.array()
             offset = view.__array_interface__["data"][0] - start
             buffer.elements = np.ndarray(
-                view.shape, view.dtype, buffer=part.array(), offset=offset, strides=view.strides
+                view.shape, view.dtype, buffer=part.content, offset=offset, strides=view.strides
             )
         self._spilled(region, part)
         self.add_live(-region.nbytes)
 
     def _spilled(self, region: Region, part: ScratchPart) -> None:
-        region.root = root_of(part.array())
+        region.root = root_of(part.content)
         region.kind = Memory.SPILLED
         region.file = part
         self._regions[id(region.root)] = region

@@ -210,7 +210,7 @@ class _Reader:
             inputs.append(describe(value, info))
         initializers = self.initializers(proto, scope)
         # the value of an output must be made by a node
-        stay = frozenset(("", *(v.name for v in proto.output))) if self.lift_constants else None
+        stay = frozenset(["", *[v.name for v in proto.output]]) if self.lift_constants else None
         nodes = self.nodes(protos, scopes, stay)
         outputs = []
         for info in proto.output:

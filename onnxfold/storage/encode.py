@@ -223,10 +223,9 @@ def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
 @functools.lru_cache(maxsize=1024)
 def shape_of(serialized: bytes) -> ir.Shape:
     """Return a shape, which is frozen: many values have the same, and making it takes long."""
-    dims = onnx.TensorShapeProto.FromString(serialized).dim
-    sizes = [getattr(dim, kind) if (kind := dim.WhichOneof("value")) else None for dim in dims]
-    denotations = [dim.denotation if dim.HasField("denotation") else None for dim in dims]
-    return ir.Shape(sizes, denotations=denotations, frozen=True)
+    shape = ir.serde.deserialize_tensor_shape(onnx.TensorShapeProto.FromString(serialized))
+    shape.freeze()
+    return shape
 
 
 @functools.lru_cache(maxsize=1024)

@@ -115,7 +115,7 @@ def plan_model(
         # Small external tensors become internal, as shape inference needs them. Attributes stay
         # internal: onnxruntime does not always read them from a data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
-            proto.raw_data = left_out.add(tensor)
+            proto.raw_data = left_out.add((tensor, length))
             return True
         span = None if is_streamed(tensor) else span_of(tensor)
         location = share(span) if span is not None else None
@@ -213,8 +213,8 @@ def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
     plan = FilePlan()
 
     def replace(offset: int, length: int) -> Hole | None:
-        tensor = left_out.get(data[offset : offset + length])
-        return None if tensor is None else Hole(tensor, data_bytes(tensor.dtype, sizes_of(tensor)))
+        found = left_out.get(data[offset : offset + length])
+        return None if found is None else Hole(*found)
 
     pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
     if plan.size > MAX_MODEL:

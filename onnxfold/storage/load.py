@@ -100,7 +100,7 @@ def load(
             model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
         except Exception as error:
             file.check()
-            if isinstance(error, ModelError) and (kind := kind_of(file.array())):
+            if isinstance(error, ModelError) and (kind := kind_of(file.content)):
                 raise ModelError(kind) from None
             raise
         finally:
@@ -331,7 +331,7 @@ def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
             file.release(released, position - released)
             released = position
 
-    data, told = file.array().data, passed if file.size > _RELEASE_STEP else None
+    data, told = file.content.data, passed if file.size > _RELEASE_STEP else None
     try:
         pieces, _ = wire.rewrite(data, LARGE, replace, passed=told)
     except wire.WireError as error:

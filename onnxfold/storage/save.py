@@ -316,15 +316,17 @@ class Commit:
         name = os.path.basename(data_path or "")
         may_replace = self._own or os.path.lexists(data_path or "")
         replaced = self._sources.replaced if may_replace else set()
-        path = files.temporary_path(self._target, "data")
+        path = files.temporary_path(self._target, "data") if plan.data is not None else ""
         plans: list[tuple[FilePlan, str, str | None]] = []
         if plan.data is not None and data_path is not None:
             plans.append((plan.data, data_path, path))
             if name in replaced or check is not None:  # refers to the data by their temporary name
                 plans.append((plan.model(os.path.basename(path)), self._target, None))
         plans.append((plan.model(name), self._target, None))
-        total = sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
-        total += sum(place.length for file, _, _ in plans for place in file.tensors)
+        total = 0
+        if progress is not None:
+            total += sum(len(literal) for file, _, _ in plans for _, literal in file.literals)
+            total += sum(place.length for file, _, _ in plans for place in file.tensors)
         writer = Writer(threads, total, progress)
         moves: list[tuple[NewFile, str]] = []
         with contextlib.ExitStack() as stack, ThreadPoolExecutor(1) as uninterrupted:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.graphs import all_graphs
+from onnxfold.graphs import root_graphs
 from onnxfold.onnx_ir_private import TensorBase, is_a, nodes_in
 
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
@@ -42,10 +42,11 @@ class MappedFile:
     multiple of ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
 
     Attributes:
+        content: The bytes: 1-D, read-only; a view keeps the mapping alive.
         key: (device, inode, modification time in ns, size in bytes) of the file.
     """
 
-    __slots__ = ("__weakref__", "_array", "_map", "_replaced", "key", "path", "size")
+    __slots__ = ("__weakref__", "_map", "_replaced", "content", "key", "path", "size")
 
     def __init__(self, fd: int, path: str, offset: int = 0, size: int | None = None) -> None:
         self.path = os.path.abspath(path)
@@ -57,7 +58,7 @@ class MappedFile:
         _allow_descriptors(2 * len(_mapped))
         if self.size:
             self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ, offset=offset)
-        self._array: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
+        self.content: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
@@ -78,10 +79,6 @@ class MappedFile:
                 return known
         finally:
             os.close(fd)
-
-    def array(self) -> npt.NDArray[np.uint8]:
-        """Return the bytes as a read-only 1-D array; a view keeps the mapping alive."""
-        return self._array
 
     def release(self, offset: int = 0, length: int | None = None) -> None:
         """Release the memory of the pages wholly inside the range (bytes).
@@ -134,7 +131,7 @@ class Span(NamedTuple):
 
     def array(self) -> npt.NDArray[np.uint8]:
         """Return the bytes: 1-D, read-only, not copied."""
-        return self.file.array()[self.offset : self.offset + self.length]
+        return self.file.content[self.offset : self.offset + self.length]
 
 
 def about_to_replace(path: str) -> None:
@@ -338,22 +335,32 @@ def is_streamed(tensor: object) -> bool:
 
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     """Return the tensors of all initializers and attributes of the model."""
-    return tensors_in(all_graphs(model), model.functions.values())
+    return tensors_in(root_graphs(model), model.functions.values())
 
 
 def tensors_in(
     graphs: Iterable[ir.Graph], functions: Iterable[ir.Function] = ()
 ) -> list[ir.TensorProtocol]:
-    """Return the tensors in graphs, and in default attributes of functions, each once."""
+    """Return the tensors in graphs and their subgraphs, and in attributes of functions, each once.
+
+    Attributes of functions are their default values.
+    """
     found: dict[int, ir.TensorProtocol] = {}
     owners: list[ir.Function | ir.Node] = [*functions]
-    for graph in graphs:
-        owners += nodes_in(graph)
+    pending = [*graphs]
+    for graph in pending:  # it grows meanwhile
         for value in graph.initializers.data.values():
             if value.const_value is not None:
                 found[id(value.const_value)] = value.const_value
-    for owner in owners:
-        for attribute in owner.attributes.data.values():
-            if attribute.type == ir.AttributeType.TENSOR and attribute.value is not None:
-                found[id(attribute.value)] = attribute.value
+        owners += nodes_in(graph)
+        for owner in owners:
+            for attribute in owner.attributes.data.values():
+                kind, content = attribute.type, attribute.value
+                if kind is ir.AttributeType.TENSOR and content is not None:
+                    found[id(content)] = content
+                elif kind is ir.AttributeType.GRAPH and content is not None:
+                    pending.append(content)
+                elif kind is ir.AttributeType.GRAPHS and content is not None:
+                    pending.extend(content)
+        owners.clear()
     return list(found.values())

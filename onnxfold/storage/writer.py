@@ -122,7 +122,7 @@ class Writer:
                 return
         # the mapping still has the content of a removed or replaced file
         for done in range(0, length, _COPY):
-            part = file.array()[start + done : start + min(length, done + _COPY)]
+            part = file.content[start + done : start + min(length, done + _COPY)]
             self.write(out, offset + done, part.data)
             file.release(start + done, len(part))
 

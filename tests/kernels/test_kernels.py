@@ -299,6 +299,7 @@ def _many(*shape: int, value: Any = 0) -> np.ndarray:
         *[(op, [-i64(MOST, MOST) - 1, i64(1, -1)], {}) for op in ("Div", "Mod")],
         # larger than any memory
         ("Expand", [np.float32(1), i64(2**40, 2**40)], {}),
+        ("Expand", [np.float32(1), i64(*[1] * 33)], {}),  # more axes than NumPy broadcasts
         *[("ConstantOfShape", [i64(*s)], {}) for s in ([2**40, 2**40], [-1], [1] * 70)],
         ("Tile", [np.ones(2, np.float32), i64(2**62)], {}),
         ("Range", [number(0), number(2**50), number(1)], {}),

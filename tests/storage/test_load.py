@@ -62,7 +62,7 @@ def test_large_tensors_are_views(tmp_path) -> None:
         file.seek(0)
         assert file.read() == weight.tobytes()
     span = storage.span_of(weight)
-    assert bytes(span.file.array()[span.offset : span.offset + span.length]) == weight.tobytes()
+    assert bytes(span.file.content[span.offset : span.offset + span.length]) == weight.tobytes()
     with span.file.descriptor() as fd:
         assert os.pread(fd, span.length, span.offset) == weight.tobytes()
     span.file.release(span.offset, span.length)

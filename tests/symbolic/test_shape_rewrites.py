@@ -77,6 +77,13 @@ def test_sizes_with_which_no_run_succeeds_are_refused(node, fails, runs):
         onnxfold.optimize(parse(text), dims={"n": fails})
 
 
+def test_scales_of_blocks_have_other_sizes_than_the_operand():
+    text = """g (int32[n, 6] x) => (float[p, q] y) <float[4, 2] s = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        y = DequantizeLinear <axis = 1, block_size = 3> (x, s) }"""
+    made = onnxfold.optimize(parse(text), dims={"n": 4})
+    assert made.graph.output[0].type.tensor_type.shape.dim[0].dim_value == 4
+
+
 def test_dims_that_are_kept():
     options = {"input_shapes": {"x": [2, -1, 4]}, "keep_dims": ["batch"]}
     model = rewrite(BATCH, **options)

@@ -164,8 +164,9 @@ def quantization(application: Application) -> Sequence[Fact]:
     attributes = application.attributes
     if attributes.get("output_dtype", 0):
         raise Undecided
-    shape = application.fact(0).shape
-    for k in range(1, len(application.inputs)):
+    shape, is_blocked = application.fact(0).shape, bool(attributes.get("block_size"))
+    application.agree_if(not is_blocked)
+    for k in () if is_blocked else range(1, len(application.inputs)):
         if shape and application.inputs[k] is not None and application.shape(k) not in ((), (1,)):
             axis = axis_of(attributes.get("axis", 1), len(shape))
             application.agree_if(len(application.shape(k)) == 1)

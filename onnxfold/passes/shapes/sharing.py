@@ -233,7 +233,7 @@ class Sharing:
         fact: Fact,
         like: ir.Value,
     ) -> ir.Value:
-        made = insert(node, self._edit.names, op_type, inputs, attributes, stem=like.name)
+        made = insert(node, self._edit.facts.names, op_type, inputs, attributes, stem=like.name)
         self._analysis.set(made, fact)
         self._values[-1].setdefault((self._analysis.of(made), self._constness.of(made)), made)
         return made

@@ -65,17 +65,14 @@ class SavePlan:
         data: The plan of the data file, if there is one.
         shared: Bytes of tensors that stay in existing files.
         locations: Locations of those files.
+        size: Bytes of the files; exact if the name of the data file is as long as `_USUAL_NAME`.
     """
 
     model: Callable[[str], FilePlan]
     data: FilePlan | None
     shared: int
     locations: set[str]
-
-    @property
-    def size(self) -> int:
-        """Bytes of the files; exact where the name of the data file is as long as `_USUAL_NAME`."""
-        return self.model(_USUAL_NAME).size + (self.data.size if self.data is not None else 0)
+    size: int
 
 
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
@@ -150,7 +147,8 @@ def plan_model(
 
     file = model_plan(_USUAL_NAME)
     write = model_plan if entries else lambda location: file
-    return SavePlan(write, data if data.tensors else None, shared, locations)
+    size = file.size + data.size
+    return SavePlan(write, data if data.tensors else None, shared, locations, size)
 
 
 def model_bytes(model: ir.Model) -> int:

@@ -184,7 +184,8 @@ def rewrite(
                         passed(stop)
                 pos = stop
             elif wire_type == 0:
-                _, pos = _varint(buf, pos, end)
+                is_one_byte = pos < end and buf[pos] < 0x80
+                pos = pos + 1 if is_one_byte else _varint(buf, pos, end)[1]
             elif wire_type == 5:
                 pos += 4
             elif wire_type == 1:

@@ -32,6 +32,7 @@ from onnxfold.storage.tensors import (
     Span,
     data_bytes,
     located,
+    span_of,
     tensors_of,
 )
 from onnxfold.storage.wire import Placeholders
@@ -245,16 +246,21 @@ def _under_own_name(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
     """Work with the model of a file, or one in memory; errors name the file.
 
-    Where something unforeseen goes wrong, onnx is asked what is wrong with the model. It is not
-    asked before, as it refuses models that onnxruntime runs.
+    Where something unforeseen goes wrong, it may be the data files of a model in memory, which were
+    not looked for. Else onnx is asked what is wrong with the model. It is not asked before, as it
+    refuses models that onnxruntime runs.
     """
     with about(path_of(source)):
         try:
             yield
-        except (OnnxFoldError, OSError, MemoryError):
+        except (OnnxFoldError, MemoryError):
             raise
         except Exception as error:
-            if isinstance(source, ir.Model):
+            if isinstance(source, (ir.Model, onnx.ModelProto)):
+                model = source if isinstance(source, ir.Model) else from_proto(source)
+                for tensor in tensors_of(model):
+                    span_of(tensor)
+            if isinstance(source, ir.Model) or isinstance(error, OSError):
                 raise
             try:
                 proto = (

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from model_table import SWIN, floats, parse, saved, with_weights
+from model_table import SWIN, external, floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold.bench.side_by_side import bench_models
@@ -18,6 +18,8 @@ from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArgum
 SMALL = """g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
     t = Transpose(w) e = Exp(r) a = MatMul(x, t) y = MatMul(a, e) }"""
 UNDEFINED = parse("g (float[2] x) => (float[2] y) { y = Add(x, sparse) }")
+WITHOUT_DATA = parse("g (float[2] x) => (float[2] y) { t = Neg(w) y = Add(x, t) }")
+WITHOUT_DATA.graph.initializer.append(external("w", [2], location="missing.bin"))
 KINDS: dict[str, Callable[[Path], Any]] = {
     "path": Path,
     "name": str,
@@ -75,7 +77,11 @@ def test_other_functions_take_every_kind(make, tmp_path):
     ],
 )
 @pytest.mark.parametrize(
-    "wrong", [None, 3, [], b"", b"no model", object(), UNDEFINED, ir.from_proto(UNDEFINED)]
+    "wrong",
+    [
+        *(None, 3, [], b"", b"no model", object(), UNDEFINED, ir.from_proto(UNDEFINED)),
+        *(WITHOUT_DATA, WITHOUT_DATA.SerializeToString(), ir.from_proto(WITHOUT_DATA)),
+    ],
 )
 def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

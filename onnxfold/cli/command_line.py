@@ -23,7 +23,13 @@ from onnxfold.cli.inspecting import (
     list_rules,
     reduce,
 )
-from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
+from onnxfold.cli.output import (
+    EXIT_DIFFERENT,
+    EXIT_ERROR,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    open_closed_streams,
+)
 from onnxfold.cli.writing_models import batch, optimize, split, tune
 from onnxfold.errors import CheckFailedError, OnnxFoldError, spelled
 from onnxfold.lazy_imports import defer_symbolic_arithmetic
@@ -147,6 +153,7 @@ def end_on_signals() -> Iterator[None]:
 
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
+    open_closed_streams()
     # warnings, and everything with --verbose, to standard error
     logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
     _logger.setLevel(logging.WARNING)

@@ -278,3 +278,24 @@ def test_signatures_have_every_option(name):
     assert declared.__annotations__.keys() <= parameters.keys()
     assert parameters["fold_quantized"].default is False
     assert "**" not in str(inspect.signature(function))
+
+
+def test_nodes_in_any_order(tmp_path):
+    """`optimize` puts a model of onnx-ir in order; all others leave the caller's as it was."""
+    model = ir.load(saved(SMALL, tmp_path / "in.onnx"))
+    model.graph.extend(backwards := [*model.graph][::-1])
+    report = onnxfold.optimize_file(model, tmp_path / "out.onnx", check=1)
+    assert sum(report.nodes_after.values()) == 3
+    assert len(onnxfold.explain(model)) == 1
+    assert onnxfold.compare(model, tmp_path / "out.onnx").equal
+    assert onnxfold.split(model, tmp_path / "bundle", runtime_constants=["r"])
+    assert len(onnxfold.simplify(model, check_n=1)[0].graph.node) == 3
+    assert [*model.graph] == backwards
+    assert len(onnxfold.optimize(model, check=1).graph) == 3
+    model.graph[0].replace_input_with(0, model.graph[-1].outputs[0])
+    for function in (onnxfold.optimize, onnxfold.plan, lambda x: onnxfold.compare(x, x)):
+        with pytest.raises(onnxfold.ModelError, match="the nodes cannot be put in order"):
+            function(model)
+    model.graph.remove(model.graph[-1])
+    with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
+        onnxfold.optimize(model)

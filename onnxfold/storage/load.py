@@ -20,7 +20,14 @@ from onnxfold.errors import (
     OnnxFoldError,
     about,
 )
-from onnxfold.graphs import all_graphs, is_constant_node, op_name, root_graphs, shaped
+from onnxfold.graphs import (
+    all_graphs,
+    captured_values,
+    is_constant_node,
+    op_name,
+    root_graphs,
+    shaped,
+)
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
@@ -174,9 +181,11 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     for graph in all_graphs(model) if isinstance(model, ir.Model) else ():
         visited = set[ir.Node]()
         for node in graph:
+            read = node.inputs
             if node.op_type in BODIES:
                 check_bodies(node)
-            for value in filter(None, node.inputs):
+                read = (*read, *captured_values(node))
+            for value in filter(None, read):
                 producer = value.producer()
                 if producer is not None and producer.graph is not None:
                     is_ordered &= producer.graph is not graph or producer in visited

@@ -94,6 +94,7 @@ def simplify(
     if check_n == 0 and input_data is None:
         return result, True
     chosen = options_of(options, OptionArguments)
+    is_inexact = chosen.level > 1 or chosen.precision == "wide"
     compared = compare(
         with_sizes(model, chosen),
         result,
@@ -102,7 +103,7 @@ def simplify(
         dims=_sizes(result, test_input_shapes or {}),
         rtol=check_rtol or 0.0,
         atol=check_atol or 0.0,
-        inexact=options.get("level", 1) > 1 and check_rtol is check_atol is None,
+        inexact=is_inexact and check_rtol is check_atol is None,
         custom_ops=[custom_lib] if custom_lib else [],
     )
     return result, compared.passed
@@ -144,7 +145,10 @@ def slim(
         options.setdefault("check", 1)
     pairs = [text.rpartition(":")[::2] for text in model_check_inputs or ()]
     if pairs and all(value.endswith(".npy") for _, value in pairs):
-        options["feeds"] = {name: np.load(value) for name, value in pairs}
+        try:
+            options["feeds"] = {name: np.load(value) for name, value in pairs}
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"cannot read the inputs of the check: {error}") from error
     elif pairs:
         shapes = dict(map(named_shape, model_check_inputs or ()))
         options["check_dims"] = _sizes(storage.to_proto(storage.opened(model)), shapes)

@@ -189,6 +189,11 @@ class _Process:
             self.close()
             raise Failure("nothing is started any more", "stopped")
 
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was not started
+            self._output.close()
+            self._popen.stdout.close()  # type: ignore[union-attr]
+
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:

@@ -18,6 +18,7 @@ from onnxfold.errors import OnnxFoldError
 from onnxfold.onnxruntime_sessions import CPU, session_options
 from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
+from onnxfold.storage.save import real_target
 from onnxfold.tables import Shown, Table, count_text, time_text
 
 ORIGINAL = "original"
@@ -94,7 +95,7 @@ def tune(
     end, told = time.monotonic() + seconds, progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"check": check, "check_dims": dict(dims or {}), "fsync": False}
     failed: dict[str, str] = {}
-    parent, name = os.path.split(os.path.realpath(destination))
+    parent, name = os.path.split(real_target(os.fsdecode(os.fspath(destination))))
     sessions = {ORIGINAL: Benched(os.fspath(source)).open(session_options(threads=threads), CPU)}
     with files.scratch_folder(name, parent=parent) as folder:
         for k, (each, how) in enumerate(_CANDIDATES.items()):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from onnxfold.errors import UsageError
+from onnxfold.files import os_error
 from onnxfold.tables import Shown, Table, bytes_text, change_text, count_text
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
@@ -117,9 +118,12 @@ class Journal:
 
     def write(self, outcome: Outcome) -> None:
         """Append a line."""
-        os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(f"{self._begin}{json.dumps(outcome.to_dict())}\n")
+        try:
+            os.makedirs(os.path.dirname(self.path) or ".", exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(f"{self._begin}{json.dumps(outcome.to_dict())}\n")
+        except OSError as error:
+            raise os_error(error, self.path) from error
         self._begin = ""
 
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -147,6 +148,7 @@ def end_on_signals() -> Iterator[None]:
 
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
+    _open_closed_streams()
     # warnings, and everything with --verbose, to standard error
     logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
     _logger.setLevel(logging.WARNING)
@@ -171,6 +173,15 @@ def main(args: list[str] | None = None) -> int:
         _complain(_reason(error))
         _logger.debug("traceback:", exc_info=True)
         return EXIT_DIFFERENT if isinstance(error, CheckFailedError) else EXIT_ERROR
+
+
+def _open_closed_streams() -> None:
+    """Open the null device as each standard stream that is closed: otherwise the next file that is
+    opened has its number, and what a library prints goes into that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _reason(error: Exception) -> str:

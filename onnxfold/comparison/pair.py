@@ -292,21 +292,23 @@ def compare_values(
 ) -> list[OutputResult]:
     """Compare a value of two models; return one result, or one for every tensor of a sequence."""
     made = functools.partial(OutputResult, run=run, name=name)
+    if a is None or b is None:
+        reason = None if a is b else "the value of an optional is there on one side only"
+        return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]
     if isinstance(a, list) or isinstance(b, list):
-        all_a, all_b = (x if isinstance(x, list) else [x] for x in (a, b))
-        if len(all_a) != len(all_b):
-            note = f"a sequence of {len(all_a)} tensors became one of {len(all_b)}"
+        one, other = (
+            f"a sequence of {len(x)}" if isinstance(x, list) else "no sequence" for x in (a, b)
+        )
+        if one != other:
+            note = f"{one} became {other}"
             return [made(dtype="sequence", shape=(), elements=0, within=False, note=note)]
         return [
             result
-            for k, (x, y) in enumerate(zip(all_a, all_b, strict=True))
+            for k, (x, y) in enumerate(zip(a, b, strict=True))
             for result in compare_values(x, y, tolerance, run=run, name=f"{name}[{k}]")
         ]
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():  # of ZipMap
         a, b = (np.array([of[key] for key in a]) for of in (a, b))
-    if a is None or b is None:
-        reason = None if a is b else "the value of an optional is there on one side only"
-        return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]
     x, y = np.asarray(a), np.asarray(b)
     dtype, other = _dtype_name(x), _dtype_name(y)
     made = functools.partial(made, dtype=dtype, shape=x.shape, elements=x.size)

@@ -87,8 +87,6 @@ def flatten(x: Array, *, axis: int = 1) -> Array:
     """Return a matrix: the axes before ``axis`` are the rows, the others the columns."""
     if not -x.ndim <= axis <= x.ndim:
         raise Unfoldable(f"axis {axis} is out of range for rank {x.ndim}")
-    if axis < 0:
-        axis += x.ndim
     return _reshaped(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
 
 

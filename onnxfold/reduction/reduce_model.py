@@ -26,6 +26,7 @@ from onnxfold.options import CheckedOptionArguments, Options, options_of
 from onnxfold.reduction.shrinking import shrink, with_types
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import PathLike
+from onnxfold.storage.save import real_target
 from onnxfold.tables import Shown, Table
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def reduce(
     fold.rule_sets()  # their errors are no failures
     if os.path.realpath(source) == os.path.realpath(destination):
         raise UsageError("the smaller model would replace the model", file=source)
-    parent, name = os.path.split(os.path.realpath(destination))
+    parent, name = os.path.split(real_target(os.fsdecode(os.fspath(destination))))
     with (
         files.scratch_folder(name, parent=parent) as folder,
         Subject(with_sizes(source, fold), os.fspath(source)) as subject,

@@ -20,7 +20,14 @@ from onnxfold.errors import (
     OnnxFoldError,
     about,
 )
-from onnxfold.graphs import all_graphs, is_constant_node, op_name, shaped
+from onnxfold.graphs import (
+    all_graphs,
+    captured_values,
+    is_constant_node,
+    op_name,
+    root_graphs,
+    shaped,
+)
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
@@ -32,6 +39,7 @@ from onnxfold.storage.tensors import (
     Span,
     data_bytes,
     located,
+    span_of,
     tensors_of,
 )
 from onnxfold.storage.wire import Placeholders
@@ -163,21 +171,30 @@ def take_out(proto: onnx.ModelProto, stand_ins: Placeholders) -> bytes:
 def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     """Return the model that is given; that of a program, and the message that bytes hold.
 
-    Nodes of an ``ir.Model`` must not read values that onnx-ir left out: sparse initializers.
+    Nodes of an ``ir.Model`` must not read values that onnx-ir left out, sparse initializers, nor
+    their own results.
     """
     model = given.model if isinstance(given, ONNXProgram) else given
     if isinstance(model, bytes):
         return parse(model)
+    is_ordered = True  # a copy is made of a model in another order, unless it has a cycle
     for graph in all_graphs(model) if isinstance(model, ir.Model) else ():
+        visited = set[ir.Node]()
         for node in graph:
+            read = node.inputs
             if node.op_type in BODIES:
                 check_bodies(node)
-            for value in node.inputs:
-                if value is None or value.producer() is not None:
-                    continue
-                if not value.is_graph_input() and not value.is_initializer():
+                read = (*read, *captured_values(node))
+            for value in filter(None, read):
+                producer = value.producer()
+                if producer is not None and producer.graph is not None:
+                    is_ordered &= producer.graph is not graph or producer in visited
+                elif not value.is_graph_input() and not value.is_initializer():
                     reason = f"input {value.name!r} is not defined anywhere"
                     raise ModelError(reason, node=node.name or op_name(node))
+            visited.add(node)
+    if not is_ordered and isinstance(model, ir.Model):
+        _cloned_in_order(model)
     return model
 
 
@@ -214,7 +231,10 @@ def _cloned(model: ir.Model) -> ir.Model:
 
     A clone of onnx-ir shares its tensors, which are renamed with the values that hold them.
     """
-    made = model.clone()
+    try:
+        made = model.clone()
+    except RuntimeError:  # onnx-ir reports values that are not cloned yet
+        made = _cloned_in_order(model)
     kept = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
     made.meta.update({key: model.meta[key] for key in kept if key in model.meta})
     for graph in all_graphs(made):
@@ -227,6 +247,21 @@ def _cloned(model: ir.Model) -> ir.Model:
                 tensor = _under_own_name(held.as_tensor())
                 node.attributes["value"] = ir.AttrTensor("value", tensor, held.doc_string)
     return made
+
+
+def _cloned_in_order(model: ir.Model) -> ir.Model:
+    """Return a copy of a model whose nodes are not in topological order; in the copy they are."""
+    orders = [(graph, list(graph)) for graph in all_graphs(model)]
+    try:
+        for graph in root_graphs(model):
+            graph.sort()
+        return model.clone()
+    except ValueError as error:
+        raise ModelError(f"the nodes cannot be put in order: {error}") from error
+    finally:
+        for graph, nodes in orders:
+            graph.remove(nodes)
+            graph.extend(nodes)
 
 
 def _under_own_name(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -245,16 +280,21 @@ def _under_own_name(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 def explained(source: PathLike | ir.Model | onnx.ModelProto) -> Iterator[None]:
     """Work with the model of a file, or one in memory; errors name the file.
 
-    Where something unforeseen goes wrong, onnx is asked what is wrong with the model. It is not
-    asked before, as it refuses models that onnxruntime runs.
+    Where something unforeseen goes wrong, it may be the data files of a model in memory, which were
+    not looked for. Else onnx is asked what is wrong with the model. It is not asked before, as it
+    refuses models that onnxruntime runs.
     """
     with about(path_of(source)):
         try:
             yield
-        except (OnnxFoldError, OSError, MemoryError):
+        except (OnnxFoldError, MemoryError):
             raise
         except Exception as error:
-            if isinstance(source, ir.Model):
+            if isinstance(source, (ir.Model, onnx.ModelProto)):
+                model = source if isinstance(source, ir.Model) else from_proto(source)
+                for tensor in tensors_of(model):
+                    span_of(tensor)
+            if isinstance(source, ir.Model) or isinstance(error, OSError):
                 raise
             try:
                 proto = (

@@ -185,6 +185,8 @@ def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
     (tmp_path / "notes").write_text("no journal\n")
     with pytest.raises(UsageError, match="no journal of a batch"):
         onnxfold.batch(models, tmp_path / "out", journal=tmp_path / "notes")
+    with pytest.raises(onnxfold.OnnxFoldError, match="cannot be written: File exists"):
+        onnxfold.batch(other / "m0.onnx", tmp_path / "notes")
     assert not (tmp_path / "out").exists()
 
 

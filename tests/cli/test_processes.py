@@ -12,6 +12,8 @@ import pytest
 from model_table import saved
 from processes import python
 
+from onnxfold import storage
+
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
@@ -65,6 +67,20 @@ def test_what_is_ignored_stays_ignored(slow, tmp_path) -> None:
     assert process.communicate()[1] == ""
     assert process.returncode == 0
     assert os.listdir(tmp_path) == ["o.onnx"]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_streams_may_be_closed(tiny, tmp_path, closed) -> None:
+    """As under some supervisors; the first file that is opened is then not one of them."""
+    command = f'"{sys.executable}" -m onnxfold optimize "{tiny}" -o out.onnx --check 1 {closed}'
+    assert subprocess.run(command, shell=True, cwd=tmp_path, check=False).returncode == 0
+    assert storage.load(tmp_path / "out.onnx")
+
+
+def test_an_output_that_is_full(tiny) -> None:
+    command = f'env -u PYTHONUNBUFFERED "{sys.executable}" -m onnxfold inspect "{tiny}" > /dev/full'
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "onnxfold: error: No space left on device\n")
 
 
 def test_handlers_of_the_caller_are_not_touched(run, tiny, tmp_path) -> None:

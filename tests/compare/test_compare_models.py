@@ -125,6 +125,11 @@ def test_strings_sequences_and_optionals():
     result = compare(sequence, sequence)
     assert result.equal
     assert [out.name for out in result.outputs] == ["y[0]", "y[1]"]
+    text = "g (float[2] x) => (seq(float[2]) y) {{ y = SequenceConstruct({}) }}"
+    one, two = (parse(text.format(operands)) for operands in ("x", "x, x"))
+    tensor = parse("g (float[2] x) => (float[2] y) { y = Identity(x) }")
+    for pair in ((one, two), (one, tensor), (tensor, one)):
+        assert not compare(*pair).passed
     optional = parse("g (optional(float[N]) x) => (bool y) { y = OptionalHasElement(x) }")
     assert compare(optional, optional).equal
 

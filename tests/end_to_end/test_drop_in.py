@@ -76,6 +76,8 @@ def test_keywords_of_onnxslim(tmp_path: Path):
     assert onnxfold.slim(SWIN, model_check_inputs=[f"pixel_values:{tmp_path / 'x.npy'}"])
     with pytest.raises(UsageError, match="the model has no input 'x'"):
         onnxfold.slim(SWIN, model_check_inputs=[f"x:{tmp_path / 'x.npy'}"])
+    with pytest.raises(UsageError, match=r"cannot read the inputs of the check: .*missing\.npy"):
+        onnxfold.slim(SWIN, model_check_inputs=["x:missing.npy"])
 
 
 @rule
@@ -90,6 +92,16 @@ def test_a_check_compares():
     assert onnxfold.slim(model, rules=rules).graph.node[0].op_type == "Abs"
     with pytest.raises(CheckFailedError):
         onnxfold.slim(model, model_check=True, rules=rules)
+
+
+@pytest.mark.parametrize(
+    "options", [{"level": 2}, {"target": "onnxruntime"}, {"precision": "wide"}]
+)
+def test_a_check_allows_the_errors_of_inexact_rules(options):
+    model = parse("""g (float[9] x) => (float[9] y) <float c = {1.7}, float d = {1300}> {
+        a = Mul(x, c) b = Div(a, d) s = Add(c, d) t = Sub(s, d) y = Mul(b, t) }""")
+    assert onnxfold.simplify(model, check_n=3, **options)[1]
+    assert not onnxfold.compare(model, onnxfold.simplify(model, **options)[0], seeds=3).equal
 
 
 def test_a_check_has_the_shapes_that_are_given():

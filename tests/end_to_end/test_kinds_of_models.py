@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from model_table import SWIN, floats, parse, saved, with_weights
+from model_table import SWIN, external, floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold.bench.side_by_side import bench_models
@@ -18,6 +18,8 @@ from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArgum
 SMALL = """g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
     t = Transpose(w) e = Exp(r) a = MatMul(x, t) y = MatMul(a, e) }"""
 UNDEFINED = parse("g (float[2] x) => (float[2] y) { y = Add(x, sparse) }")
+WITHOUT_DATA = parse("g (float[2] x) => (float[2] y) { t = Neg(w) y = Add(x, t) }")
+WITHOUT_DATA.graph.initializer.append(external("w", [2], location="missing.bin"))
 KINDS: dict[str, Callable[[Path], Any]] = {
     "path": Path,
     "name": str,
@@ -75,7 +77,11 @@ def test_other_functions_take_every_kind(make, tmp_path):
     ],
 )
 @pytest.mark.parametrize(
-    "wrong", [None, 3, [], b"", b"no model", object(), UNDEFINED, ir.from_proto(UNDEFINED)]
+    "wrong",
+    [
+        *(None, 3, [], b"", b"no model", object(), UNDEFINED, ir.from_proto(UNDEFINED)),
+        *(WITHOUT_DATA, WITHOUT_DATA.SerializeToString(), ir.from_proto(WITHOUT_DATA)),
+    ],
 )
 def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -272,3 +278,30 @@ def test_signatures_have_every_option(name):
     assert declared.__annotations__.keys() <= parameters.keys()
     assert parameters["fold_quantized"].default is False
     assert "**" not in str(inspect.signature(function))
+
+
+def test_nodes_in_any_order(tmp_path):
+    """`optimize` puts a model of onnx-ir in order; all others leave the caller's as it was."""
+    model = ir.load(saved(SMALL, tmp_path / "in.onnx"))
+    model.graph.extend(backwards := [*model.graph][::-1])
+    report = onnxfold.optimize_file(model, tmp_path / "out.onnx", check=1)
+    assert sum(report.nodes_after.values()) == 3
+    assert len(onnxfold.explain(model)) == 1
+    assert onnxfold.compare(model, tmp_path / "out.onnx").equal
+    assert onnxfold.split(model, tmp_path / "bundle", runtime_constants=["r"])
+    assert len(onnxfold.simplify(model, check_n=1)[0].graph.node) == 3
+    assert [*model.graph] == backwards
+    assert len(onnxfold.optimize(model, check=1).graph) == 3
+    model.graph[0].replace_input_with(0, model.graph[-1].outputs[0])
+    branch = "() => (float[2] z) { z = Abs(x) }"
+    node = f"y = If(c) <then_branch = a {branch}, else_branch = b {branch}>"
+    through = ir.from_proto(parse(f"g (float[2] x, bool c) => (float[2] y) {{ {node} }}"))
+    taken = through.graph[0].attributes["then_branch"].as_graph()
+    taken[0].replace_input_with(0, through.graph.outputs[0])
+    for function in (onnxfold.optimize, onnxfold.plan, lambda x: onnxfold.compare(x, x)):
+        for cyclic in (model, through):
+            with pytest.raises(onnxfold.ModelError, match="the nodes cannot be put in order"):
+                function(cyclic)
+    model.graph.remove(model.graph[-1])
+    with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
+        onnxfold.optimize(model)

@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -122,6 +123,12 @@ def test_results_stay_when_a_process_goes_on_and_ends():
     with pytest.raises(Failure):
         run(f"{HERE}fail", keep=True)
     assert [array.tolist() for array in made] == [[k] * 3 for k in range(3)]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_process_leaves_no_open_file_behind():
+    run(HERE + "echo", 1)
+    gc.collect()
 
 
 def test_an_exception_is_told_and_so_is_what_was_printed():

@@ -97,4 +97,9 @@ def test_mistakes(model, tmp_path):
         onnxfold.tune(model, tmp_path / "out.onnx", dims={"m": 3}, seconds=0)
     with pytest.raises(UsageError, match="threads is -1"):
         onnxfold.tune(model, tmp_path / "out.onnx", threads=-1)
+    with pytest.raises(UsageError, match="its folder does not exist"):
+        onnxfold.tune(model, tmp_path / "missing" / "out.onnx")
+    with pytest.raises(UsageError, match="it is a folder"):
+        onnxfold.tune(model, tmp_path)
+    assert not (tmp_path / "missing").exists()
     assert not (tmp_path / "out.onnx").exists()

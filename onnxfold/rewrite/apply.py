@@ -184,15 +184,12 @@ def _inherit(old: ir.Node | None, new: ir.Node) -> None:
 
 def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:
     """Record the rule that made the new nodes, and the nodes of the original that they replace."""
-    earlier = [(node, node.metadata_props) for node in dying]
-    sources = dict.fromkeys(
-        name
-        for node, known in earlier
-        for name in known.get(FROM_KEY, node.name or node.op_type).split(", ")
-    )
-    rules = dict.fromkeys(
-        name for _, known in earlier if RULE_KEY in known for name in known[RULE_KEY].split(", ")
-    )
+    sources: dict[str, None] = {}
+    rules: dict[str, None] = {}
+    for node in dying:
+        known = node.metadata_props
+        sources |= dict.fromkeys(known.get(FROM_KEY, node.name or node.op_type).split(", "))
+        rules |= dict.fromkeys(known[RULE_KEY].split(", ") if RULE_KEY in known else ())
     rules[rule.name] = None
     names = list(sources)
     if len(names) > _MOST_SOURCES:

@@ -7,7 +7,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap, zip_longest
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -18,7 +19,7 @@ from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
-from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
+from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
@@ -29,7 +30,6 @@ from onnxfold.rewrite.patterns import (
     any_of,
     filled,
     is_on_constants,
-    near,
     op_of,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, walk
@@ -44,8 +44,7 @@ _MOST_AT_A_PLACE = 500
 """Rewrites at one value of the original model; more are a loop of rules."""
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """Rules that undid each other at one value and were switched off."""
 
     rules: tuple[str, ...]
@@ -304,7 +303,7 @@ class _Table:
             rules = dict.fromkeys(
                 rule
                 for rule, op in self._by_op.get((op_type, domain), ())
-                if _could_match(op, op_type, origins)
+                if _could_match(op, origins)
             )
             on_constants = tuple(rule for rule in rules if rule.on_constants)
             self._by_signature[signature] = tuple(rules), on_constants
@@ -342,27 +341,24 @@ def _depth(pattern: Expression) -> int:
     return max(map(_depth, pattern.operands), default=0) + isinstance(pattern, Op)
 
 
-def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
+def _could_match(op: Op, origins: Sequence[_Origin]) -> bool:
     """Return False if a node with such inputs certainly does not match."""
-    may_cross = op_type in COMMUTATIVE or (op.variable is not None and op.variable.swap)
-    if not may_cross and True not in op.variadic:
-        return all(starmap(_could_be, zip_longest(op.operands, origins)))
     return all(
         isinstance(operand, Rest) or any(_could_be(operand, each) for each in (*origins, None))
         for operand in op.operands
     )
 
 
-def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
+def _could_be(pattern: Expression, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
-    if pattern is None or isinstance(pattern, Omitted):
+    if isinstance(pattern, Omitted):
         return origin is None
     if isinstance(pattern, any_of):
         return any(_could_be(choice, origin) for choice in pattern.operands)
     if origin is None:
         return False
     op_type, domain, is_constant = origin
-    if isinstance(pattern, (Constant, Literal, near, filled)):
+    if isinstance(pattern, (Constant, Literal, filled)):
         return is_constant
     op = pattern.op
     return op is None or (op_type in op.op_types and domain == op.domain)

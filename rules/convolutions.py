@@ -73,14 +73,7 @@ def _is_scalable(product: Value) -> Term:
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def conv_batch_normalization(
-    x,
-    w: Constant,
-    b: Constant,
-    scale: Constant,
-    shift: Constant,
-    mean: Constant,
-    variance: Constant,
-    e: Attribute,
+    x, w: Constant, b: Constant, scale, shift, mean, variance, e: Attribute
 ):
     """BatchNormalization after a Conv, ConvTranspose or Gemm is merged into its weight and bias."""
     biased = op.any_of("Gemm", "Conv", "ConvTranspose")

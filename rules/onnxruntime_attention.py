@@ -22,19 +22,7 @@ _TURN = (0, 2, 1, 3)
 
 
 @fusion(opset=10, seen_in="models/swin")
-def attention(
-    q,
-    k,
-    kt,
-    v,
-    mask,
-    keep,
-    hide,
-    low: Constant,
-    factor: Constant,
-    divisor: Constant,
-    alpha: Attribute,
-):
+def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attribute):
     """softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention."""
     product = any_of(
         op.MatMul(q, kt),
@@ -55,26 +43,20 @@ def attention(
 
     # the mask as a value added to the scores
     added = any_of(kept(mask), mask, kept(constant(0.0, like=q)))
-    query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, q.shape[1] * q.shape[3])))
+    heads = q.shape[1]
+    scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
+    query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, heads * q.shape[3])))
+    keys = any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2)))
     as_large = op.Concat(
         constant([1, 1]),
         op.Slice(op.Shape(query), constant([1]), constant([2])),
         op.Slice(op.Shape(v), constant([2]), constant([3])),
         axis=0,
     )
-    scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
-    fused = ms.MultiHeadAttention(
-        query,
-        any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
-        v,
-        None,
-        None,
-        op.Expand(added, as_large),
-        num_heads=q.shape[1],
-        scale=scale,
-    )
+    bias = op.Expand(added, as_large)
+    fused = ms.MultiHeadAttention(query, keys, v, None, None, bias, num_heads=heads, scale=scale)
     guarded_too = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
-    after = op.Reshape(guarded_too, constant((0, 0, q.shape[1], q.shape[3])))
+    after = op.Reshape(guarded_too, constant((0, 0, heads, q.shape[3])))
     return op.Transpose(op.MatMul(guarded, v), perm=_TURN) >> after, where(
         q.dtype == FLOAT,
         # operands have the same batch, heads and head size: only the mask is broadcast
@@ -228,37 +210,31 @@ def packed_attention(
 # CPU provider (1.31), this takes a half to a quarter of the time for one new token after many, and
 # as long for a whole prompt.
 @fusion(seen_in="models/lora/torchscript")
-def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute, ys: Values, zs: Values):
+def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
     concatenated to a longer sequence.
     """
-    keys = op.Expand(op("Unsqueeze")(k, *ys), anything)
-    values = op.Expand(op("Unsqueeze")(v, *zs), anything)
+    keys = op.Expand(op("Unsqueeze")(k, optional(anything)), anything)
+    values = op.Expand(op("Unsqueeze")(v, optional(anything)), anything)
     all_keys, all_values = op.Reshape(keys, anything), op.Reshape(values, anything)
     before = ms.MultiHeadAttention(
         x, all_keys, all_values, None, None, optional(mask), num_heads=heads, scale=scale
     )
-    per_group = constant((0, 0, k.shape[1], keys.shape[2], k.shape[3]))
+    groups, repeats, size = k.shape[1], keys.shape[2], k.shape[3]
+    per_group = constant((0, 0, groups, repeats, size))
     by_group = op.Transpose(op.Reshape(x, per_group), perm=(0, 3, 1, 2, 4))
-    grouped = ms.MultiHeadAttention(
-        op.Reshape(by_group, constant((0, -1, k.shape[1] * k.shape[3]))),
-        k,
-        v,
-        None,
-        None,
-        op.Tile(mask, constant((1, 1, keys.shape[2], 1))),
-        num_heads=k.shape[1],
-        scale=scale,
-    )
-    apart = op.Reshape(grouped, constant((0, keys.shape[2], -1, k.shape[1], k.shape[3])))
+    queries = op.Reshape(by_group, constant((0, -1, groups * size)))
+    bias = op.Tile(mask, constant((1, 1, repeats, 1)))
+    grouped = ms.MultiHeadAttention(queries, k, v, None, None, bias, num_heads=groups, scale=scale)
+    apart = op.Reshape(grouped, constant((0, repeats, -1, groups, size)))
     in_order = op.Transpose(apart, perm=(0, 2, 3, 1, 4))
     conditions = []
     for known, repeated, joined in ((k, keys, all_keys), (v, values, all_values)):
         # [batch, heads before, length, size], each head repeated consecutively
         conditions += [
-            repeated.shape == (*known.shape[:2], keys.shape[2], *known.shape[2:]),
+            repeated.shape == (*known.shape[:2], repeats, *known.shape[2:]),
             joined.shape == (known.shape[0], heads, *known.shape[2:]),
         ]
-    return before >> op.Reshape(in_order, constant((0, 0, heads * k.shape[3]))), where(
+    return before >> op.Reshape(in_order, constant((0, 0, heads * size))), where(
         k.rank == 4, *conditions, mask.is_omitted | ((mask.rank == 4) & (mask.shape[1] == 1))
     )

@@ -190,14 +190,10 @@ class Builder:
             taken = None if value is None else self._dtype_of(value)
             if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
                 raise Refused(f"{op_type} takes no {taken.name}")
+        operands = [self._in_graph(each) for each in inputs]
+        count = 1 if op.output_count is None else self.match.number_of(op.output_count)
         node = new_node(
-            self._names,
-            self._stem,
-            op_type,
-            [self._in_graph(each) for each in inputs],
-            attributes,
-            domain=op.domain,
-            outputs=1 if op.output_count is None else self.match.number_of(op.output_count),
+            self._names, self._stem, op_type, operands, attributes, domain=op.domain, outputs=count
         )
         self.insert(node)
         return node

@@ -315,26 +315,16 @@ _table_of = functools.lru_cache(maxsize=32)(_Table)
 
 
 def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
-    """Return True if all ops of the rule exist as written.
+    """Return True if all ops that the rule makes exist as written.
 
-    Ops on constants in a replacement are computed before the model runs: those may be newer.
+    Ops on constants are computed before the model runs: those may be newer.
     """
     low, high = rule.opset
     version = opsets.get("", 1)
     if version < low or (high is not None and version > high):
         return False
     made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
-    return all(_is_possible(pattern, opsets) for pattern in rule.pair.patterns) and all(
-        is_on_constants(op) or is_available(op, opsets) for op in made
-    )
-
-
-def _is_possible(pattern: Expression, opsets: Mapping[str, int]) -> bool:
-    """Return whether a pattern, or one of its alternatives, can match at some opsets."""
-    if isinstance(pattern, Op) and not is_available(pattern, opsets):
-        return False
-    found = [_is_possible(operand, opsets) for operand in pattern.operands]
-    return any(found) if isinstance(pattern, any_of) else all(found)
+    return all(is_on_constants(op) or is_available(op, opsets) for op in made)
 
 
 def _depth(pattern: Expression) -> int:

@@ -183,8 +183,8 @@ def _find_op(
         way, after = slots if inputs is ways[-1] else slots.copy(), pending
         if swap is not None:
             way[swap] = k == 1
-        for place in op.backwards:
-            after = op.operands[place], inputs[place], after
+        for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
+            after = operand, value, after
         found = _find(rule, facts, after, way)
         if found is not None:
             return found

@@ -68,13 +68,11 @@ class Ops:
         setattr(self, op_type, made)  # found at once when it is used again
         return made
 
-    def __call__(self, op_type: str) -> OpVariable:
-        """Return an op with whatever attributes."""
-        return OpVariable(self._domain, (op_type,))
-
     def any_of(self, *op_types: str) -> OpVariable:
-        """Return one of several ops."""
+        """Return one of several ops, with whatever attributes; ``op("Conv")`` is one such op."""
         return OpVariable(self._domain, op_types)
+
+    __call__ = any_of
 
     def either_way(self, *op_types: str) -> OpVariable:
         """Return one of several ops of two operands: ``f(x, c)`` matches ``c - x``, too.
@@ -249,7 +247,7 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
         _check_pattern(pattern)
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, rule.symbols)
-    conditions = [*rule.conditions, *([] if isinstance(rule.inexact, bool) else [rule.inexact])]
+    conditions = (*rule.conditions, rule.inexact)
     for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
         for symbol in symbols_of(*things):
             if symbol not in rule.symbols:

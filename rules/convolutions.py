@@ -72,9 +72,7 @@ def _is_scalable(product: Value) -> Term:
 
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
-def conv_batch_normalization(
-    x, w: Constant, b: Constant, scale, shift, mean, variance, e: Attribute
-):
+def conv_batch_normalization(x, w, b, scale, shift, mean, variance, e: Attribute):
     """BatchNormalization after a Conv, ConvTranspose or Gemm is merged into its weight and bias."""
     biased = op.any_of("Gemm", "Conv", "ConvTranspose")
     product = biased(x, w, optional(b))
@@ -91,6 +89,7 @@ def conv_batch_normalization(
         _is_scalable(product),
         # before opset 14, further outputs mean training
         result.has_one_output,
+        # only constants are
         affordable(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
     )
 
@@ -122,11 +121,9 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
     conv = op.any_of("Conv", "ConvTranspose")
     product = conv(x, w, optional(b))
     along = op.Reshape(wide(c), constant([-1]))
-    new_bias = _shifts(
-        # adding to -0.0 keeps the sign of a zero
-        any_of(wide(b), constant(-0.0, DOUBLE)),
-        op.Expand(along, constant(product.shape[1:2])),
-    )
+    # adding to -0.0 keeps the sign of a zero
+    old_bias = any_of(wide(b), constant(-0.0, DOUBLE))
+    new_bias = _shifts(old_bias, op.Expand(along, constant(product.shape[1:2])))
     return (
         _shifts(product, c) >> conv(x, w, op.Cast(new_bias, to=w.dtype)),
         where(

@@ -47,13 +47,9 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
     query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, heads * q.shape[3])))
     keys = any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2)))
-    as_large = op.Concat(
-        constant([1, 1]),
-        op.Slice(op.Shape(query), constant([1]), constant([2])),
-        op.Slice(op.Shape(v), constant([2]), constant([3])),
-        axis=0,
-    )
-    bias = op.Expand(added, as_large)
+    rows = op.Slice(op.Shape(query), constant([1]), constant([2]))
+    columns = op.Slice(op.Shape(v), constant([2]), constant([3]))
+    bias = op.Expand(added, op.Concat(constant([1, 1]), rows, columns, axis=0))
     fused = ms.MultiHeadAttention(query, keys, v, None, None, bias, num_heads=heads, scale=scale)
     guarded_too = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
     after = op.Reshape(guarded_too, constant((0, 0, heads, q.shape[3])))
@@ -191,9 +187,8 @@ def packed_attention(
     rows = x if is_direct else op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
     if is_direct:
         conditions += [x.rank == 3, result.shape[:2] == x.shape[:2]]
-    return before >> ms.Attention(
-        rows, weights, biases, None, None, mask, num_heads=heads, scale=scale
-    ), where(
+    after = ms.Attention(rows, weights, biases, None, None, mask, num_heads=heads, scale=scale)
+    return before >> after, where(
         # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,

@@ -94,10 +94,8 @@ def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, place
     left, right = scaled(x, 1), scaled(y, 2)
     product = any_of(op.MatMul(left, right), fused(left, right, alpha=s))
     factor = c.number.or_else(1) / d.number.or_else(1)
-    after = any_of(
-        fused(x, y, alpha=s * factor), ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
-    )
-    return scaled(product, 0) >> after, where(
+    plain = ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
+    return scaled(product, 0) >> any_of(fused(x, y, alpha=s * factor), plain), where(
         x.dtype == FLOAT,
         d.is_omitted | (d.number != 0),
         (product, x, y)[place].same_shape((result, left, right)[place]),

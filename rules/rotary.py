@@ -85,10 +85,8 @@ def interleaved_rotary(x, cosines, sines, first, second, axis: Attribute, has_ba
     """
     even = op.Slice(x, first, anything, anything, 2)
     odd = op.Slice(x, second, anything, anything, 2)
-    turned_odd, kept_even = (
-        op("Unsqueeze")(each, optional(anything)) for each in (op.Neg(odd), even)
-    )
-    pairs = op.Concat(turned_odd, kept_even, axis=axis)
+    axes = optional(anything)
+    pairs = op.Concat(op("Unsqueeze")(op.Neg(odd), axes), op("Unsqueeze")(even, axes), axis=axis)
     turned = op.Reshape(pairs, anything)
     # each of them twice
     repeated_cosines = op.any_of("Tile", "Expand")(cosines, anything)

@@ -20,7 +20,6 @@ from onnxfold.rewrite.patterns import (
     AllOutputs,
     Expression,
     Literal,
-    Omitted,
     Op,
     OutputOf,
     Rest,
@@ -29,6 +28,7 @@ from onnxfold.rewrite.patterns import (
     anything,
     constant,
     is_optional,
+    omitted,
 )
 
 _NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -113,10 +113,10 @@ class Builder:
         if isinstance(expression, Op) and self.match.bound(expression) is None:
             if expression.variable is not None and self.match.bound(expression.variable) is None:
                 return True
-            omitted = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
-            schema = self._resolve(expression)[2] if omitted else None
-            return schema is not None and omitted[0] < schema.min_input
-        return isinstance(expression, Omitted)
+            missing = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
+            schema = self._resolve(expression)[2] if missing else None
+            return schema is not None and missing[0] < schema.min_input
+        return expression is omitted
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.

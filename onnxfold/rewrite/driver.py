@@ -24,12 +24,12 @@ from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
     Literal,
-    Omitted,
     Op,
     Rest,
     any_of,
     filled,
     is_on_constants,
+    omitted,
     op_of,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, walk
@@ -341,7 +341,7 @@ def _could_match(op: Op, origins: Sequence[_Origin]) -> bool:
 
 def _could_be(pattern: Expression, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
-    if isinstance(pattern, Omitted):
+    if pattern is omitted:
         return origin is None
     if isinstance(pattern, any_of):
         return any(_could_be(choice, origin) for choice in pattern.operands)

@@ -25,7 +25,6 @@ from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
     Literal,
-    Omitted,
     Op,
     Rest,
     Values,
@@ -33,6 +32,7 @@ from onnxfold.rewrite.patterns import (
     anything,
     filled,
     near,
+    omitted,
     result,
 )
 from onnxfold.rewrite.rule import Rule
@@ -194,7 +194,7 @@ def _find_op(
 def _accepts(facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:
     """Match a variable, a number, or an omitted input."""
     kind = type(leaf)
-    if kind is Omitted:
+    if leaf is omitted:
         return value is None
     if type(leaf) is Rest:
         return bool(slots.setdefault(leaf.variable, value) == value)

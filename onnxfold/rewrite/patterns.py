@@ -90,14 +90,14 @@ def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
 
 def is_on_constants(expression: Expression) -> bool:
     """Return whether an expression stands for a compile-time constant in every model."""
-    if isinstance(expression, (Constant, Literal, filled, constant, Omitted)):
+    if expression is omitted or isinstance(expression, (Constant, Literal, filled, constant)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
 def is_optional(expression: Expression) -> bool:
     """Return whether an input may be omitted."""
-    return isinstance(expression, any_of) and Omitted in map(type, expression.operands)
+    return isinstance(expression, any_of) and omitted in expression.operands
 
 
 class Symbol(Value):
@@ -165,21 +165,21 @@ class Rest(Expression):
         return f"*{self.variable!r}"
 
 
-class Omitted(Expression):
-    """No input here: ``None`` in a pattern or replacement."""
+class Word(Expression):
+    """An expression that is always the same."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        return "None"
+        return self._text
 
 
-class Anything(Expression):
-    """In a pattern: any value of an attribute, or none; as an operand, any value."""
-
-    def __repr__(self) -> str:
-        return "anything"
-
-
-result, omitted, anything = Variable("result"), Omitted(), Anything()
+result = Variable("result")
+omitted = Word("None")
+"""No input here."""
+anything = Word("anything")
+"""In a pattern: any value of an attribute, or none; as an operand, any value."""
 
 
 class Literal(Expression):

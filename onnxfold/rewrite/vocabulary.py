@@ -19,7 +19,6 @@ from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
     Literal,
-    Omitted,
     Op,
     Operand,
     OpVariable,
@@ -314,8 +313,9 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
                     raise TypeError(f"{name}={value!r} is for patterns only")
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
-        elif is_optional(expression) or not isinstance(
-            expression, (any_of, Literal, constant, Omitted, OutputOf, Rest)
+        elif is_optional(expression) or not (
+            expression is omitted
+            or isinstance(expression, (any_of, Literal, constant, OutputOf, Rest))
         ):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)

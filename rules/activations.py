@@ -49,22 +49,20 @@ def gelu_tanh(x):
     return gelu_by_tanh(x) >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
 
-_HARD_SWISH = """x * min(max(x + 3, 0), 6) / 6, as in PaddlePaddle, is x * HardSigmoid(x): two ops,
-not four. onnxruntime fuses both into a convolution."""
-
-
 # the benefit: first, as the factor 1/6 could also be merged into the next convolution's weight
 @rule(
     each={
-        "hard_sigmoid": (False, "", "tf2onnx/hard_sigmoid"),
-        "hard_swish": (True, _HARD_SWISH, "rapidocr/ch_ppocr_mobile_v2.0_cls_mobile"),
+        "hard_sigmoid": (False, "tf2onnx/hard_sigmoid"),
+        "hard_swish": (True, "rapidocr/ch_ppocr_mobile_v2.0_cls_mobile"),
     },
     opset=6,
     inexact=True,
     benefit=1,
 )
-def hard_activation(x, swish, doc, seen_in):
-    """min(max(x + 3, 0), 6) / 6, as in Keras' MobileNetV3, is HardSigmoid."""
+def hard_activation(x, swish, seen_in):
+    """min(max(x + 3, 0), 6) / 6, as in Keras' MobileNetV3, is HardSigmoid, also in a product with x
+    as in PaddlePaddle. onnxruntime fuses both ops into a convolution.
+    """
     total = op.Add(x, filled(3))
     before = any_of(op.Clip(total, filled(0), filled(6)), op.Clip(total, min=0.0, max=6.0))
     after = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)

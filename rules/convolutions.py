@@ -72,7 +72,16 @@ def _is_scalable(product: Value) -> Term:
 
 
 @rule(opset=7, inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
-def conv_batch_normalization(x, w, b, scale, shift, mean, variance, e: Attribute):
+def conv_batch_normalization(
+    x,
+    w: Constant,
+    b: Constant,
+    scale: Constant,
+    shift: Constant,
+    mean: Constant,
+    variance: Constant,
+    e: Attribute,
+):
     """BatchNormalization after a Conv, ConvTranspose or Gemm is merged into its weight and bias."""
     biased = op.any_of("Gemm", "Conv", "ConvTranspose")
     product = biased(x, w, optional(b))
@@ -89,7 +98,6 @@ def conv_batch_normalization(x, w, b, scale, shift, mean, variance, e: Attribute
         _is_scalable(product),
         # before opset 14, further outputs mean training
         result.has_one_output,
-        # only constants are
         affordable(w.size + scale.size, w, b.or_else(None), scale, shift, mean, variance),
     )
 

@@ -80,6 +80,7 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
     """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
     product = multiply(left, right)
+    more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
     biased = op.Add(product, bias)
     part = op("Reshape")
     after = any_of(op.Add(multiply(x, y), part(bias, apart)), multiply(x, y))
@@ -93,11 +94,7 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
         # the result is their product with separate batch and heads
         result.shape[:-1] == x.shape[:3],
         product.is_single_use,
-        *(
-            product.attribute(name, 0) == 0
-            for name in ("transBatchA", "transBatchB")
-            if multiply.domain
-        ),
+        *(product.attribute(name, 0) == 0 for name in more_attributes),
         bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
     )
 
@@ -120,12 +117,10 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
     """A factor of the queries or keys is merged into the scale of MultiHeadAttention."""
     fused = ms("MultiHeadAttention")
     scaled = op.Mul(x, factor)
-    before = any_of(op.Reshape(scaled, sizes), scaled)
-    after = any_of(op.Reshape(x, sizes), x)
-    first = () if of_queries else (q,)
-    return fused(*first, before, *rest, scale=alpha) >> fused(
-        *first, after, *rest, scale=alpha * factor.number
-    ), where(x.same_shape(scaled), scaled.is_single_use, alpha * factor.number != 0)
+    first, total = () if of_queries else (q,), alpha * factor.number
+    before = fused(*first, any_of(op.Reshape(scaled, sizes), scaled), *rest, scale=alpha)
+    after = fused(*first, any_of(op.Reshape(x, sizes), x), *rest, scale=total)
+    return before >> after, where(x.same_shape(scaled), scaled.is_single_use, total != 0)
 
 
 @fusion(seen_in="torch/gpt2_past")

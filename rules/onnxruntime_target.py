@@ -116,9 +116,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     each=[("Relu", 1), ("Sigmoid", 1), ("Tanh", 1), ("LeakyRelu", 1), ("Clip", 11)],
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
-def conv_activation(
-    x, w, low: Constant, high: Constant, rest: Values, e: Attribute, activation, opset
-):
+def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, opset):
     """Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv."""
     names = ("dilations", "group", "kernel_shape", "pads", "strides")
     settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}

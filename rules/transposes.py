@@ -146,14 +146,10 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
         op.Mul(v, any_of(sigmoid(v), op.Mul(op.Clip(op.Add(v, a), low, high), b)))
         for v in (transposed, x)
     )
-    return (
-        before >> op.Transpose(after, perm=p),
-        where(
-            result.is_read_by(*_PASSED),
-            a.is_omitted | a.has_one_element,
-            b.is_omitted | b.has_one_element,
-            x.dtype == FLOAT,
-        ),
+    return before >> op.Transpose(after, perm=p), where(
+        result.is_read_by(*_PASSED),
+        *(each.is_omitted | each.has_one_element for each in (a, b)),
+        x.dtype == FLOAT,
     )
 
 

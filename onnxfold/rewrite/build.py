@@ -212,8 +212,7 @@ class Builder:
             buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
             if buffer is None and each is not None:
                 return None
-            operands.append(buffer)
-            self._hold(buffer)
+            operands.append(self._hold(buffer))
         node.outputs[0].name = self._stem
         computed = self._hold(self._known.result_of(node, operands, opsets))
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
@@ -318,9 +317,7 @@ class Builder:
 def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
     """Return True if at least one op of an expression exists as written at these opsets."""
     version = opsets.get(op.domain)
-    if op.domain not in known_domains():
-        return True
-    if version is None:
+    if version is None or op.domain not in known_domains():
         return op.domain != ""  # imported when it is needed
     schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
     return any(schema and not schema.deprecated and accepts(op, schema) for schema in schemas)

@@ -350,5 +350,4 @@ def _could_be(pattern: Expression, origin: _Origin) -> bool:
     op_type, domain, is_constant = origin
     if isinstance(pattern, (Constant, Literal, filled)):
         return is_constant
-    op = pattern.op
-    return op is None or (op_type in op.op_types and domain == op.domain)
+    return pattern.op is None or (op_type in pattern.op.op_types and domain == pattern.op.domain)

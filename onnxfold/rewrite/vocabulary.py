@@ -24,7 +24,6 @@ from onnxfold.rewrite.patterns import (
     OpVariable,
     OutputOf,
     Pair,
-    Rest,
     Values,
     Variable,
     any_of,
@@ -313,10 +312,7 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
                     raise TypeError(f"{name}={value!r} is for patterns only")
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
-        elif is_optional(expression) or not (
-            expression is omitted
-            or isinstance(expression, (any_of, Literal, constant, OutputOf, Rest))
-        ):
+        elif expression is anything or is_optional(expression):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
 

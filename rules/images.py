@@ -46,8 +46,7 @@ def scale_and_shift(x, c: Constant, d: Constant):
 def scale_plus_one(x, s):
     """x + x * s is x * (s + 1). With one number per channel in s, the sum is then small."""
     gated = op.Mul(x, s)
-    after = op.Mul(x, op.Add(s, constant(1.0, FLOAT)))
-    return op.Add(x, gated) >> after, where(
+    return op.Add(x, gated) >> op.Mul(x, op.Add(s, constant(1.0, FLOAT))), where(
         x.dtype == FLOAT,
         gated.is_single_use,
         # the sum with s is small, as its last axis is broadcast

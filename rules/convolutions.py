@@ -129,11 +129,9 @@ def convolution_shifted(x, w: Constant, b: Constant, c: Constant):
     conv = op.any_of("Conv", "ConvTranspose")
     product = conv(x, w, optional(b))
     along = op.Reshape(wide(c), constant([-1]))
-    new_bias = _shifts(
-        # adding to -0.0 keeps the sign of a zero
-        any_of(wide(b), constant(-0.0, DOUBLE)),
-        op.Expand(along, constant(product.shape[1:2])),
-    )
+    # adding to -0.0 keeps the sign of a zero
+    old_bias = any_of(wide(b), constant(-0.0, DOUBLE))
+    new_bias = _shifts(old_bias, op.Expand(along, constant(product.shape[1:2])))
     return (
         _shifts(product, c) >> conv(x, w, op.Cast(new_bias, to=w.dtype)),
         where(
@@ -159,30 +157,21 @@ def is_half_of_gelu(x: Matched) -> bool:
 
 @rule(inexact=True, seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer")
 def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
-    """Conv(x * c, w) is Conv(x, w * c) for one number c: a convolution is linear."""
+    """Conv(x * c, w) is Conv(x, w * c) for one number c, or one per channel: a convolution is
+    linear.
+    """
     conv = op.any_of("Conv", "ConvTranspose")
-    scaled = op.Mul(x, c)
-    new_weight = op.Mul(wide(w), op.Reshape(wide(c), constant([1])))
-    return conv(scaled, w, *rest) >> conv(x, op.Cast(new_weight, to=w.dtype), *rest), where(
-        c.rank <= x.rank, scaled.is_single_use, affordable(w.size, w, c), ~is_half_of_gelu(x)
-    )
-
-
-@rule(opset=7, inexact=True, seen_in="torch/preprocessing")
-def convolution_of_scaled_channels(x, w: Constant, c: Constant, *rest):
-    """Conv(x * c, w) with one number per channel is Conv(x, w scaled by input channel)."""
-    conv = op("Conv")
     scaled = _scales(x, c)
     before = conv(scaled, w, *rest)
     along = op.Reshape(wide(c), constant((1, -1) + (1,) * (w.rank - 2)))
     new_weight = op.Cast(_scales(wide(w), along), to=w.dtype)
     return before >> conv(x, new_weight, *rest), where(
-        before.attribute("group") == 1,
-        ~c.has_one_element,
+        c.has_one_element | ((before.op_type == "Conv") & (before.attribute("group") == 1)),
         c.is_per_channel(scaled, 1),
         x.same_shape(scaled),
         scaled.is_single_use,
         affordable(w.size, w, c),
+        ~is_half_of_gelu(x),
     )
 
 

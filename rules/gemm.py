@@ -55,11 +55,11 @@ def gemm_zero_bias(x, y):
 def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
     """Reshape(MatMul(x, y) + z) with more than two axes becomes a Gemm of matrices, reshaped."""
     product = op.MatMul(x, y)
-    biased = op.Add(product, z)
     # for a matrix with any number of rows
     shape = constant(result.sizes_for_reshape((-1, product.shape[-1])))
     flat = op.Gemm(_as_matrix(x, y), y, op.Reshape(z, constant([-1])))
-    return op.Reshape(biased, c, allowzero=anything) >> op.Reshape(flat, shape), where(
+    before = op.Reshape(op.Add(product, z), c, allowzero=anything)
+    return before >> op.Reshape(flat, shape), where(
         x.dtype.is_in(FLOAT, DOUBLE),
         y.rank == 2,
         y.shape[0] > 0,
@@ -73,9 +73,7 @@ def matmul_add_between_reshapes(x, y, z: Constant, c: Constant):
 def feed_forward_of_matrices(x, y, z: Constant, weight: Constant, bias: Constant):
     """Two layers with a Relu between them become Gemms: onnxruntime fuses Gemm and Relu."""
     product = op.MatMul(x, y)
-    biased = op.Add(product, z)
-    hidden = op.Relu(biased)
-    second = op.MatMul(hidden, weight)
+    second = op.MatMul(op.Relu(op.Add(product, z)), weight)
     gemm = op.Gemm(op.Relu(op.Gemm(_as_matrix(x, y), y, z)), weight, bias)
     shape = constant(result.sizes_for_reshape((-1, result.shape[-1])))
     return op.Add(second, bias) >> op.Reshape(gemm, shape), where(

@@ -28,14 +28,9 @@ def scale_and_shift(x, c: Constant, d: Constant):
     """
     scaled = op.Mul(x, c)
     channels = constant(x.shape[1:2])
-    after = op.BatchNormalization(
-        x,
-        op.Expand(op.Reshape(c, constant([-1])), channels),
-        op.Expand(op.Reshape(d, constant([-1])), channels),
-        op.Expand(constant(0.0, FLOAT), channels),
-        op.Expand(constant(1.0, FLOAT), channels),
-        epsilon=0.0,
-    )
+    factors, terms = (op.Reshape(each, constant([-1])) for each in (c, d))
+    numbers = (factors, terms, constant(0.0, FLOAT), constant(1.0, FLOAT))
+    after = op.BatchNormalization(x, *(op.Expand(n, channels) for n in numbers), epsilon=0.0)
     return op.Add(scaled, d) >> after, where(
         x.dtype == FLOAT,
         x.rank == 4,
@@ -51,8 +46,7 @@ def scale_and_shift(x, c: Constant, d: Constant):
 def scale_plus_one(x, s):
     """x + x * s is x * (s + 1). With one number per channel in s, the sum is then small."""
     gated = op.Mul(x, s)
-    after = op.Mul(x, op.Add(s, constant(1.0, FLOAT)))
-    return op.Add(x, gated) >> after, where(
+    return op.Add(x, gated) >> op.Mul(x, op.Add(s, constant(1.0, FLOAT))), where(
         x.dtype == FLOAT,
         gated.is_single_use,
         # the sum with s is small, as its last axis is broadcast

@@ -22,19 +22,7 @@ _TURN = (0, 2, 1, 3)
 
 
 @fusion(opset=10, seen_in="models/swin")
-def attention(
-    q,
-    k,
-    kt,
-    v,
-    mask,
-    keep,
-    hide,
-    low: Constant,
-    factor: Constant,
-    divisor: Constant,
-    alpha: Attribute,
-):
+def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attribute):
     """softmax(q @ k^T * scale + mask) @ v becomes MultiHeadAttention."""
     product = any_of(
         op.MatMul(q, kt),
@@ -55,26 +43,16 @@ def attention(
 
     # the mask as a value added to the scores
     added = any_of(kept(mask), mask, kept(constant(0.0, like=q)))
-    query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, q.shape[1] * q.shape[3])))
-    as_large = op.Concat(
-        constant([1, 1]),
-        op.Slice(op.Shape(query), constant([1]), constant([2])),
-        op.Slice(op.Shape(v), constant([2]), constant([3])),
-        axis=0,
-    )
+    heads = q.shape[1]
     scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
-    fused = ms.MultiHeadAttention(
-        query,
-        any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2))),
-        v,
-        None,
-        None,
-        op.Expand(added, as_large),
-        num_heads=q.shape[1],
-        scale=scale,
-    )
+    query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, heads * q.shape[3])))
+    keys = any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2)))
+    rows = op.Slice(op.Shape(query), constant([1]), constant([2]))
+    columns = op.Slice(op.Shape(v), constant([2]), constant([3]))
+    bias = op.Expand(added, op.Concat(constant([1, 1]), rows, columns, axis=0))
+    fused = ms.MultiHeadAttention(query, keys, v, None, None, bias, num_heads=heads, scale=scale)
     guarded_too = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
-    after = op.Reshape(guarded_too, constant((0, 0, q.shape[1], q.shape[3])))
+    after = op.Reshape(guarded_too, constant((0, 0, heads, q.shape[3])))
     return op.Transpose(op.MatMul(guarded, v), perm=_TURN) >> after, where(
         q.dtype == FLOAT,
         # operands have the same batch, heads and head size: only the mask is broadcast
@@ -102,6 +80,7 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
     """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
     product = multiply(left, right)
+    more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
     biased = op.Add(product, bias)
     part = op("Reshape")
     after = any_of(op.Add(multiply(x, y), part(bias, apart)), multiply(x, y))
@@ -115,11 +94,7 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
         # the result is their product with separate batch and heads
         result.shape[:-1] == x.shape[:3],
         product.is_single_use,
-        *(
-            product.attribute(name, 0) == 0
-            for name in ("transBatchA", "transBatchB")
-            if multiply.domain
-        ),
+        *(product.attribute(name, 0) == 0 for name in more_attributes),
         bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
     )
 
@@ -142,12 +117,10 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
     """A factor of the queries or keys is merged into the scale of MultiHeadAttention."""
     fused = ms("MultiHeadAttention")
     scaled = op.Mul(x, factor)
-    before = any_of(op.Reshape(scaled, sizes), scaled)
-    after = any_of(op.Reshape(x, sizes), x)
-    first = () if of_queries else (q,)
-    return fused(*first, before, *rest, scale=alpha) >> fused(
-        *first, after, *rest, scale=alpha * factor.number
-    ), where(x.same_shape(scaled), scaled.is_single_use, alpha * factor.number != 0)
+    first, total = () if of_queries else (q,), alpha * factor.number
+    before = fused(*first, any_of(op.Reshape(scaled, sizes), scaled), *rest, scale=alpha)
+    after = fused(*first, any_of(op.Reshape(x, sizes), x), *rest, scale=total)
+    return before >> after, where(x.same_shape(scaled), scaled.is_single_use, total != 0)
 
 
 @fusion(seen_in="torch/gpt2_past")
@@ -209,9 +182,8 @@ def packed_attention(
     rows = x if is_direct else op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
     if is_direct:
         conditions += [x.rank == 3, result.shape[:2] == x.shape[:2]]
-    return before >> ms.Attention(
-        rows, weights, biases, None, None, mask, num_heads=heads, scale=scale
-    ), where(
+    after = ms.Attention(rows, weights, biases, None, None, mask, num_heads=heads, scale=scale)
+    return before >> after, where(
         # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,
@@ -228,37 +200,31 @@ def packed_attention(
 # CPU provider (1.31), this takes a half to a quarter of the time for one new token after many, and
 # as long for a whole prompt.
 @fusion(seen_in="models/lora/torchscript")
-def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute, ys: Values, zs: Values):
+def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
     concatenated to a longer sequence.
     """
-    keys = op.Expand(op("Unsqueeze")(k, *ys), anything)
-    values = op.Expand(op("Unsqueeze")(v, *zs), anything)
+    keys = op.Expand(op("Unsqueeze")(k, optional(anything)), anything)
+    values = op.Expand(op("Unsqueeze")(v, optional(anything)), anything)
     all_keys, all_values = op.Reshape(keys, anything), op.Reshape(values, anything)
     before = ms.MultiHeadAttention(
         x, all_keys, all_values, None, None, optional(mask), num_heads=heads, scale=scale
     )
-    per_group = constant((0, 0, k.shape[1], keys.shape[2], k.shape[3]))
+    groups, repeats, size = k.shape[1], keys.shape[2], k.shape[3]
+    per_group = constant((0, 0, groups, repeats, size))
     by_group = op.Transpose(op.Reshape(x, per_group), perm=(0, 3, 1, 2, 4))
-    grouped = ms.MultiHeadAttention(
-        op.Reshape(by_group, constant((0, -1, k.shape[1] * k.shape[3]))),
-        k,
-        v,
-        None,
-        None,
-        op.Tile(mask, constant((1, 1, keys.shape[2], 1))),
-        num_heads=k.shape[1],
-        scale=scale,
-    )
-    apart = op.Reshape(grouped, constant((0, keys.shape[2], -1, k.shape[1], k.shape[3])))
+    queries = op.Reshape(by_group, constant((0, -1, groups * size)))
+    bias = op.Tile(mask, constant((1, 1, repeats, 1)))
+    grouped = ms.MultiHeadAttention(queries, k, v, None, None, bias, num_heads=groups, scale=scale)
+    apart = op.Reshape(grouped, constant((0, repeats, -1, groups, size)))
     in_order = op.Transpose(apart, perm=(0, 2, 3, 1, 4))
     conditions = []
     for known, repeated, joined in ((k, keys, all_keys), (v, values, all_values)):
         # [batch, heads before, length, size], each head repeated consecutively
         conditions += [
-            repeated.shape == (*known.shape[:2], keys.shape[2], *known.shape[2:]),
+            repeated.shape == (*known.shape[:2], repeats, *known.shape[2:]),
             joined.shape == (known.shape[0], heads, *known.shape[2:]),
         ]
-    return before >> op.Reshape(in_order, constant((0, 0, heads * k.shape[3]))), where(
+    return before >> op.Reshape(in_order, constant((0, 0, heads * size))), where(
         k.rank == 4, *conditions, mask.is_omitted | ((mask.rank == 4) & (mask.shape[1] == 1))
     )

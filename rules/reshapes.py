@@ -49,8 +49,7 @@ def shape_of_original(sizes: Sequence[int], x: Matched, inner: Matched) -> tuple
 def reshape_of_reshaped(x, c: Constant, *ys):
     """Reshape of a Reshape, Squeeze, Unsqueeze or Flatten reads the original value."""
     inner = op.any_of(*CHANGES_OF_SHAPE)(x, *ys)
-    shape = constant(shape_of_original(c.ints, x, inner))
-    return op.Reshape(inner, c) >> op.Reshape(x, shape)
+    return op.Reshape(inner, c) >> op.Reshape(x, constant(shape_of_original(c.ints, x, inner)))
 
 
 @rule(opset=5, benefit=-1, seen_in="pmsh-ocr/decoder_loop")

@@ -27,20 +27,7 @@ def _positions(table: Value, has_batch: bool) -> Any:
 
 
 @fusion(each=[(False,), (True,)], opset=11, seen_in="models/lora/torchscript")
-def rotary(
-    x,
-    angles,
-    ys: Values,
-    zs: Values,
-    half: Constant,
-    start: Constant,
-    end: Constant,
-    factor: Constant,
-    other: Constant,
-    a: Attribute,
-    b: Attribute,
-    has_batch,
-):
+def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribute, has_batch):
     """Rotary embedding of the halves of heads, by angles of the batch or of each sequence, becomes
     RotaryEmbedding.
     """
@@ -48,9 +35,9 @@ def rotary(
     # cosines and sines of both halves, with an axis for the heads; the tables of the op have the
     # shape [positions, half size]
     found, tables = [], []
-    for function, scale, axes in ((op.Cos, factor, ys), (op.Sin, other, zs)):
+    for function, scale in ((op.Cos, factor), (op.Sin, other)):
         scaled = any_of(op.Mul(function(both), scale), function(both))
-        found.append(any_of(op("Unsqueeze")(scaled, *axes), scaled))
+        found.append(any_of(op("Unsqueeze")(scaled, optional(anything)), scaled))
         table = any_of(op.Mul(function(angles), scale), function(angles))
         tables.append(op.Reshape(table, constant((-1, angles.shape[-1]))))
     upper = op.Slice(x, half, end, anything, optional(1))
@@ -92,37 +79,25 @@ def rotary_of_rows(x, sizes, *rest):
 # Elements 0 and 1 of a head are rotated by one angle, 2 and 3 by the next, as in GPT-J. Cosines and
 # sines are computed once for each pair and repeated for both.
 @fusion(each=[(False,), (True,)], opset=11, seen_in="torch/gptj")
-def interleaved_rotary(
-    x,
-    cosines,
-    sines,
-    ys: Values,
-    zs: Values,
-    first: Constant,
-    second: Constant,
-    axis: Attribute,
-    has_batch,
-):
+def interleaved_rotary(x, cosines, sines, first, second, axis: Attribute, has_batch):
     """Rotary embedding of neighbouring elements, by angles of the batch or of each sequence,
     becomes RotaryEmbedding.
     """
     even = op.Slice(x, first, anything, anything, 2)
     odd = op.Slice(x, second, anything, anything, 2)
-    pairs = op.Concat(op("Unsqueeze")(op.Neg(odd), *ys), op("Unsqueeze")(even, *zs), axis=axis)
+    axes = optional(anything)
+    pairs = op.Concat(op("Unsqueeze")(op.Neg(odd), axes), op("Unsqueeze")(even, axes), axis=axis)
     turned = op.Reshape(pairs, anything)
     # each of them twice
     repeated_cosines = op.any_of("Tile", "Expand")(cosines, anything)
     repeated_sines = op.any_of("Tile", "Expand")(sines, anything)
     all_cosines = op.Reshape(repeated_cosines, anything)
     all_sines = op.Reshape(repeated_sines, anything)
+    rows = op.Reshape(x, constant((0, 0, x.shape[2] * x.shape[3])))
+    # [positions, half size]
+    tables = (op.Reshape(each, constant((-1, each.shape[3]))) for each in (cosines, sines))
     rotated = ms.RotaryEmbedding(
-        op.Reshape(x, constant((0, 0, x.shape[2] * x.shape[3]))),
-        _positions(cosines, has_batch),
-        # [positions, half size]
-        op.Reshape(cosines, constant((-1, cosines.shape[3]))),
-        op.Reshape(sines, constant((-1, sines.shape[3]))),
-        interleaved=1,
-        num_heads=x.shape[2],
+        rows, _positions(cosines, has_batch), *tables, interleaved=1, num_heads=x.shape[2]
     )
     after = op.Reshape(rotated, constant((0, 0, x.shape[2], x.shape[3])))
     # one number for each pair of a position, the same for all heads

@@ -80,9 +80,9 @@ def sizes_of_some_axes(x, c: Constant, d: Constant):
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_transposed(x, p: Attribute, a: Attribute, b: Attribute):
     """A size in the shape of Transpose(x) is read from the shape of x."""
-    return op.Shape(op.Transpose(x, perm=p), start=a, end=b) >> op.Shape(
-        x, start=p[a], end=p[a] + 1
-    ), where(a >= 0, a == b - 1, b <= p.length)
+    before = op.Shape(op.Transpose(x, perm=p), start=a, end=b)
+    after = op.Shape(x, start=p[a], end=p[a] + 1)
+    return before >> after, where(a >= 0, a == b - 1, b <= p.length)
 
 
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")

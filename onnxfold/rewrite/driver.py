@@ -7,7 +7,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import starmap, zip_longest
+from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -18,18 +19,17 @@ from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Change, Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
-from onnxfold.rewrite.matcher import COMMUTATIVE, find_match
+from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
     Literal,
-    Omitted,
     Op,
     Rest,
     any_of,
     filled,
     is_on_constants,
-    near,
+    omitted,
     op_of,
 )
 from onnxfold.rewrite.rule import Rule, RuleError, walk
@@ -44,8 +44,7 @@ _MOST_AT_A_PLACE = 500
 """Rewrites at one value of the original model; more are a loop of rules."""
 
 
-@dataclass(frozen=True)
-class Loop:
+class Loop(NamedTuple):
     """Rules that undid each other at one value and were switched off."""
 
     rules: tuple[str, ...]
@@ -307,7 +306,7 @@ class _Table:
             rules = dict.fromkeys(
                 rule
                 for rule, op in self._by_op.get((op_type, domain), ())
-                if _could_match(op, op_type, origins)
+                if _could_match(op, origins)
             )
             on_constants = tuple(rule for rule in rules if rule.on_constants)
             self._by_signature[signature] = tuple(rules), on_constants
@@ -319,53 +318,39 @@ _table_of = functools.lru_cache(maxsize=32)(_Table)
 
 
 def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
-    """Return True if all ops of the rule exist as written.
+    """Return True if all ops that the rule makes exist as written.
 
-    Ops on constants in a replacement are computed before the model runs: those may be newer.
+    Ops on constants are computed before the model runs: those may be newer.
     """
     low, high = rule.opset
     version = opsets.get("", 1)
     if version < low or (high is not None and version > high):
         return False
     made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
-    return all(_is_possible(pattern, opsets) for pattern in rule.pair.patterns) and all(
-        is_on_constants(op) or is_available(op, opsets) for op in made
-    )
-
-
-def _is_possible(pattern: Expression, opsets: Mapping[str, int]) -> bool:
-    """Return whether a pattern, or one of its alternatives, can match at some opsets."""
-    if isinstance(pattern, Op) and not is_available(pattern, opsets):
-        return False
-    found = [_is_possible(operand, opsets) for operand in pattern.operands]
-    return any(found) if isinstance(pattern, any_of) else all(found)
+    return all(is_on_constants(op) or is_available(op, opsets) for op in made)
 
 
 def _depth(pattern: Expression) -> int:
     return max(map(_depth, pattern.operands), default=0) + isinstance(pattern, Op)
 
 
-def _could_match(op: Op, op_type: str, origins: Sequence[_Origin]) -> bool:
+def _could_match(op: Op, origins: Sequence[_Origin]) -> bool:
     """Return False if a node with such inputs certainly does not match."""
-    may_cross = op_type in COMMUTATIVE or (op.variable is not None and op.variable.swap)
-    if not may_cross and True not in op.variadic:
-        return all(starmap(_could_be, zip_longest(op.operands, origins)))
     return all(
         isinstance(operand, Rest) or any(_could_be(operand, each) for each in (*origins, None))
         for operand in op.operands
     )
 
 
-def _could_be(pattern: Expression | None, origin: _Origin) -> bool:
+def _could_be(pattern: Expression, origin: _Origin) -> bool:
     """Return False if a value of that origin certainly does not match."""
-    if pattern is None or isinstance(pattern, Omitted):
+    if pattern is omitted:
         return origin is None
     if isinstance(pattern, any_of):
         return any(_could_be(choice, origin) for choice in pattern.operands)
     if origin is None:
         return False
     op_type, domain, is_constant = origin
-    if isinstance(pattern, (Constant, Literal, near, filled)):
+    if isinstance(pattern, (Constant, Literal, filled)):
         return is_constant
-    op = pattern.op
-    return op is None or (op_type in op.op_types and domain == op.domain)
+    return pattern.op is None or (op_type in pattern.op.op_types and domain == pattern.op.domain)

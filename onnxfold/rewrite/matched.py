@@ -20,54 +20,45 @@ from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 _P = ParamSpec("_P")
 
 
-class fact(Generic[_T]):
-    """A property of matched values; of a symbol, the term that stands for it."""
+class _Property(Generic[_T, _R]):
+    """A property of matched values; of a symbol, what records it."""
 
-    def __init__(self, function: Callable[[Matched], _T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        of_value: Callable[[Matched], _T],
+        of_symbol: Callable[[Value], _R],
+    ) -> None:
+        self.__doc__, self._name = function.__doc__, function.__name__
+        self._of_value, self._of_symbol = of_value, of_symbol
 
-    @overload
-    def __get__(self, thing: None, owner: object) -> fact[_T]: ...
     @overload
     def __get__(self, thing: Matched, owner: object) -> _T: ...
     @overload
-    def __get__(self, thing: Value, owner: object) -> Term: ...
+    def __get__(self, thing: Value, owner: object) -> _R: ...
 
     def __get__(self, thing: Any, owner: object) -> Any:
         if type(thing) is Matched:
-            return self.function(thing)
-        if thing is None:
-            return self
+            return self._of_value(thing)
         # the symbol itself has it the next time
-        return thing.__dict__.setdefault(self.function.__name__, Term(self.function, thing))
+        return thing.__dict__.setdefault(self._name, self._of_symbol(thing))
 
 
-class question(Generic[_P, _T]):
-    """A method of matched values; of a symbol, one that returns the term for a call of it."""
+def fact(function: Callable[[Matched], _T]) -> _Property[_T, Term]:
+    """Make a property of matched values; of a symbol, it is the term that stands for it."""
+    return _Property(function, function, functools.partial(Term, function))
 
-    def __init__(self, function: Callable[Concatenate[Matched, _P], _T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
 
-    @overload
-    def __get__(self, thing: None, owner: object) -> question[_P, _T]: ...
-    @overload
-    def __get__(self, thing: Matched, owner: object) -> Callable[_P, _T]: ...
-    @overload
-    def __get__(self, thing: Value, owner: object) -> Callable[..., Term]: ...
-
-    def __get__(self, thing: Any, owner: object) -> Any:
-        if type(thing) is Matched:
-            return functools.partial(self.function, thing)
-        if thing is None:
-            return self
-        # the symbol itself has it the next time
-        made = functools.partial(Term, self.function, thing)
-        return thing.__dict__.setdefault(self.function.__name__, made)
+def question(
+    function: Callable[Concatenate[Matched, _P], _T],
+) -> _Property[Callable[_P, _T], Callable[..., Term]]:
+    """Make a method of matched values; of a symbol, it returns the term for a call of it."""
+    bound = functools.partial(functools.partial, function)
+    return _Property(function, bound, functools.partial(functools.partial, Term, function))
 
 
 class Value(Recorded):
@@ -131,10 +122,7 @@ class Value(Recorded):
     @fact
     def has_one_element(self: Matched) -> bool:
         """Whether it has exactly one element, whatever its rank."""
-        shape = self.shape
-        if all(size == 1 for size in shape):
-            return True
-        return _known(False if any(type(d) is int and d != 1 for d in shape) else None)
+        return _are_same(self.shape, (1,) * self.rank)
 
     @fact
     def has_elements(self: Matched) -> bool:
@@ -149,10 +137,7 @@ class Value(Recorded):
         Not known where a symbolic size decides: the rule does not match then, while ``x.shape ==
         y.shape`` is False unless the sizes are certainly equal.
         """
-        if self.value is other.value:
-            return True
-        own, others = self.shape, other.shape
-        return own == others or _known(False if differ(own, others) else None)
+        return self.value is other.value or _are_same(self.shape, other.shape)
 
     @question
     def broadcasts_to(self: Matched, other: Any) -> bool:
@@ -166,14 +151,8 @@ class Value(Recorded):
         large = other.shape
         if len(small) > len(large):
             return False
-        open_sizes = [
-            (a, b)
-            for a, b in zip(reversed(small), reversed(large), strict=False)
-            if a != 1 and a != b
-        ]
-        if any(type(a) is type(b) is int for a, b in open_sizes):
-            return False
-        return _known(None if open_sizes else True)
+        last = large[len(large) - len(small) :]
+        return _are_same(tuple(b if a == 1 else a for a, b in zip(small, last, strict=True)), last)
 
     @question
     def is_broadcast_of(self: Matched, *others: Any) -> bool:
@@ -505,6 +484,11 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     """
     found = [axis_from_front(axis, rank) for axis in axes]
     return _known(tuple(sorted(found)) if len(set(found)) == len(found) else None)
+
+
+def _are_same(one: Shape, other: Shape) -> bool:
+    """Return whether two shapes are equal; raise NotKnown where a symbolic size decides."""
+    return one == other or _known(False if differ(one, other) else None)
 
 
 def _known(found: _T | None) -> _T:

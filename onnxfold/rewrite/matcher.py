@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,12 @@ from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops
-from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked, symbols_of
+from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     Constant,
     Expression,
     Literal,
-    Omitted,
     Op,
     Rest,
     Values,
@@ -32,33 +32,29 @@ from onnxfold.rewrite.patterns import (
     anything,
     filled,
     near,
+    omitted,
     result,
 )
-from onnxfold.rewrite.rule import Rule, attribute_variables, walk
+from onnxfold.rewrite.rule import Rule
 
 COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
 """ONNX's own ops with two operands in either order."""
 
 
+@dataclass(eq=False)
 class Match:
-    """The values, nodes and Python values of attributes of a rule, by symbol.
+    """The values, nodes and Python values of attributes of a rule, by symbol."""
 
-    ``roots`` are the values that are replaced, in the order of the pattern's outputs; none while
-    the pattern is being matched.
-    """
-
-    def __init__(
-        self, rule: Rule, facts: ModelFacts, slots: _Slots, roots: Sequence[ir.Value] = ()
-    ) -> None:
-        self.rule = rule
-        self.facts = facts
-        self.roots = roots
-        self._slots = slots
+    rule: Rule
+    facts: ModelFacts
+    slots: _Slots
+    roots: Sequence[ir.Value]
+    """The values that are replaced, in the order of the pattern's outputs."""
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
-        if thing in self._slots:
-            return self._slots[thing]
+        if thing in self.slots:
+            return self.slots[thing]
         return () if type(thing) is Values else None
 
     def value_of(self, thing: Any) -> Any:
@@ -116,7 +112,7 @@ class Match:
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All matched nodes, in the order of the pattern."""
-        found = map(self._slots.get, self.rule.symbols)
+        found = map(self.slots.get, self.rule.symbols)
         # onnx-ir's classes are protocols, for which `isinstance` is slow
         return {each: None for each in found if type(each) is ir.Node}
 
@@ -130,127 +126,84 @@ _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
-    matcher = _matcher_of(rule)
     for root in rule.roots:
         op, outputs = root.op, node.outputs
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
-            found = matcher.find(facts, (root, value, None), {result: value})
+            found = _find(rule, facts, (root, value, None), {result: value})
             if found is not None:
                 return found
     return None
 
 
-class _Matcher:
-    """One rule, with the conditions by the symbols that they need."""
-
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-        self._early: dict[object, list[tuple[set[object], Term]]] = {}
-        """Conditions, with all symbols that they need, by each of these."""
-        self._last: list[Term] = []
-        """Conditions that depend on alternatives."""
-        certain: set[Any] = set.intersection(*({*root.walk()} for root in rule.roots))
-        for each in walk(rule.roots):
-            if isinstance(each, any_of):
-                certain.difference_update(each.walk())
-        owners: dict[object, object] = {
-            variable: each
-            for each in reversed([*walk(rule.roots)])
-            if isinstance(each, Op) and each in certain
-            for variable in attribute_variables(each)
-        }
-        for condition in rule.conditions:
-            needed = {owners.get(each, each) for each in symbols_of(condition)} - {result}
-            if not needed or not needed <= certain:
-                self._last.append(condition)
-                continue
-            for symbol in needed:
-                self._early.setdefault(symbol, []).append((needed, condition))
-
-    def find(self, facts: ModelFacts, pending: _Pending, slots: _Slots) -> Match | None:
-        """Match what is pending; return None if it does not match."""
-        while pending is not None:
-            pattern, value, pending = pending
-            op = pattern.op
-            if op is not None:
-                node = None if value is None else value.producer()
-                if node is None or node.op_type not in op.op_types or node.domain != op.domain:
-                    return None
-                if value.index() != pattern.index:
-                    return None
-                if op not in slots:
-                    return self._find_op(facts, op, node, pending, slots)
-                if slots[op] is not node:
-                    return None
-            elif type(pattern) is any_of:
-                slots[pattern] = value
-                for choice in pattern.operands:
-                    found = self.find(facts, (choice, value, pending), slots.copy())
-                    if found is not None:
-                        return found
+def _find(rule: Rule, facts: ModelFacts, pending: _Pending, slots: _Slots) -> Match | None:
+    """Match what is pending, and check the conditions; return None if it does not match."""
+    while pending is not None:
+        pattern, value, pending = pending
+        op = pattern.op
+        if op is not None:
+            node = None if value is None else value.producer()
+            if node is None or node.op_type not in op.op_types or node.domain != op.domain:
                 return None
-            elif not self._accepts(facts, pattern, value, slots):
+            if value.index() != pattern.index:
                 return None
-        rule, first = self._rule, slots[result]
-        roots = [first, *[slots[p.op].outputs[p.index] for p in rule.pair.patterns[1:]]]
-        if any(type(root) is AllOutputs for root in rule.roots):
-            roots = first.producer().outputs
-        match = Match(rule, facts, slots, roots)
-        return match if all(map(match.holds, self._last)) else None
+            if op not in slots:
+                return _find_op(rule, facts, op, node, pending, slots)
+            if slots[op] is not node:
+                return None
+        elif type(pattern) is any_of:
+            slots[pattern] = value
+            for choice in pattern.operands:
+                found = _find(rule, facts, (choice, value, pending), slots.copy())
+                if found is not None:
+                    return found
+            return None
+        elif not _accepts(facts, pattern, value, slots):
+            return None
+    first, *others = rule.pair.patterns
+    roots = [slots[result], *[slots[each.op].outputs[each.index] for each in others]]
+    if type(first) is AllOutputs:
+        roots = slots[first.op].outputs
+    match = Match(rule, facts, slots, roots)
+    return match if all(map(match.holds, rule.conditions)) else None
 
-    def _find_op(
-        self, facts: ModelFacts, op: Op, node: ir.Node, pending: _Pending, slots: _Slots
-    ) -> Match | None:
-        """Match a node with an op, and then what is pending."""
-        if facts.functions and not facts.is_op(node, op.domain):
-            return None
-        slots[op] = node
-        if not _has_attributes(facts, op, node, slots):
-            return None
-        if op in self._early and not self._holds(facts, op, slots):
-            return None
-        swap = None if op.variable is None else op.variable.swap
-        ways = _ways(op, node, swap is not None)
-        for k, inputs in enumerate(ways):
-            way, after = slots if inputs is ways[-1] else slots.copy(), pending
-            if swap is not None:
-                way[swap] = k == 1
-            for place in op.backwards:
-                after = op.operands[place], inputs[place], after
-            found = self.find(facts, after, way)
-            if found is not None:
-                return found
+
+def _find_op(
+    rule: Rule, facts: ModelFacts, op: Op, node: ir.Node, pending: _Pending, slots: _Slots
+) -> Match | None:
+    """Match a node with an op, and then what is pending."""
+    if facts.functions and not facts.is_op(node, op.domain):
         return None
+    slots[op] = node
+    if not _has_attributes(facts, op, node, slots):
+        return None
+    swap = None if op.variable is None else op.variable.swap
+    ways = _ways(op, node, swap is not None)
+    for k, inputs in enumerate(ways):
+        way, after = slots if inputs is ways[-1] else slots.copy(), pending
+        if swap is not None:
+            way[swap] = k == 1
+        for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
+            after = operand, value, after
+        found = _find(rule, facts, after, way)
+        if found is not None:
+            return found
+    return None
 
-    def _accepts(self, facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:
-        """Match a variable, a number, or an omitted input."""
-        kind = type(leaf)
-        if kind is Omitted:
-            return value is None
-        if type(leaf) is Rest:
-            leaf = leaf.variable
-            if leaf in slots:
-                return bool(slots[leaf] == value)
-        if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
-            return False
-        if kind is Literal or kind is near or leaf is anything:
-            return True
-        if leaf in slots:
-            return facts.same(slots[leaf], value)
-        slots[leaf] = value
-        return leaf not in self._early or self._holds(facts, leaf, slots)
 
-    def _holds(self, facts: ModelFacts, symbol: object, slots: _Slots) -> bool:
-        """Return whether the conditions hold that can be evaluated since a symbol is bound."""
-        match = Match(self._rule, facts, slots)
-        for needed, condition in self._early[symbol]:
-            if slots.keys() >= needed and not match.holds(condition):
-                return False
+def _accepts(facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:
+    """Match a variable, a number, or an omitted input."""
+    kind = type(leaf)
+    if leaf is omitted:
+        return value is None
+    if type(leaf) is Rest:
+        return bool(slots.setdefault(leaf.variable, value) == value)
+    if value is None or (kind in _ACCEPTS and not _ACCEPTS[kind](facts, value, leaf)):
+        return False
+    if kind is Literal or kind is near or leaf is anything:
         return True
-
-
-_matcher_of = functools.lru_cache(maxsize=1 << 14)(_Matcher)
+    bound = slots.setdefault(leaf, value)
+    return bound is value or facts.same(bound, value)
 
 
 def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> bool:

@@ -21,8 +21,6 @@ Operand = Union["Expression", float, None]
 class Expression:
     """A value in a pattern or in a replacement."""
 
-    weight = 1
-    """The order in which operands are matched: the most selective first."""
     operands: Sequence[Expression] = ()
     """The expressions that it consists of."""
     terms: Sequence[object] = ()
@@ -92,14 +90,14 @@ def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
 
 def is_on_constants(expression: Expression) -> bool:
     """Return whether an expression stands for a compile-time constant in every model."""
-    if isinstance(expression, (Constant, Literal, filled, constant, Omitted)):
+    if expression is omitted or isinstance(expression, (Constant, Literal, filled, constant)):
         return True
     return bool(expression.operands) and all(map(is_on_constants, expression.operands))
 
 
 def is_optional(expression: Expression) -> bool:
     """Return whether an input may be omitted."""
-    return isinstance(expression, any_of) and Omitted in map(type, expression.operands)
+    return isinstance(expression, any_of) and omitted in expression.operands
 
 
 class Symbol(Value):
@@ -133,8 +131,6 @@ class Symbol(Value):
 class Variable(Symbol, Expression):
     """A value; the same one wherever the variable occurs."""
 
-    weight = 5
-
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -144,8 +140,6 @@ class Variable(Symbol, Expression):
 
 class Constant(Variable):
     """Any compile-time constant."""
-
-    weight = 1
 
 
 class Values(Variable):
@@ -163,8 +157,6 @@ class Values(Variable):
 class Rest(Expression):
     """A variadic variable in its place among the inputs."""
 
-    weight = 6
-
     def __init__(self, variable: Values) -> None:
         self.variable = variable
         self.operands = (variable,)
@@ -173,25 +165,21 @@ class Rest(Expression):
         return f"*{self.variable!r}"
 
 
-class Omitted(Expression):
-    """No input here: ``None`` in a pattern or replacement."""
+class Word(Expression):
+    """An expression that is always the same."""
 
-    weight = 0
-
-    def __repr__(self) -> str:
-        return "None"
-
-
-class Anything(Expression):
-    """In a pattern: any value of an attribute, or none; as an operand, any value."""
-
-    weight = 5
+    def __init__(self, text: str) -> None:
+        self._text = text
 
     def __repr__(self) -> str:
-        return "anything"
+        return self._text
 
 
-result, omitted, anything = Variable("result"), Omitted(), Anything()
+result = Variable("result")
+omitted = Word("None")
+"""No input here."""
+anything = Word("anything")
+"""In a pattern: any value of an attribute, or none; as an operand, any value."""
 
 
 class Literal(Expression):
@@ -218,8 +206,6 @@ class filled(Variable):
 
     -0.0 is not 0.0; a float that is asked for an integer constant is that integer.
     """
-
-    weight = 1
 
     def __init__(self, number: float) -> None:
         self.name = ""
@@ -257,8 +243,6 @@ class any_of(Symbol, Expression):
     replacement: the first that is not omitted. With ``any_of(op.Add(x, b), x)`` in a pattern there
     may be an addition or none; ``any_of(op.Sub(y, b), y)`` in the replacement goes with it.
     """
-
-    weight = 4
 
     def __init__(self, *choices: Any) -> None:
         self.operands = as_expressions(choices)
@@ -299,8 +283,6 @@ class OpVariable:
 class Op(Symbol, Expression):
     """An op: as an operand it stands for its first output, ``[k]`` for another one."""
 
-    weight = 2
-
     def __init__(
         self,
         domain: str,
@@ -337,11 +319,6 @@ class Op(Symbol, Expression):
         """For each operand, whether it is a variadic variable."""
         return tuple(isinstance(operand, Rest) for operand in self.operands)
 
-    @functools.cached_property
-    def backwards(self) -> list[int]:
-        """The indices of the operands, the most selective one last."""
-        return sorted(range(len(self.operands)), key=lambda k: self.operands[k].weight)[::-1]
-
     @property
     def outputs(self) -> AllOutputs:
         """All outputs: ``op.LSTM(x, w, r).outputs >> op.LSTM(x, w, r).outputs``."""
@@ -360,7 +337,6 @@ class Op(Symbol, Expression):
 class OutputOf(Expression):
     """One output of an op with several."""
 
-    weight = 2
     op: Op
 
     def __init__(self, op: Op, index: Any) -> None:

@@ -8,6 +8,7 @@ import importlib.util
 import math
 import os
 import pkgutil
+import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -59,9 +60,9 @@ class Rule:
             if isinstance(expression, (Variable, Op, any_of)):
                 things[expression] = None
             if isinstance(expression, Op):
-                things.update(
-                    dict.fromkeys((expression.variable, *attribute_variables(expression)))
-                )
+                values = expression.attributes.values()
+                variables = [each for each in values if isinstance(each, Attribute)]
+                things.update(dict.fromkeys((expression.variable, *variables)))
         return things
 
     def computed(self) -> list[object]:
@@ -103,21 +104,13 @@ def walk(expressions: Any) -> Iterator[Expression]:
         yield from expression.walk()
 
 
-def attribute_variables(op: Op) -> list[Attribute]:
-    """Return the variables that an op of a pattern binds to attributes."""
-    return [each for each in op.attributes.values() if isinstance(each, Attribute)]
-
-
 def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
     """Return the innermost line of a file in an error's traceback, or else the given line."""
     if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
         line = error.lineno or line
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == os.fspath(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
-    return line
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or line for frame in frames if frame.filename == os.fspath(path)]
+    return lines[-1] if lines else line
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,13 +19,11 @@ from onnxfold.rewrite.patterns import (
     Constant,
     Expression,
     Literal,
-    Omitted,
     Op,
     Operand,
     OpVariable,
     OutputOf,
     Pair,
-    Rest,
     Values,
     Variable,
     any_of,
@@ -68,13 +66,11 @@ class Ops:
         setattr(self, op_type, made)  # found at once when it is used again
         return made
 
-    def __call__(self, op_type: str) -> OpVariable:
-        """Return an op with whatever attributes."""
-        return OpVariable(self._domain, (op_type,))
-
     def any_of(self, *op_types: str) -> OpVariable:
-        """Return one of several ops."""
+        """Return one of several ops, with whatever attributes; ``op("Conv")`` is one such op."""
         return OpVariable(self._domain, op_types)
+
+    __call__ = any_of
 
     def either_way(self, *op_types: str) -> OpVariable:
         """Return one of several ops of two operands: ``f(x, c)`` matches ``c - x``, too.
@@ -249,7 +245,7 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
         _check_pattern(pattern)
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, rule.symbols)
-    conditions = [*rule.conditions, *([] if isinstance(rule.inexact, bool) else [rule.inexact])]
+    conditions = (*rule.conditions, rule.inexact)
     for where, things in (("a condition", conditions), ("the replacement", rule.computed())):
         for symbol in symbols_of(*things):
             if symbol not in rule.symbols:
@@ -316,9 +312,7 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
                     raise TypeError(f"{name}={value!r} is for patterns only")
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
-        elif is_optional(expression) or not isinstance(
-            expression, (any_of, Literal, constant, Omitted, OutputOf, Rest)
-        ):
+        elif expression is anything or is_optional(expression):
             raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
 

@@ -50,11 +50,6 @@ EXCEPTIONS = [
         "onnxruntime has no kernel of Conv for other dtypes, and casts float16",
     ),
     (
-        ("fused_matmul_scaled_again",),
-        ("x.dtype == FLOAT",),
-        "onnxruntime has no kernel of FusedMatMul for double on a CPU",
-    ),
-    (
         ("product_scaled", "fused_matmul_*scaled*", "attention"),
         ("(result.op_type == 'Mul') | ~c.has_zeros", "d.is_omitted", "divisor.number"),
         "the tests of inexact rules do not compare infinities and NaN",
@@ -70,8 +65,8 @@ EXCEPTIONS = [
         "a model that reads a part outside of a sequence never runs",
     ),
     (
-        ("convolution_of_scaled", "convolution_of_scaled_channels"),
-        ("~is_half_of_gelu(", "~c.has_one_element"),
+        ("convolution_of_scaled",),
+        ("~is_half_of_gelu(",),
         "only time shows that onnxruntime fuses a whole Gelu",
     ),
     (

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold import isolated
-from onnxfold.memory import cpu_features
+from onnxfold.memory import cpu_features, processors
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
 from onnxfold.runtime.backends.base import (
     FUNCTION,
@@ -48,6 +48,9 @@ FLAGS = (
     "--iree-opt-level=O2",
     _TILING,
 )
+# Options that hold for a whole process. Threads compute a few blocks of whole rows each: blocks of
+# 64 x 64 elements, the default, take up to twice as long.
+_BLOCKS = "--iree-llvmcpu-distribution-size", "--iree-llvmcpu-number-of-threads"
 
 _DEVICE = "local-task"
 _ALLOCATOR = "caching:device_local=*;128mib;64"  # reuses memory, and keeps up to 128 MiB of it
@@ -67,7 +70,8 @@ class Iree:
     name = "iree"
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        self._flags = with_options(FLAGS, options)
+        blocks = (f"{_BLOCKS[0]}={1 << 14}", f"{_BLOCKS[1]}={4 * processors()}")
+        self._flags = with_options((*FLAGS, *blocks), options)
 
     def missing(self) -> str | None:
         """Return the reason why IREE cannot compile here; None if it can."""
@@ -299,13 +303,15 @@ _STAGES = {
 
 def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
     import onnx
+    from iree.compiler.api import _initializeGlobalCL
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
     if _has_low_rank(model.graph):
         flags = [flag for flag in flags if flag != _TILING]
+    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_BLOCKS)))
     try:
-        session.set_flags(*flags)
+        session.set_flags(*(flag for flag in flags if not flag.startswith(_BLOCKS)))
     except ValueError as error:
         raise CompileError(" ".join(str(error).split())) from error
     context = session.context

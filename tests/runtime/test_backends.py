@@ -210,6 +210,25 @@ def test_what_is_normalized_has_no_mean(op):
     assert_near(opened, model, feeds, 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "axis", "scales", "zero"),
+    [("int8", 1, "6, 4", "z"), ("uint8", -2, "2, 12", "z"), ("uint8", 0, "2, 12", "")],
+)
+def test_blocks_with_a_scale_each_are_an_axis(kind, axis, scales, zero):
+    text = "DequantizeLinear<axis = {}, block_size = 3>(q, s, {}) y = Neg(k)"
+    model = parse(
+        f"""g ({kind}[6, 12] q, float[{scales}] s, {kind}[{scales}] z) => (float[6, 12] y) {{
+            k = {text.format(axis, zero).replace(", )", ")")}
+        }}"""
+    )
+    opened, _ = prepared(model)
+    assert "DequantizeLinear" not in [node.op_type for node in opened.graph]
+    shape = tuple(map(int, scales.split(",")))
+    numbers = np.random.default_rng(0)
+    q, z = (numbers.integers(-128, 128, sizes).astype(kind) for sizes in ((6, 12), shape))
+    assert_near(opened, model, {"q": q, "s": random(*shape), "z": z}, 0)
+
+
 def test_sizes_that_take_too_much_memory_are_refused(compiled):
     """Compiled code would not notice that there is none."""
     model = parse(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _TILING = "--iree-dispatch-creation-data-tiling"
+_WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # several registers at a time
 FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -47,10 +48,13 @@ FLAGS = (
     # O2 without data tiling makes products slower than no optimization
     "--iree-opt-level=O2",
     _TILING,
+    _WIDE,
 )
-# Options that hold for a whole process. Threads compute a few blocks of whole rows each: blocks of
-# 64 x 64 elements, the default, take up to twice as long.
-_BLOCKS = "--iree-llvmcpu-distribution-size", "--iree-llvmcpu-number-of-threads"
+# Threads compute a few blocks of whole rows each: blocks of 64 x 64 elements, the default, take up
+# to twice as long.
+_BLOCK = "--iree-llvmcpu-distribution-size"
+_THREADS = "--iree-llvmcpu-number-of-threads"
+_OF_PROCESS = (_BLOCK, _THREADS, "--iree-opt-level")  # set in a session, the level holds in part
 
 _DEVICE = "local-task"
 _ALLOCATOR = "caching:device_local=*;128mib;64"  # reuses memory, and keeps up to 128 MiB of it
@@ -70,7 +74,7 @@ class Iree:
     name = "iree"
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        blocks = (f"{_BLOCKS[0]}={1 << 14}", f"{_BLOCKS[1]}={4 * processors()}")
+        blocks = (f"{_BLOCK}={1 << 14}", f"{_THREADS}={4 * processors()}")
         self._flags = with_options((*FLAGS, *blocks), options)
 
     def missing(self) -> str | None:
@@ -228,10 +232,10 @@ def _version(package: str) -> str:
 
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Compile a serialized model, with "flags", to an IREE module."""
-    from iree.compiler.api import Output, Session
+    from iree.compiler.api import Output
     from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
 
-    with Session() as session:
+    with _session(request["flags"]) as session:
         invocation = _imported(session, arrays[0].tobytes(), request["flags"])
         pointer = ctypes.c_void_p(invocation._inv_p)
         for first, last in ((b"start", b"stream"), (b"stream", b"end")):
@@ -247,13 +251,13 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
 
 def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Write the stages of compiling a serialized model to a module into "folder"."""
-    from iree.compiler.api import Output, Session
+    from iree.compiler.api import Output
 
     folder = Path(request["folder"])
     own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
     kernels = folder / "5-kernels"
     own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
-    with Session() as session:
+    with _session(own) as session:
         invocation = _imported(session, arrays[0].tobytes(), own)
         for name, pipeline in _STAGES.items():
             if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
@@ -301,17 +305,23 @@ _STAGES = {
 }
 
 
+def _session(flags: list[str]) -> Any:
+    from iree.compiler.api import Session, _initializeGlobalCL
+
+    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_OF_PROCESS)))
+    return Session()
+
+
 def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
     import onnx
-    from iree.compiler.api import _initializeGlobalCL
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
-    if _has_low_rank(model.graph):
-        flags = [flag for flag in flags if flag != _TILING]
-    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_BLOCKS)))
+    transposes = any(node.op_type == "Transpose" for node in model.graph.node)  # twice as slow
+    left = (_TILING if _has_low_rank(model.graph) else "", _WIDE if transposes else "")
+    flags = [flag for flag in flags if flag not in left]
     try:
-        session.set_flags(*(flag for flag in flags if not flag.startswith(_BLOCKS)))
+        session.set_flags(*(flag for flag in flags if not flag.startswith(_OF_PROCESS)))
     except ValueError as error:
         raise CompileError(" ".join(str(error).split())) from error
     context = session.context

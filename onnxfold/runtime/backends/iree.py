@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold import isolated
-from onnxfold.memory import cpu_features, processors
+from onnxfold.memory import cpu_features, processors, trims
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
 from onnxfold.runtime.backends.base import (
     FUNCTION,
@@ -57,7 +57,8 @@ _THREADS = "--iree-llvmcpu-number-of-threads"
 _OF_PROCESS = (_BLOCK, _THREADS, "--iree-opt-level")  # set in a session, the level holds in part
 
 _DEVICE = "local-task"
-_ALLOCATOR = "caching:device_local=*;128mib;64"  # reuses memory, and keeps up to 128 MiB of it
+# reuses the memory of earlier results, as long as these and what is in use take less than 2 GiB
+_ALLOCATOR = "caching:device_local=*;2gib;256"
 _ALIGNMENT = 64  # of operands on their own memory
 _LOW = 64  # elements
 _LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
@@ -181,6 +182,7 @@ def _config(process: int) -> Any:
     device = driver.create_default_device(allocators=[_ALLOCATOR])
     # never freed: arrays that the interpreter frees after it at the end would crash
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
+    trims.append(lambda: device.allocator.trim() if os.getpid() == process else None)
     return runtime.Config(device=device)
 
 
@@ -189,11 +191,21 @@ def _to_device(array: Array) -> Any:
     from iree import runtime
 
     device = _config(os.getpid()).device
-    is_aligned = array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
-    if array.nbytes < _LITTLE or not is_aligned or array.dtype.kind not in "iuf":
+    if array.nbytes < _LITTLE or array.dtype.kind not in "iuf":
         return runtime.asdevicearray(device, array)
+    if array.ctypes.data % _ALIGNMENT or not array.flags.c_contiguous:
+        array = _aligned(array)
     # NumPy does not export read-only arrays
     return device.from_dlpack_capsule(_over(array, array).__dlpack__())
+
+
+def _aligned(array: Array) -> Array:
+    """Return a copy on aligned memory."""
+    content = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    content = content[-content.ctypes.data % _ALIGNMENT :][: array.nbytes]
+    made: Array = content.view(array.dtype).reshape(array.shape)
+    made[...] = array
+    return made
 
 
 def _over(array: Array, owner: Any) -> Array:

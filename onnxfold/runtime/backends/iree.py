@@ -5,11 +5,12 @@ It runs in another process, as the compiler may crash.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ import numpy as np
 
 from onnxfold import isolated
 from onnxfold.memory import cpu_features, processors, trims
-from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
+from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -194,18 +195,9 @@ def _to_device(array: Array) -> Any:
     if array.nbytes < _LITTLE or array.dtype.kind not in "iuf":
         return runtime.asdevicearray(device, array)
     if array.ctypes.data % _ALIGNMENT or not array.flags.c_contiguous:
-        array = _aligned(array)
+        array = array_of(ort_copy(ort_value(array)))
     # NumPy does not export read-only arrays
     return device.from_dlpack_capsule(_over(array, array).__dlpack__())
-
-
-def _aligned(array: Array) -> Array:
-    """Return a copy on aligned memory."""
-    content = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    content = content[-content.ctypes.data % _ALIGNMENT :][: array.nbytes]
-    made: Array = content.view(array.dtype).reshape(array.shape)
-    made[...] = array
-    return made
 
 
 def _over(array: Array, owner: Any) -> Array:
@@ -247,8 +239,7 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
     from iree.compiler.api import Output
     from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
 
-    with _session(request["flags"]) as session:
-        invocation = _imported(session, arrays[0].tobytes(), request["flags"])
+    with _imported(arrays[0].tobytes(), request["flags"]) as invocation:
         pointer = ctypes.c_void_p(invocation._inv_p)
         for first, last in ((b"start", b"stream"), (b"stream", b"end")):
             library.ireeCompilerInvocationSetCompileFromPhase(pointer, first)
@@ -269,8 +260,7 @@ def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None
     own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
     kernels = folder / "5-kernels"
     own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
-    with _session(own) as session:
-        invocation = _imported(session, arrays[0].tobytes(), own)
+    with _imported(arrays[0].tobytes(), own) as invocation:
         for name, pipeline in _STAGES.items():
             if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
                 raise CompileError(f"IREE refuses the model on the way to {name}")
@@ -317,31 +307,30 @@ _STAGES = {
 }
 
 
-def _session(flags: list[str]) -> Any:
-    from iree.compiler.api import Session, _initializeGlobalCL
-
-    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_OF_PROCESS)))
-    return Session()
-
-
-def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
+@contextlib.contextmanager
+def _imported(content: bytes, flags: list[str]) -> Iterator[Any]:
+    """Provide the invocation of a compiler that has read a serialized model."""
     import onnx
+    from iree.compiler.api import Session, _initializeGlobalCL
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
     transposes = any(node.op_type == "Transpose" for node in model.graph.node)  # twice as slow
     left = (_TILING if _has_low_rank(model.graph) else "", _WIDE if transposes else "")
-    flags = [flag for flag in flags if flag not in left]
-    try:
-        session.set_flags(*(flag for flag in flags if not flag.startswith(_OF_PROCESS)))
-    except ValueError as error:
-        raise CompileError(" ".join(str(error).split())) from error
-    context = session.context
-    context.load_all_available_dialects()
-    info = onnx_importer.ModelInfo(model)
-    module = info.create_module(context=context).operation
-    onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
-    invocation = session.invocation()
-    invocation.enable_console_diagnostics()
-    invocation.import_module(module)
-    return invocation
+    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_OF_PROCESS)))
+    with Session() as session:
+        try:
+            session.set_flags(
+                *(f for f in flags if f not in left and not f.startswith(_OF_PROCESS))
+            )
+        except ValueError as error:
+            raise CompileError(" ".join(str(error).split())) from error
+        context = session.context
+        context.load_all_available_dialects()
+        info = onnx_importer.ModelInfo(model)
+        module = info.create_module(context=context).operation
+        onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        invocation = session.invocation()
+        invocation.enable_console_diagnostics()
+        invocation.import_module(module)
+        yield invocation

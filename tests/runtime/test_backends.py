@@ -248,6 +248,16 @@ def test_sizes_that_take_too_much_memory_are_refused(compiled):
         session.run(None, {**feeds, **large})
 
 
+def test_a_kernel_that_cannot_be_checked_at_nominal_sizes_is_not_used(compiled):
+    text = "g (float[a, b, c, d, e, f, h] r, float[1] x) => (float[1] y)"
+    model = parse(f"{text} {{ t = Exp(r) s = ReduceSum<keepdims = 0>(t) y = Add(s, x) }}")
+    session = session_on(model, "r", backend="counting")
+    (placement,) = session.placements()
+    assert placement.backend == "onnxruntime" and "not enough memory" in placement.reason
+    (got,) = session.run(None, {"r": np.zeros((1,) * 7, np.float32), "x": np.ones(1, np.float32)})
+    assert got.tolist() == [2]
+
+
 def test_integers_in_external_data_are_compiled(compiled, tmp_path):
     model = parse(
         "g (float[n, 64] r, float[1] x) => (float[n, 64] y, float[1] z) {"

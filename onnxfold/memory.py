@@ -12,7 +12,7 @@ import platform
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +55,16 @@ def c_library() -> Any:
     return ctypes.CDLL(None)
 
 
+trims: list[Callable[[], None]] = []
+"""Functions that return freed memory to the system which other allocators keep."""
+
+
 def give_back_freed() -> None:
-    """Return freed memory to the system where the C library keeps some of it."""
-    trim = getattr(c_library(), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    """Return freed memory to the system where the C library, or another one, keeps some of it."""
+    for trim in trims:
+        trim()
+    if hasattr(c_library(), "malloc_trim"):
+        c_library().malloc_trim(0)
 
 
 @functools.cache

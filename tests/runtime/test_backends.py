@@ -210,6 +210,25 @@ def test_what_is_normalized_has_no_mean(op):
     assert_near(opened, model, feeds, 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "axis", "scales", "zero"),
+    [("int8", 1, "6, 4", "z"), ("uint8", -2, "2, 12", "z"), ("uint8", 0, "2, 12", "")],
+)
+def test_blocks_with_a_scale_each_are_an_axis(kind, axis, scales, zero):
+    text = "DequantizeLinear<axis = {}, block_size = 3>(q, s, {}) y = Neg(k)"
+    model = parse(
+        f"""g ({kind}[6, 12] q, float[{scales}] s, {kind}[{scales}] z) => (float[6, 12] y) {{
+            k = {text.format(axis, zero).replace(", )", ")")}
+        }}"""
+    )
+    opened, _ = prepared(model)
+    assert "DequantizeLinear" not in [node.op_type for node in opened.graph]
+    shape = tuple(map(int, scales.split(",")))
+    numbers = np.random.default_rng(0)
+    q, z = (numbers.integers(-128, 128, sizes).astype(kind) for sizes in ((6, 12), shape))
+    assert_near(opened, model, {"q": q, "s": random(*shape), "z": z}, 0)
+
+
 def test_sizes_that_take_too_much_memory_are_refused(compiled):
     """Compiled code would not notice that there is none."""
     model = parse(
@@ -227,6 +246,16 @@ def test_sizes_that_take_too_much_memory_are_refused(compiled):
     large = {"a": np.ones((10**7, 1), np.float32), "b": np.ones((1, 10**7), np.float32)}
     with pytest.raises(UsageError, match=r"it may take 800,[\d,]+ bytes of memory"):
         session.run(None, {**feeds, **large})
+
+
+def test_a_kernel_that_cannot_be_checked_at_nominal_sizes_is_not_used(compiled):
+    text = "g (float[a, b, c, d, e, f, h] r, float[1] x) => (float[1] y)"
+    model = parse(f"{text} {{ t = Exp(r) s = ReduceSum<keepdims = 0>(t) y = Add(s, x) }}")
+    session = session_on(model, "r", backend="counting")
+    (placement,) = session.placements()
+    assert placement.backend == "onnxruntime" and "not enough memory" in placement.reason
+    (got,) = session.run(None, {"r": np.zeros((1,) * 7, np.float32), "x": np.ones(1, np.float32)})
+    assert got.tolist() == [2]
 
 
 def test_integers_in_external_data_are_compiled(compiled, tmp_path):

@@ -156,6 +156,8 @@ def prepare(model: ir.Model) -> list[str]:
             _flatten_matmul(node, analysis, names)
         elif node.op_type in ("LayerNormalization", "InstanceNormalization"):
             _center(node, analysis, names, model.opset_imports[""])
+        elif node.op_type == "DequantizeLinear":
+            _dequantize_blocks(node, analysis, names)
     for node in list(model.graph):
         _compute_in_float32(node, analysis, names, model.opset_imports)
     return _weights_to_inputs(model.graph)
@@ -216,6 +218,28 @@ def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int)
     else:
         mean = insert(node, names, "ReduceMean", [x, insert_constant(node, names, axes)])
     node.replace_input_with(0, insert(node, names, "Sub", [x, mean]))
+
+
+def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
+    """Blocks of elements that share a scale become an axis; compilers refuse blocks."""
+    x, scale, *zeros = (v for v in node.inputs if v is not None)
+    size, shape = node.attributes.get_int("block_size", 0), analysis.of(x).static_shape
+    if not size or shape is None or analysis.of(scale).dtype != ir.DataType.FLOAT:
+        return
+    axis = node.attributes.get_int("axis", 1) % len(shape)
+    if shape[axis] % size or analysis.of(x).dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
+        return
+    make = functools.partial(insert, node, names)
+    ints = functools.partial(insert_constant, node, names)
+    blocks = [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
+    result = make("Cast", [make("Reshape", [x, ints(blocks)])], {"to": ir.DataType.FLOAT})
+    for zero in zeros:
+        ends = make(
+            "Unsqueeze", [make("Cast", [zero], {"to": ir.DataType.FLOAT}), ints([axis + 1])]
+        )
+        result = make("Sub", [result, ends])
+    result = make("Mul", [result, make("Unsqueeze", [scale, ints([axis + 1])])])
+    _replace(node, make("Reshape", [result, ints(shape)]))
 
 
 def _compute_in_float32(

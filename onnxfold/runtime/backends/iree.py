@@ -5,11 +5,12 @@ It runs in another process, as the compiler may crash.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,8 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold import isolated
-from onnxfold.memory import cpu_features
-from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at
+from onnxfold.memory import cpu_features, processors, trims
+from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _TILING = "--iree-dispatch-creation-data-tiling"
+_WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # several registers at a time
 FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
@@ -47,10 +49,17 @@ FLAGS = (
     # O2 without data tiling makes products slower than no optimization
     "--iree-opt-level=O2",
     _TILING,
+    _WIDE,
 )
+# Threads compute a few blocks of whole rows each: blocks of 64 x 64 elements, the default, take up
+# to twice as long.
+_BLOCK = "--iree-llvmcpu-distribution-size"
+_THREADS = "--iree-llvmcpu-number-of-threads"
+_OF_PROCESS = (_BLOCK, _THREADS, "--iree-opt-level")  # set in a session, the level holds in part
 
 _DEVICE = "local-task"
-_ALLOCATOR = "caching:device_local=*;128mib;64"  # reuses memory, and keeps up to 128 MiB of it
+# reuses the memory of earlier results, as long as these and what is in use take less than 2 GiB
+_ALLOCATOR = "caching:device_local=*;2gib;256"
 _ALIGNMENT = 64  # of operands on their own memory
 _LOW = 64  # elements
 _LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
@@ -67,7 +76,8 @@ class Iree:
     name = "iree"
 
     def __init__(self, options: Sequence[str] = ()) -> None:
-        self._flags = with_options(FLAGS, options)
+        blocks = (f"{_BLOCK}={1 << 14}", f"{_THREADS}={4 * processors()}")
+        self._flags = with_options((*FLAGS, *blocks), options)
 
     def missing(self) -> str | None:
         """Return the reason why IREE cannot compile here; None if it can."""
@@ -173,6 +183,7 @@ def _config(process: int) -> Any:
     device = driver.create_default_device(allocators=[_ALLOCATOR])
     # never freed: arrays that the interpreter frees after it at the end would crash
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
+    trims.append(lambda: device.allocator.trim() if os.getpid() == process else None)
     return runtime.Config(device=device)
 
 
@@ -181,9 +192,10 @@ def _to_device(array: Array) -> Any:
     from iree import runtime
 
     device = _config(os.getpid()).device
-    is_aligned = array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
-    if array.nbytes < _LITTLE or not is_aligned or array.dtype.kind not in "iuf":
+    if array.nbytes < _LITTLE or array.dtype.kind not in "iuf":
         return runtime.asdevicearray(device, array)
+    if array.ctypes.data % _ALIGNMENT or not array.flags.c_contiguous:
+        array = array_of(ort_copy(ort_value(array)))
     # NumPy does not export read-only arrays
     return device.from_dlpack_capsule(_over(array, array).__dlpack__())
 
@@ -224,11 +236,10 @@ def _version(package: str) -> str:
 
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Compile a serialized model, with "flags", to an IREE module."""
-    from iree.compiler.api import Output, Session
+    from iree.compiler.api import Output
     from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
 
-    with Session() as session:
-        invocation = _imported(session, arrays[0].tobytes(), request["flags"])
+    with _imported(arrays[0].tobytes(), request["flags"]) as invocation:
         pointer = ctypes.c_void_p(invocation._inv_p)
         for first, last in ((b"start", b"stream"), (b"stream", b"end")):
             library.ireeCompilerInvocationSetCompileFromPhase(pointer, first)
@@ -243,14 +254,13 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
 
 def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Write the stages of compiling a serialized model to a module into "folder"."""
-    from iree.compiler.api import Output, Session
+    from iree.compiler.api import Output
 
     folder = Path(request["folder"])
     own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
     kernels = folder / "5-kernels"
     own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
-    with Session() as session:
-        invocation = _imported(session, arrays[0].tobytes(), own)
+    with _imported(arrays[0].tobytes(), own) as invocation:
         for name, pipeline in _STAGES.items():
             if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
                 raise CompileError(f"IREE refuses the model on the way to {name}")
@@ -297,23 +307,30 @@ _STAGES = {
 }
 
 
-def _imported(session: Any, content: bytes, flags: list[str]) -> Any:
+@contextlib.contextmanager
+def _imported(content: bytes, flags: list[str]) -> Iterator[Any]:
+    """Provide the invocation of a compiler that has read a serialized model."""
     import onnx
+    from iree.compiler.api import Session, _initializeGlobalCL
     from iree.compiler.extras import onnx_importer
 
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
-    if _has_low_rank(model.graph):
-        flags = [flag for flag in flags if flag != _TILING]
-    try:
-        session.set_flags(*flags)
-    except ValueError as error:
-        raise CompileError(" ".join(str(error).split())) from error
-    context = session.context
-    context.load_all_available_dialects()
-    info = onnx_importer.ModelInfo(model)
-    module = info.create_module(context=context).operation
-    onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
-    invocation = session.invocation()
-    invocation.enable_console_diagnostics()
-    invocation.import_module(module)
-    return invocation
+    transposes = any(node.op_type == "Transpose" for node in model.graph.node)  # twice as slow
+    left = (_TILING if _has_low_rank(model.graph) else "", _WIDE if transposes else "")
+    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_OF_PROCESS)))
+    with Session() as session:
+        try:
+            session.set_flags(
+                *(f for f in flags if f not in left and not f.startswith(_OF_PROCESS))
+            )
+        except ValueError as error:
+            raise CompileError(" ".join(str(error).split())) from error
+        context = session.context
+        context.load_all_available_dialects()
+        info = onnx_importer.ModelInfo(model)
+        module = info.create_module(context=context).operation
+        onnx_importer.NodeImporter.define_function(info.main_graph, module).import_all()
+        invocation = session.invocation()
+        invocation.enable_console_diagnostics()
+        invocation.import_module(module)
+        yield invocation

@@ -22,6 +22,7 @@ from onnxfold.comparison.result import Distance, Tolerance, distance, is_float
 from onnxfold.comparison.runners import open_runner
 from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.graphs import shaped
+from onnxfold.memory import allocatable_memory
 from onnxfold.runtime.backends.base import CompileError, limits, nbytes_at, weights_of, work_folder
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
@@ -53,6 +54,8 @@ def draws(inputs: Sequence[ir.Value], needs: Demands, nominal: Mapping[str, int]
     """
     takes = needs.inputs
     usual = usual_sizes(needs.sizes, nominal, NOMINAL)
+    if nbytes_at(needs.memory, usual) > allocatable_memory():
+        raise CompileError("there is not enough memory to check it at nominal sizes")
     large = {n: s if n in nominal or s == 1 else _TIMES_LARGER * s for n, s in usual.items()}
     sizes = dict.fromkeys(usual, _ODD)
     is_many = sum(math.prod(shape_of(info, sizes)) for info in takes) > _MANY

@@ -212,7 +212,7 @@ def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
+        while block := file.read(1 << 18):  # two of them may stay in the heap
             digest.update(block)
     return digest.hexdigest()
 

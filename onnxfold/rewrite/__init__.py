@@ -4,7 +4,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import NotKnown
 from onnxfold.rewrite.conditions import Attribute, computed, inexact_if, maximum, where
-from onnxfold.rewrite.matched import Matched, Value, axes_from_front, axis_from_front
+from onnxfold.rewrite.matched import Matched, Value, axes_from_front
 from onnxfold.rewrite.patterns import (
     Constant,
     Values,
@@ -43,7 +43,6 @@ __all__ = [
     "any_of",
     "anything",
     "axes_from_front",
-    "axis_from_front",
     "computed",
     "constant",
     "filled",

@@ -122,6 +122,8 @@ class Rewriter:
             graph: _table_of(chosen, tuple(sorted(scopes.of(graph).opsets.items())))
             for graph in scopes.graphs()
         }
+        self._reach = max([table.reach for table in self._tables.values()])
+        """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
         self._origins: dict[ir.Value | None, _Origin] = {}
@@ -130,11 +132,6 @@ class Rewriter:
         self._history: dict[str, Counter[Rule]] = {}
         self._given_up: set[Rule] = set()
         self.report = RewriteReport()
-
-    @functools.cached_property
-    def _reach(self) -> int:
-        """The number of ops on the longest path through a pattern."""
-        return max(table.reach for table in self._tables.values())
 
     def run(self) -> RewriteReport:
         """Rewrite the model.

@@ -465,25 +465,16 @@ _HIGHEST_RANK = 64
 """The largest rank of a tensor."""
 
 
-def axis_from_front(axis: int, rank: int | None) -> int:
-    """Return an axis counted from the front.
-
-    Raises:
-        NotKnown: there is none such, or it is counted from the end and the rank is not known.
-    """
-    if rank is None:
-        return _known(axis if 0 <= axis < _HIGHEST_RANK else None)
-    return _known(axis % rank if -rank <= axis < rank else None)
-
-
 def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     """Return the axes counted from the front, in order.
 
     Raises:
-        NotKnown: as for `axis_from_front`, or an axis is named twice.
+        NotKnown: one does not exist or is named twice, or is counted from the end and the rank is
+            not known.
     """
-    found = [axis_from_front(axis, rank) for axis in axes]
-    return _known(tuple(sorted(found)) if len(set(found)) == len(found) else None)
+    axes, low, high = list(axes), -(rank or 0), _HIGHEST_RANK if rank is None else rank
+    found = {axis % high for axis in axes if low <= axis < high}
+    return _known(tuple(sorted(found)) if len(found) == len(axes) else None)
 
 
 def _are_same(one: Shape, other: Shape) -> bool:

@@ -39,6 +39,7 @@ def test_nothing_is_lost_and_nothing_left(tmp_path) -> None:
     assert ended
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_nothing_of_a_compilation_is_left() -> None:
     # in a process of its own: threads of other tests would be missing in its forks

@@ -59,7 +59,7 @@ def cast_like_known(x, y):
     return op.CastLike(x, y) >> op.Cast(x, to=y.dtype)
 
 
-@rule(seen_in="ppocr-vectron/bbox_extract")
+@rule(on_constants=True, seen_in="ppocr-vectron/bbox_extract")
 def identity(x):
     """Identity(x) is x."""
     return op.Identity(x) >> x

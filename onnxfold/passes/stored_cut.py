@@ -186,7 +186,7 @@ class Cut:
             return _describe(node, False, folded, kept, reason)
         if stays:
             reason = "an op that reads its result takes no constant there"
-            if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
+            if not self._sweep.dequantized.isdisjoint(results):
                 reason = stays_quantized()
             return _describe(node, False, None, kept, reason)
         in_file = [v for v in results if v in stored]

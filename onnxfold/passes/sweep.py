@@ -30,7 +30,7 @@ from onnxfold.graphs import (
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Unfoldable
+from onnxfold.kernels.registry import Kind, Unfoldable
 from onnxfold.onnx_ir_private import is_a, nodes_of, uses
 from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
@@ -74,6 +74,8 @@ class Sweep:
         """Bytes that each node of ``operations`` takes."""
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
+        self.dequantized: set[ir.Value] = set()
+        """Dequantized weights, also transposed or reshaped, which are not stored."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
         """Constants that the subgraphs of an operation's node read if the node stays."""
         self.stays: dict[ir.Node, str] = {}
@@ -165,7 +167,7 @@ class Sweep:
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            cost = self._cost_of(output, buffer)
+            cost = self._cost_of(operation, output, buffer)
             self.cost[output] = cost
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
@@ -215,17 +217,25 @@ class Sweep:
                 pending.extend(subgraphs_of(child))
         return list(found)
 
-    def _cost_of(self, output: ir.Value, buffer: Buffer) -> float:
+    def _cost_of(self, operation: Operation, output: ir.Value, buffer: Buffer) -> float:
         elements = buffer.array() if buffer.is_known and buffer.size <= MOST_SIZES else None
         if not may_be_constant(output, buffer.dtype, elements):
             return FORBIDDEN
         if self._options.fold_all:
             return 0
-        node = output.producer()
-        assert node is not None
-        if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
+        if not self._options.fold_quantized and self._is_dequantized(operation, buffer):
+            self.dequantized.add(output)
             return FORBIDDEN  # the runtime wants the quantized weight and this node
         return bytes_if_stored(output, buffer, self.scopes)
+
+    def _is_dequantized(self, operation: Operation, result: Buffer) -> bool:
+        """Return whether a result has the elements of a dequantized weight, in whatever order."""
+        if operation.node.op_type == "DequantizeLinear":
+            return True
+        if self.dequantized.isdisjoint(operation.node.inputs) or operation.kind is not Kind.VIEW:
+            return False
+        weight = operation.operands[0]
+        return weight is not None and result.size == weight.size
 
     def _settle(self, node: ir.Node) -> None:
         """Remove a use of the operands of a node that is certain to go.

@@ -64,9 +64,10 @@ class Noise(contextlib.ExitStack):
             if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
                 depending.update(node.outputs)
                 values += node.outputs
+        opset = model.opset_imports.get("", 1)
         for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
             if kind is not None and kind in self._types:
-                _change(value, kind, seed, facts.names)
+                _change(value, kind, seed, opset, facts.names)
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
@@ -109,22 +110,28 @@ class Noise(contextlib.ExitStack):
         return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
 
 
-def _change(value: ir.Value, kind: ir.DataType, seed: int, names: Names) -> None:
+def _change(value: ir.Value, kind: ir.DataType, seed: int, opset: int, names: Names) -> None:
     """Replace a node's result by numbers that moved up or down, as random numbers say."""
     producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
     if producer is None or not (uses(value) or is_output):
         return
 
-    def add(op: str, *inputs: ir.Value, **attributes: float) -> ir.Value:
-        nodes.append(new_node(names, "noise", op, inputs, attributes))
-        return nodes[-1].outputs[0]
+    def add(op: str, *inputs: ir.Value, outputs: int = 1, **attributes: float) -> ir.Value:
+        nodes.append(new_node(names, "noise", op, inputs, attributes, outputs=outputs))
+        return nodes[-1].outputs[-1]
 
     def constant(number: float) -> ir.Value:
         return insert_constant(producer, names, np.array(number, wide.numpy()))
 
     wide = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
     number = add("Cast", value, to=wide)
-    sign = add("Sign", add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed)))
+    if opset < 12:  # from opset 22 on, onnxruntime lacks it
+        sign = add("Sign", add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed)))
+    else:
+        is_training = insert_constant(producer, names, np.array(True))
+        far = seed * 1_000_003  # those of neighbouring seeds are alike
+        mask = add("Dropout", number, constant(0.5), is_training, outputs=2, seed=far)
+        sign = add("Where", mask, constant(1), constant(-1))
     factor = add("Add", add("Mul", sign, constant(_SPACING[kind])), constant(1))
     changed = add("Mul", number, factor)
     if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds the sum

@@ -92,13 +92,13 @@ NUMBERS = "float one = {1}, float half = {0.5}, float r = {0.70710678}, float ti
 
 
 @pytest.mark.parametrize("nodes", PAIRS.values(), ids=PAIRS.keys())
-@pytest.mark.parametrize("scale", [1.0, 1e-6])
-def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale):
+@pytest.mark.parametrize(("scale", "opset"), [(1.0, 20), (1e-6, 20), (1.0, 23)])
+def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale, opset):
     feeds = {"x": np.linspace(-7, 7, 40 * 8, dtype=np.float32).reshape(-1, 8)}
 
     def model(text: str, factor: float) -> onnx.ModelProto:
         head = f"g (float[n, 8] x) => (float[n, 8] y) <{NUMBERS}, float far = {{1000}}, float f> {{"
-        made = parse(f"{head} {text} y = Mul(z, f) }}", 20)
+        made = parse(f"{head} {text} y = Mul(z, f) }}", opset)
         factor = onnx.numpy_helper.from_array(np.float32(factor), "f")
         made.graph.initializer.append(factor)
         return made
@@ -123,7 +123,7 @@ def test_a_mask_stays_exact():
     assert not onnxfold.compare(model, other, feeds=feeds, inexact=True).passed
 
 
-@pytest.mark.parametrize("opset", [9, 11, 18])
+@pytest.mark.parametrize("opset", [9, 11, 12, 18, 23])
 def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
     """As PP-OCR's detectors end: onnxruntime adds 0.5 last."""
     feeds = {"x": np.linspace(8.5, 11, 4000, dtype=np.float32)}

@@ -19,7 +19,7 @@ from onnxfold.comparison.feeds import Feed, Feeds
 from onnxfold.comparison.result import Array, is_float
 from onnxfold.comparison.runners import CannotLoad, CannotRun, Opener, Outputs, Runner, Subject
 from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
-from onnxfold.graphs import all_graphs, nodes_within
+from onnxfold.graphs import all_graphs, nodes_within, subgraphs_of
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
 from onnxfold.storage.checks import DTYPES
@@ -59,10 +59,11 @@ class Noise(contextlib.ExitStack):
     def _runner(self) -> Runner:
         model, values = storage.load(self._source), list[ir.Value]()
         facts, depending = facts_of(model), set(model.graph.inputs)
-        for node in model.graph:
+        for node in model.graph.all_nodes():  # those of subgraphs behind the one that holds them
             read = {value for each in nodes_within([node]) for value in each.inputs}
             if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
                 depending.update(node.outputs)
+                depending.update(value for graph in subgraphs_of(node) for value in graph.inputs)
                 values += node.outputs
         opset = model.opset_imports.get("", 1)
         for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):

@@ -88,6 +88,12 @@ PAIRS = {
     ),
     "terms that cancel": ("t = Add(x, far) z = Sub(t, far)", "z = Identity(x)"),
 }
+# in a branch, as the halves of a merged decoder
+PAIRS["in a branch"] = tuple(
+    f"""i = IsNaN(half) z = If (i) <then_branch = a () => (float[n, 8] r) {{ r = Identity(x) }},
+    else_branch = b () => (float[n, 8] z) {{ {text} }}>"""
+    for text in PAIRS["terms that cancel"]
+)
 NUMBERS = "float one = {1}, float half = {0.5}, float r = {0.70710678}, float tiny = {0.00001}"
 
 

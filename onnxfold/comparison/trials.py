@@ -234,7 +234,7 @@ class Trials:
 
 def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:
     """Return sizes of dynamic dimensions, by name, that a node of the main graph demands, as a
-    product with a weight does: other sizes fail.
+    product with a weight or a Reshape to frozen sizes does: other sizes fail.
     """
     sizes = {
         value: [
@@ -245,12 +245,14 @@ def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
         if value.shape is not None and isinstance(value.type, ir.TensorType)
     }
     failures = Failures(model, sizes)
+    algebra, names = failures.algebra, symbols_of(inputs)
     found: dict[str, int] = {}
     for node in model.graph:
         failures.why(node)
         for size, other in (*failures.unequal, *(pair[::-1] for pair in failures.unequal)):
-            name = None if isinstance(other, int) else failures.algebra.name_of(other)
-            if isinstance(size, int) and isinstance(name, str):
-                found.setdefault(name, size)
-    names = symbols_of(inputs)
-    return {name: size for name, size in found.items() if name in names}
+            for name in names:
+                rest = algebra.exact_quotient(other, algebra.symbol(name, low=1))
+                demanded = None if rest is None else algebra.exact_quotient(size, rest)
+                if isinstance(demanded, int):
+                    found.setdefault(name, demanded)
+    return found

@@ -267,6 +267,23 @@ def test_sizes_that_nodes_demand():
     assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
 
 
+def test_sizes_that_are_frozen_in_a_product():
+    """As TorchScript's export of MultiheadAttention has them: 17 rows, for any batch."""
+    model = parse("""
+        g (float[batch, rows, 8] x) => (float[r, batch, 4] y)
+        <int64[1] n = {17}, int64[1] four = {4}> {
+            t = Transpose<perm = [1, 0, 2]>(x)
+            b = Shape<start = 0, end = 1>(x)
+            heads = Add(b, b)
+            s = Concat<axis = 0>(n, heads, four)
+            y = Reshape(t, s)
+        }
+        """)
+    sizes = sizes_of(model, seeds=2)
+    assert [found["rows"] for found in sizes.values()] == [17, 17]
+    assert sizes["seed 0"]["batch"] != sizes["seed 1"]["batch"]
+
+
 def test_sizes_of_a_model_that_reads_constant_rows():
     model = parse("""
         g (float[n, hidden] x) => (float[m, hidden] y) {

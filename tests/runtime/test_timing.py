@@ -6,6 +6,7 @@ from runtime_models import assert_runs, bundle_of, decoder_feeds
 
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
+from onnxfold.runtime.bundles.manifest import Kernel
 
 SLOW, FAST = "a slow one", "a fast one"
 
@@ -35,6 +36,12 @@ def test_auto_takes_the_faster_one(compiled, decoder, tmp_path):
     assert {p.reason for p in placements} == {reason}
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
     assert_runs(compile_(decoder, tmp_path / "c", FAST), decoder, decoder_feeds(), *[FAST] * 3)
+
+
+def test_a_kernel_that_saves_a_twentieth_is_taken():
+    times = {"seconds": 0.94, "onnxruntime_seconds": 1.0}
+    assert not Kernel("iree", ["y"], **times).is_slower
+    assert Kernel("iree", ["y"], **{**times, "seconds": 0.96}).is_slower
 
 
 def test_who_insists_on_a_backend_gets_its_kernels(compiled, decoder, tmp_path):

@@ -23,7 +23,7 @@ FOLD_FILE = "runtime_fold.onnx"
 KERNELS = "kernels"
 COMMITTED = ".bundle.onnxfold-new"
 """A folder with committed files of a bundle that still have to be moved, see `bundle.py`."""
-_CLEARLY = 0.9  # of the time of onnxruntime: the difference is more than noise
+_CLEARLY = 0.95  # of the time of onnxruntime: the difference is more than noise
 
 
 @dataclass(frozen=True)

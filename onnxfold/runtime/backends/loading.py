@@ -57,7 +57,7 @@ Kernels = dict[tuple[str, ...], Loaded | str]
 
 
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
-    """Load the kernels of a backend; of "auto", all that are faster than onnxruntime."""
+    """Load the kernels of a backend; of "auto", all that are not slower than onnxruntime."""
     loaded: Kernels = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
     changed, hashes = None, bundle.manifest.hashes
@@ -69,7 +69,7 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
         if reason is None and backend not in ("auto", kernel.backend):
             reason = f"the kernel was made by {kernel.backend}"
         if reason is None and backend == "auto" and kernel.is_slower:
-            reason = f"it is as fast as the kernel that {kernel.backend} made, or faster"
+            reason = f"it is faster than the kernel that {kernel.backend} made"
         try:
             made = reason or Loaded(kernel, _load(bundle, kernel, fold))
         except (CompileError, UsageError) as error:

@@ -69,8 +69,8 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        backend: Who runs runtime_fold. "auto": kernels that were faster than onnxruntime when they
-            were timed, onnxruntime otherwise; those of a model are compiled by another process
+        backend: Who runs runtime_fold. "auto": kernels that were not slower than onnxruntime when
+            they were timed, onnxruntime otherwise; those of a model are compiled by another process
             after the first fold, and kept in the user's cache folder. "onnxruntime"; "iree",
             "onnx-mlir": kernels of theirs, however fast, which for a model are compiled now.
         strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,

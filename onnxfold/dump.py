@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
 from onnxfold.errors import UsageError, option, printable
-from onnxfold.files import os_error
+from onnxfold.files import check_path, os_error
 from onnxfold.graphs import all_graphs, op_name, subgraphs_of, type_text
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.pool import BufferTensor
@@ -117,6 +117,7 @@ class Dump:
     """
 
     def __init__(self, folder: str | os.PathLike[str], model: ir.Model) -> None:
+        check_path(folder)
         self._folder = Path(folder)
         self._title = ""
         self._count = 0

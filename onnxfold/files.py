@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from onnxfold.errors import OnnxFoldError
+from onnxfold.errors import OnnxFoldError, UsageError
 
 _LOCK = "lock"
 
@@ -38,6 +38,13 @@ class NewFile:
 def os_error(error: OSError, path: str) -> OnnxFoldError:
     """Return an OnnxFoldError for a failed system call on ``path``."""
     return OnnxFoldError(f"cannot be written: {error.strerror or error}", file=path)
+
+
+def check_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a path to write to that cannot be one: an empty one, or one with a NUL character."""
+    name = os.fsdecode(os.fspath(path))
+    if not name or "\0" in name:
+        raise UsageError(f"{name!r} names no file or folder")
 
 
 def prefix(target: str) -> str:

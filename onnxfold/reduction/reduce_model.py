@@ -97,9 +97,10 @@ def reduce(
     """
     fold = options_of(options)
     fold.rule_sets()  # their errors are no failures
-    if os.path.realpath(source) == os.path.realpath(destination):
+    target = real_target(os.fsdecode(os.fspath(destination)))
+    if os.path.realpath(source) == target:
         raise UsageError("the smaller model would replace the model", file=source)
-    parent, name = os.path.split(real_target(os.fsdecode(os.fspath(destination))))
+    parent, name = os.path.split(target)
     with (
         files.scratch_folder(name, parent=parent) as folder,
         Subject(with_sizes(source, fold), os.fspath(source)) as subject,

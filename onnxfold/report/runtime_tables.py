@@ -77,7 +77,7 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
     )
     slower = sum(kernel.is_slower for kernel in kernels)
     if slower:
-        yield f"onnxruntime is as fast as {slower} of them or faster, and runs instead by default"
+        yield f"onnxruntime is faster than {slower} of them, and runs instead by default"
     reasons = Counter(kernel.reason for kernel in kernels if kernel.reason)
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)

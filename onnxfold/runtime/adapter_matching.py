@@ -64,7 +64,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
         else:
             several = f"may be {' or '.join(map(repr, constants[:3]))}"
             problem = several if constants else "no runtime constant is called that"
-            found.append(Fit(name, _shape(feed), problem=problem))
+            found.append(Fit(name, _shape(name, feed), problem=problem))
     often: Counter[str | None] = Counter(fit.constant for fit in found if fit.constant is not None)
     return [
         replace(fit, problem=f"several tensors are {fit.constant!r}")
@@ -111,7 +111,7 @@ def _fit(
     name: str, feed: Feed, info: TensorInfo, weight: Weight | None, config: LoraConfig | None
 ) -> Fit:
     """Return the fit of a tensor to a constant; its factor is the ratio of the two scales."""
-    fit = Fit(name, _shape(feed))
+    fit = Fit(name, _shape(name, feed))
     straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
     expected = info.name != name and weight is not None and weight.transposed
     transposed = turned if (expected or not straight) and len(fit.shape) == 2 else False
@@ -146,6 +146,8 @@ def _numpy_dtype(dtype: str) -> Any:
     return np.dtype(getattr(ml_dtypes, dtype, None) or numpy_name(dtype))
 
 
-def _shape(feed: Feed) -> tuple[int, ...]:
+def _shape(name: str, feed: Feed) -> tuple[int, ...]:
+    if not hasattr(feed, "shape"):
+        raise UsageError(f"{name!r}: expected an array or an OrtValue, got {type(feed).__name__}")
     shape: Any = feed.shape
     return tuple(shape() if callable(shape) else shape)

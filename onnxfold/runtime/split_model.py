@@ -25,7 +25,7 @@ from onnxfold.analysis.facts import put_in_order
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
 from onnxfold.errors import UsageError, option
-from onnxfold.files import os_error
+from onnxfold.files import check_path, os_error
 from onnxfold.options import Level, OptionArguments, SplitArguments, options_of
 from onnxfold.passes.cleanups import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
@@ -99,6 +99,7 @@ def split(
         ModelError: The source is not valid.
         OnnxFoldError: The bundle cannot be written, or a component was not compiled that must be.
     """
+    check_path(out_dir)
     folder = Path(out_dir)
     given = storage.model_in(source)
     with storage.explained(given):
@@ -228,6 +229,7 @@ def _compile(
         )
     folder = arguments.get("dump_ir")
     if folder is not None:
+        check_path(folder)
         dump_stages(made, backend, options, Path(folder), seconds=seconds)
 
 

@@ -142,6 +142,7 @@ def check_destination(model: ir.Model, path: str | os.PathLike[str]) -> None:
 
 def real_target(path: str) -> str:
     """Return the absolute path of the file to write, links followed."""
+    files.check_path(path)
     real = os.path.realpath(path)
     _check_place(path)
     if not os.path.isdir(os.path.dirname(real)):

@@ -18,7 +18,7 @@ import onnx
 from rich.console import Console
 
 from onnxfold.analysis import costs
-from onnxfold.onnxruntime_sessions import size_in_bytes
+from onnxfold.onnxruntime_sessions import ort_copy, ort_value, size_in_bytes
 from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
@@ -73,7 +73,9 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> list[st
     sessions = {w: Session(path, backend=w, cache=FoldCache(max_bytes=0), **given) for w in ways}
     sessions["auto"].wait_for_kernels()
     times: dict[str, float] = dict.fromkeys(ways, math.inf)
-    tensors = sessions["onnxruntime"].fold(fold.constants).tensors()
+    # aligned, as those that `Session.run` has copied: NumPy's may lie anywhere
+    constants = {name: ort_copy(ort_value(array)) for name, array in fold.constants.items()}
+    tensors = sessions["onnxruntime"].fold(constants).tensors()
     weights = map(onnx.numpy_helper.to_array, fold.model.graph.initializer)
     read = (array.nbytes for array in (*fold.constants.values(), *weights))
     made = sum((*read, *map(size_in_bytes, tensors.values())))  # read and written by the fold
@@ -81,7 +83,7 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> list[st
     while time.perf_counter() < end:
         for way, session in sessions.items():
             for _ in range(3):
-                times[way] = min(times[way], seconds_of(session, fold.constants))
+                times[way] = min(times[way], seconds_of(session, constants))
     copy = min(timeit.repeat(np.ones(made // 2, np.uint8).copy, number=1, repeat=10 * rounds))
     makers = {p.backend for p in sessions["auto"].placements()}
     for way in compilers:

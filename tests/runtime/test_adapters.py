@@ -109,6 +109,8 @@ def test_tensors_of_other_models_are_refused(lora, tmp_path):
     save_file({name.format(7): random(8, 32)}, path)
     with pytest.raises(UsageError, match="no runtime constant is called that"):
         lora.fold(path)
+    with pytest.raises(UsageError, match="expected an array or an OrtValue, got list"):
+        lora.fold({name.format(0): [[1.0, 2.0]]})
     save_file({name.format(0): random(8, 33)}, path)
     with pytest.raises(UsageError, match=r"the constant is float32\[32,rank_"):
         lora.fold(path)

@@ -285,6 +285,12 @@ def test_errors(bundle, tmp_path, session, feeds):
     for each in (session, handle):
         with pytest.raises(UsageError, match="the feed lacks the input 'x'"):
             each.run(None, {})
+        with pytest.raises(UsageError, match="expected a mapping of inputs by name, got NoneType"):
+            each.run(None, None)
+        with pytest.raises(UsageError, match="there is no input 1"):
+            each.run_with_ort_values(None, {1: feeds["x"]})
+    with pytest.raises(UsageError, match=r"constants must be .*, got None"):
+        session.fold(None)
     with pytest.raises(UsageError, match="runtime constants are fixed"):
         open_session(bundle, runtime_constants=["x"])
     with pytest.raises(ModelError, match="not a bundle"):

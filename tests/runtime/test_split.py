@@ -25,6 +25,7 @@ from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
 from onnxfold.runtime.bundles.bundle import open_bundle
+from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.split_model import split
 from tests.random_graphs.split_check import recombine
 
@@ -139,6 +140,24 @@ def test_the_cache_can_be_bounded(decoder, tmp_path):
     none = check(decoder, tmp_path / "none", decoder_feeds(), "states", "mask", max_cache=0)
     assert none.manifest.cached_bytes == 0
     assert not none.runtime_fold.exists()
+
+
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_a_destination_that_names_nothing_is_refused(path, adapter, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    onnx.save(adapter, "m.onnx")
+    before = sorted(Path().iterdir())
+    options = {"runtime_constants": ["a", "b"], "backend": "onnxruntime"}
+    for write in (
+        lambda: split("m.onnx", path, **options),
+        lambda: split("m.onnx", "bundle", dump_ir=path, **options),
+        lambda: optimize_file("m.onnx", path),
+        lambda: optimize_file("m.onnx", "made.onnx", dump_ir=path),
+        lambda: FoldCache(path),
+    ):
+        with pytest.raises(UsageError, match="names no file or folder"):
+            write()
+    assert sorted(Path().iterdir()) == before
 
 
 def test_overridable_initializers_on_request(tmp_path):

@@ -6,6 +6,7 @@ from runtime_models import assert_runs, bundle_of, decoder_feeds
 
 from onnxfold.bench.side_by_side import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
+from onnxfold.runtime.bundles.manifest import Kernel
 
 SLOW, FAST = "a slow one", "a fast one"
 
@@ -31,10 +32,16 @@ def test_the_manifest_tells_how_long_both_take(compiled, decoder, tmp_path):
 def test_auto_takes_the_faster_one(compiled, decoder, tmp_path):
     bundle = compile_(decoder, tmp_path / "b")
     placements = assert_runs(bundle, decoder, decoder_feeds(), *["onnxruntime"] * 3, bound=0)
-    reason = f"it is as fast as the kernel that {SLOW} made, or faster"
+    reason = f"it is faster than the kernel that {SLOW} made"
     assert {p.reason for p in placements} == {reason}
     assert all(p.kernel_seconds > p.onnxruntime_seconds for p in placements)
     assert_runs(compile_(decoder, tmp_path / "c", FAST), decoder, decoder_feeds(), *[FAST] * 3)
+
+
+def test_onnxruntime_has_to_be_faster_by_a_twentieth():
+    of = {"backend": "iree", "outputs": ["y"], "onnxruntime_seconds": 1.0}
+    assert not Kernel(**of, seconds=1.04).is_slower
+    assert Kernel(**of, seconds=1.06).is_slower
 
 
 def test_who_insists_on_a_backend_gets_its_kernels(compiled, decoder, tmp_path):

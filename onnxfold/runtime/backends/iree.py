@@ -62,7 +62,7 @@ _DEVICE = "local-task"
 _ALLOCATOR = "caching:device_local=*;2gib;256"
 _ALIGNMENT = 64  # of operands on their own memory
 _LOW = 64  # elements
-_LITTLE = 1 << 14  # bytes that are copied faster than memory is shared
+_LITTLE = 1 << 17  # bytes that are copied faster than memory is shared
 
 DENIED = ("CastLike", "Loop", "QLinearMatMul", "Range")
 """Ops that IREE miscompiles for some values, Range of constants excepted. It rejects ops that it
@@ -134,7 +134,7 @@ class Iree:
         from iree import runtime
 
         file = folder / str(kernel.file)
-        own = [np.asarray(weights[name]) for name in kernel.weights]
+        own = [_aligned(np.asarray(weights[name])) for name in kernel.weights]
 
         @functools.cache
         def opened(process: int) -> tuple[Any, list[Any]]:
@@ -192,12 +192,26 @@ def _to_device(array: Array) -> Any:
     from iree import runtime
 
     device = _config(os.getpid()).device
-    if array.nbytes < _LITTLE or array.dtype.kind not in "iuf":
+    if not (_is_shared(array) and _is_aligned(array)):
         return runtime.asdevicearray(device, array)
-    if array.ctypes.data % _ALIGNMENT or not array.flags.c_contiguous:
-        array = array_of(ort_copy(ort_value(array)))
     # NumPy does not export read-only arrays
     return device.from_dlpack_capsule(_over(array, array).__dlpack__())
+
+
+def _aligned(weight: Array) -> Array:
+    """Return a weight, or an aligned copy outside of the memory of earlier results."""
+    if not _is_shared(weight) or _is_aligned(weight):
+        return weight
+    return array_of(ort_copy(ort_value(weight)))
+
+
+def _is_shared(array: Array) -> bool:
+    """Return whether the device uses an array's memory, if that is aligned."""
+    return array.nbytes >= _LITTLE and array.dtype.kind in "iuf"
+
+
+def _is_aligned(array: Array) -> bool:
+    return array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous
 
 
 def _over(array: Array, owner: Any) -> Array:

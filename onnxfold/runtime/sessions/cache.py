@@ -191,6 +191,7 @@ class _FoldStore:
     """A folder with folded tensors, its owner's; those used least recently are removed first."""
 
     def __init__(self, folder: str | os.PathLike[str], max_bytes: int) -> None:
+        files.check_path(folder)
         self.folder = os.path.realpath(folder)
         self._max_bytes = max_bytes
         try:

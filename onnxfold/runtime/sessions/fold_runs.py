@@ -73,7 +73,10 @@ class ConstantValue:
         try:
             self._is_fixed = is_fixed(value)
             if copies and isinstance(value, np.ndarray) and not self._is_fixed:
-                value = np.array(value, order="C")
+                is_plain = value.dtype.isnative and value.dtype.kind in "biuf"
+                # aligned, so that kernels do not copy it once more
+                value = ort_copy(ort_value(value)) if is_plain else np.array(value, order="C")
+                value = array_of(value)
             elif copies and has_numbers(value):  # others are not in the CPU's memory
                 value = ort_copy(value)
             self.value = value

@@ -39,6 +39,12 @@ _SMALL = 1024
 """Bytes up to which a tensor is stored in the model, where onnxruntime's optimizer reads it."""
 
 
+def check_feed(feed: object) -> None:
+    """Refuse what is no mapping of values by the names of inputs."""
+    if not isinstance(feed, Mapping):
+        raise UsageError(f"expected a mapping of inputs by name, got {type(feed).__name__}")
+
+
 class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     """An onnxruntime binding in which the inputs bound by a handle cannot be replaced or removed.
 
@@ -185,10 +191,11 @@ class Entry:
 
     def check(self, feed: Mapping[str, Feed]) -> None:
         """Refuse a feed that does not match the inputs not set by a handle."""
+        check_feed(feed)
         self.refuse(feed)
         if feed.keys() != self._required:
             for name in feed.keys() - self._required - self._optional:
-                near = suggestion(name, {*self._required, *self._optional, *self._constants})
+                near = suggestion(str(name), {*self._required, *self._optional, *self._constants})
                 raise UsageError(f"there is no input {name!r}{near}")
             for name in self._required - feed.keys():
                 raise UsageError(f"the feed lacks the input {name!r}")

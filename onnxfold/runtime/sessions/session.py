@@ -29,7 +29,7 @@ from onnxfold.runtime.sessions.fold_runs import (
     Placement,
     SessionFolding,
 )
-from onnxfold.runtime.sessions.handle import Binding, Entry, Handle
+from onnxfold.runtime.sessions.handle import Binding, Entry, Handle, check_feed
 from onnxfold.signatures import checked
 from onnxfold.tables import Shown
 
@@ -69,8 +69,8 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        backend: Who runs runtime_fold. "auto": kernels that were faster than onnxruntime when they
-            were timed, onnxruntime otherwise; those of a model are compiled by another process
+        backend: Who runs runtime_fold. "auto": kernels that were not slower than onnxruntime when
+            they were timed, onnxruntime otherwise; those of a model are compiled by another process
             after the first fold, and kept in the user's cache folder. "onnxruntime"; "iree",
             "onnx-mlir": kernels of theirs, however fast, which for a model are compiled now.
         strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
@@ -219,6 +219,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
             raise UsageError("the binding must be one of io_binding()")
         iobinding.entry.run_with_iobinding(iobinding, run_options)
 
+    @checked
     def fold(self, constants: Mapping[str, Feed] | str | os.PathLike[str]) -> Handle:
         """Return the folded tensors of a setting of the runtime constants, for use by many callers.
 
@@ -264,6 +265,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
 
         Constants that are not fed are those of the run before.
         """
+        check_feed(feed)
         known, current = self._known, self._current
         setting: Mapping[str, ConstantValue] = {} if current is None else current[0]
         changed = {
@@ -287,6 +289,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         bound.update((n, given.feed) for n, given in setting.items() if n in self._in_entry)
         return Handle(self._known, self._entry, folded, bound)
 
+    @checked
     def set_providers(
         self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None
     ) -> None:

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
-from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
+from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result
 
 
@@ -60,10 +60,35 @@ class Rule:
             if isinstance(expression, (Variable, Op, any_of)):
                 things[expression] = None
             if isinstance(expression, Op):
-                values = expression.attributes.values()
-                variables = [each for each in values if isinstance(each, Attribute)]
-                things.update(dict.fromkeys((expression.variable, *variables)))
+                things[expression.variable] = None
+            things.update(dict.fromkeys(symbols_of(*expression.terms)))
         return things
+
+    @functools.cached_property
+    def checks(self) -> Mapping[Expression, Mapping[Expression, list[Term]]]:
+        """For each root, the conditions by the expression after which what they need is bound."""
+        return {root: self._checks_from(root) for root in self.roots}
+
+    def _checks_from(self, root: Expression) -> Mapping[Expression, list[Term]]:
+        pending = [root]
+        steps: list[Expression] = []
+        certain: dict[object, int] = {}
+        possible: dict[object, int] = {}
+        while pending:
+            step = pending.pop()
+            if isinstance(step, any_of):  # until one of the alternatives has matched
+                for each in step.walk():
+                    possible |= dict.fromkeys((each, *symbols_of(*each.terms)), len(steps))
+            else:
+                certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
+                pending.extend(reversed(step.operands))
+            steps.append(step if step.op is None else step.op)
+        known = possible | certain
+        checks: dict[Expression, list[Term]] = {}
+        for condition in self.conditions:
+            last = max([known.get(symbol, 0) for symbol in symbols_of(condition)], default=0)
+            checks.setdefault(steps[last], []).append(condition)
+        return checks
 
     def computed(self) -> list[object]:
         """Return the terms of the replacement."""

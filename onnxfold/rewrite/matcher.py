@@ -47,7 +47,7 @@ class Match:
 
     rule: Rule
     facts: ModelFacts
-    checks: Mapping[Expression, list[Term]]
+    checks: Mapping[Expression | None, list[Term]]
     slots: _Slots
 
     @functools.cached_property
@@ -138,7 +138,8 @@ def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
             match = Match(rule, facts, checks, {result: value})
-            if _find(match, (root, value, None)):
+            last = (checks[None], None, None) if None in checks else None
+            if _find(match, (root, value, last)):
                 return match
     return None
 

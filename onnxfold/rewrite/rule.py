@@ -65,11 +65,13 @@ class Rule:
         return things
 
     @functools.cached_property
-    def checks(self) -> Mapping[Expression, Mapping[Expression, list[Term]]]:
-        """For each root, the conditions by the expression after which what they need is bound."""
+    def checks(self) -> Mapping[Expression, Mapping[Expression | None, list[Term]]]:
+        """For each root, the conditions by the expression after which what they need is bound; by
+        None those about nothing in the pattern, which are checked last.
+        """
         return {root: self._checks_from(root) for root in self.roots}
 
-    def _checks_from(self, root: Expression) -> Mapping[Expression, list[Term]]:
+    def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
         pending = [root]
         steps: list[Expression] = []
         certain: dict[object, int] = {}
@@ -83,11 +85,11 @@ class Rule:
                 certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
                 pending.extend(reversed(step.operands))
             steps.append(step if step.op is None else step.op)
-        known = possible | certain
-        checks: dict[Expression, list[Term]] = {}
+        known = dict.fromkeys(self.symbols, 0) | possible | certain
+        checks: dict[Expression | None, list[Term]] = {}
         for condition in self.conditions:
-            last = max([known.get(symbol, 0) for symbol in symbols_of(condition)], default=0)
-            checks.setdefault(steps[last], []).append(condition)
+            last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
+            checks.setdefault(steps[last] if last >= 0 else None, []).append(condition)
         return checks
 
     def computed(self) -> list[object]:

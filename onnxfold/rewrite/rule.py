@@ -66,9 +66,7 @@ class Rule:
 
     @functools.cached_property
     def checks(self) -> Mapping[Expression, Mapping[Expression | None, list[Term]]]:
-        """For each root, the conditions by the expression after which what they need is bound; by
-        None those about nothing in the pattern, which are checked last.
-        """
+        """For each root, the conditions by the expression after which they are checked, or None."""
         return {root: self._checks_from(root) for root in self.roots}
 
     def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
@@ -78,18 +76,20 @@ class Rule:
         possible: dict[object, int] = {}
         while pending:
             step = pending.pop()
+            certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
             if isinstance(step, any_of):  # until one of the alternatives has matched
-                for each in step.walk():
+                for each in walk(step.operands):
                     possible |= dict.fromkeys((each, *symbols_of(*each.terms)), len(steps))
             else:
-                certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
                 pending.extend(reversed(step.operands))
             steps.append(step if step.op is None else step.op)
         known = dict.fromkeys(self.symbols, 0) | possible | certain
         checks: dict[Expression | None, list[Term]] = {}
         for condition in self.conditions:
             last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
-            checks.setdefault(steps[last] if last >= 0 else None, []).append(condition)
+            # an alternative may have it, too, before the others are bound
+            is_open = last < 0 or steps[last] in possible
+            checks.setdefault(None if is_open else steps[last], []).append(condition)
         return checks
 
     def computed(self) -> list[object]:

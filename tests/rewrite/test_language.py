@@ -238,6 +238,18 @@ def test_a_condition_is_checked_as_soon_as_what_it_needs_is_bound(first, product
     assert len(values) == 1
 
 
+def test_a_condition_waits_for_values_behind_alternatives():
+    """A variable in an alternative, too, is bound before the others of the condition."""
+
+    @rule
+    def made(x, z):
+        choice = any_of(op.Exp(x), op.Neg(x))
+        return op.Sum(choice, z, x) >> op.Sum(x, z, choice), where(x.rank == z.rank)
+
+    text = "(float[N] x, float[M] z) t = Neg(x) y = Sum(t, z, x)"
+    assert rewritten(made, text)[1].total == 1
+
+
 def test_what_an_omitted_input_belongs_to_is_omitted():
     """The sum is where there is a bias; without one there is only what it is added to."""
 

@@ -168,7 +168,7 @@ def convolution_of_scaled(x, w: Constant, c: Constant, *rest):
     return before >> conv(x, new_weight, *rest), where(
         c.has_one_element | ((before.op_type == "Conv") & (before.attribute("group") == 1)),
         c.is_per_channel(scaled, 1),
-        x.same_shape(scaled),
+        c.broadcasts_to(x),
         scaled.is_single_use,
         affordable(w.size, w, c),
         ~is_half_of_gelu(x),
@@ -188,7 +188,7 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
     new_bias = any_of(op.Add(wide(b), moved), moved)
     return before >> conv(x, w, op.Cast(new_bias, to=w.dtype)), where(
         before.is_unpadded,
-        x.same_shape(shifted),
+        c.broadcasts_to(x),
         shifted.is_single_use,
         affordable(w.sizes[0], c, b.or_else(None)),
     )

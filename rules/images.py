@@ -106,7 +106,7 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: 
 
 @rule(opset=7, seen_in="onnxoptimizer/fuse_pad_into_pool")
 def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
-    """Pad with zeros before an AveragePool goes into its pads. A sum of -0.0 may stay -0.0."""
+    """Pad with zeros before AveragePool goes into its pads. A 2-D sum of -0.0 may stay -0.0."""
     pool = op("AveragePool")
     before = pool(_zero_padded(x, pads, axes, amounts))
     both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
@@ -116,7 +116,7 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
             before.attribute("ceil_mode", 0) == 0,
             before.is_unpadded | (before.attribute("count_include_pad") == 1),
         ),
-        inexact_if(~x.has_no_negative_zero),
+        inexact_if((x.rank == 4) & ~x.has_no_negative_zero),
     )
 
 

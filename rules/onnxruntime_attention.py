@@ -73,32 +73,6 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     )
 
 
-# Exporters for batched matrix products reshape to three axes and back. The rule above requires a
-# separate axis for the heads.
-@fusion(each=[(op("MatMul"),), (ms("FusedMatMul"),)], seen_in="torch/deberta_v2")
-def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply):
-    """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
-    left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
-    product = multiply(left, right)
-    more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
-    biased = op.Add(product, bias)
-    part = op("Reshape")
-    after = any_of(op.Add(multiply(x, y), part(bias, apart)), multiply(x, y))
-    return part(any_of(biased, product), apart) >> after, where(
-        # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
-        x.rank == 4,
-        y.rank == 4,
-        x.shape[:2] == y.shape[:2],
-        left.shape[1:] == x.shape[2:],
-        right.shape[1:] == y.shape[2:],
-        # the result is their product with separate batch and heads
-        result.shape[:-1] == x.shape[:3],
-        product.is_single_use,
-        *(product.attribute(name, 0) == 0 for name in more_attributes),
-        bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
-    )
-
-
 def _flat(k: Value) -> Any:
     """Return a shape [batch, length, heads, size] as [batch, length, heads * size]."""
     return op.Reshape(k, constant((0, 0, k.shape[2] * k.shape[3])))

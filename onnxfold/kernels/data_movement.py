@@ -251,6 +251,15 @@ def gather(x: Array, indices: Array, *, axis: int = 0) -> Array:
     return np.ascontiguousarray(x[index])
 
 
+@kernel("NonZero", since=9)
+def non_zero(x: Array) -> Array:
+    """Return the indices of the elements that are not zero, in a row for each axis."""
+    if not x.ndim:
+        raise NotExact("NonZero of a scalar")
+    check_allocatable((x.ndim, int(np.count_nonzero(x))), np.dtype(np.int64))
+    return np.array(np.nonzero(x), np.int64)
+
+
 @kernel("ConstantOfShape", since=9, kind=Kind.VIEW)
 def constant_of_shape(shape: Array, *, value: Array | None = None) -> Array:
     """Return a zero-stride tensor full of ``value`` (one element; float32 0 if omitted)."""

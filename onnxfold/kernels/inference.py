@@ -125,6 +125,19 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
     return True
 
 
+@functools.cache
+def known_domains() -> frozenset[str]:
+    """Return the domains whose ops onnx knows."""
+    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
+
+
+def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
+    """Return the index of the input that was an attribute in older opsets, such as ``axes``."""
+    if schema is None or name in schema.attributes:
+        return None
+    return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
+
+
 def type_of(buffer: Buffer) -> onnx.TypeProto:
     """Return the ONNX type of a buffer's value."""
     return onnx.helper.make_tensor_type_proto(buffer.dtype.value, buffer.shape)

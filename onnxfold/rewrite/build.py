@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold.editing import add_initializer, constant_node, new_node
-from onnxfold.kernels.inference import schema_of, takes
+from onnxfold.kernels.inference import known_domains, place_of_input, schema_of, takes
 from onnxfold.pool import Buffer, BufferTensor
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
@@ -336,19 +335,6 @@ def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
     if required < len(op.operands):
         return required <= schema.max_input
     return schema.min_input <= required + len(by_name) <= schema.max_input
-
-
-@functools.cache
-def known_domains() -> frozenset[str]:
-    """Return the domains whose ops onnx knows."""
-    return frozenset(schema.domain for schema in onnx.defs.get_all_schemas())
-
-
-def place_of_input(name: str, schema: onnx.defs.OpSchema | None) -> int | None:
-    """Return the index of the input that was an attribute in older opsets, such as ``axes``."""
-    if schema is None or name in schema.attributes:
-        return None
-    return next((k for k, formal in enumerate(schema.inputs) if formal.name == name), None)
 
 
 def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.Attr:

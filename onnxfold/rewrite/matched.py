@@ -460,7 +460,6 @@ _TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTransp
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""
 
-
 _HIGHEST_RANK = 64
 """The largest rank of a tensor."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,9 +47,16 @@ class Match:
 
     rule: Rule
     facts: ModelFacts
+    checks: Mapping[Expression | None, list[Term]]
     slots: _Slots
-    roots: Sequence[ir.Value]
-    """The values that are replaced, in the order of the pattern's outputs."""
+
+    @functools.cached_property
+    def roots(self) -> Sequence[ir.Value]:
+        """The values that are replaced, in the order of the pattern's outputs."""
+        first, *others = self.rule.pair.patterns
+        if type(first) is AllOutputs:
+            return list(self.slots[first.op].outputs)
+        return [self.slots[result], *[self.slots[v.op].outputs[v.index] for v in others]]
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
@@ -118,77 +125,77 @@ class Match:
 
 
 _Slots = dict[object, Any]
-_Pending = tuple[Expression, Any, Any] | None
-"""A pattern, the value or values that it must match, and what follows."""
+_Pending = tuple[Any, Any, Any] | None
+"""A pattern, the value or values that it must match, and what follows; or conditions."""
 
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
-    for root in rule.roots:
+    for root, checks in rule.checks.items():
         op, outputs = root.op, node.outputs
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
-            found = _find(rule, facts, (root, value, None), {result: value})
-            if found is not None:
-                return found
+            match = Match(rule, facts, checks, {result: value})
+            last = (checks[None], None, None) if None in checks else None
+            if _find(match, (root, value, last)):
+                return match
     return None
 
 
-def _find(rule: Rule, facts: ModelFacts, pending: _Pending, slots: _Slots) -> Match | None:
-    """Match what is pending, and check the conditions; return None if it does not match."""
+def _find(match: Match, pending: _Pending) -> bool:
+    """Match what is pending, and check each condition as soon as what it needs is bound."""
+    facts, checks, slots = match.facts, match.checks, match.slots
     while pending is not None:
         pattern, value, pending = pending
-        op = pattern.op
+        if type(pattern) is list:
+            if not all(map(match.holds, pattern)):
+                return False
+            continue
+        op, swap, ways = pattern.op, None, []
         if op is not None:
             node = None if value is None else value.producer()
             if node is None or node.op_type not in op.op_types or node.domain != op.domain:
-                return None
+                return False
             if value.index() != pattern.index:
-                return None
-            if op not in slots:
-                return _find_op(rule, facts, op, node, pending, slots)
-            if slots[op] is not node:
-                return None
+                return False
+            if op in slots:
+                if slots[op] is not node:
+                    return False
+                continue
+            if facts.functions and not facts.is_op(node, op.domain):
+                return False
+            slots[op] = node
+            if not _has_attributes(facts, op, node, slots):
+                return False
+            if op in checks and not all(map(match.holds, checks[op])):
+                return False
+            swap = None if op.variable is None else op.variable.swap
+            for inputs in _ways(op, node, swap is not None):
+                after = pending
+                for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
+                    after = operand, value, after
+                ways.append(after)
         elif type(pattern) is any_of:
             slots[pattern] = value
-            for choice in pattern.operands:
-                found = _find(rule, facts, (choice, value, pending), slots.copy())
-                if found is not None:
-                    return found
-            return None
-        elif not _accepts(facts, pattern, value, slots):
-            return None
-    first, *others = rule.pair.patterns
-    roots = [slots[result], *[slots[each.op].outputs[each.index] for each in others]]
-    if type(first) is AllOutputs:
-        roots = slots[first.op].outputs
-    match = Match(rule, facts, slots, roots)
-    return match if all(map(match.holds, rule.conditions)) else None
-
-
-def _find_op(
-    rule: Rule, facts: ModelFacts, op: Op, node: ir.Node, pending: _Pending, slots: _Slots
-) -> Match | None:
-    """Match a node with an op, and then what is pending."""
-    if facts.functions and not facts.is_op(node, op.domain):
-        return None
-    slots[op] = node
-    if not _has_attributes(facts, op, node, slots):
-        return None
-    swap = None if op.variable is None else op.variable.swap
-    ways = _ways(op, node, swap is not None)
-    for k, inputs in enumerate(ways):
-        way, after = slots if inputs is ways[-1] else slots.copy(), pending
+            after = (checks[pattern], None, pending) if pattern in checks else pending
+            ways = [(choice, value, after) for choice in pattern.operands]
+        elif _accepts(facts, pattern, value, slots):
+            if pattern in checks:
+                pending = checks[pattern], None, pending
+            continue
+        if not ways:
+            return False
+        *others, pending = ways
+        for way in others:
+            match.slots = slots.copy()
+            if _find(match, way):
+                return True
+        match.slots = slots
         if swap is not None:
-            way[swap] = k == 1
-        for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
-            after = operand, value, after
-        found = _find(rule, facts, after, way)
-        if found is not None:
-            return found
-    return None
+            slots[swap] = bool(others)
+    return True
 
 
 def _accepts(facts: ModelFacts, leaf: Expression, value: Any, slots: _Slots) -> bool:

@@ -24,7 +24,9 @@ class Expression:
     operands: Sequence[Expression] = ()
     """The expressions that it consists of."""
     terms: Sequence[object] = ()
-    """Attributes, elements of constants and indices of outputs, which a replacement computes."""
+    """Attributes, elements of constants, indices of outputs and variadic variables: a pattern binds
+    them, and a replacement computes them.
+    """
     op: Op | None = None
     """Itself, or the op whose output it is."""
     index: Any = 0
@@ -159,7 +161,7 @@ class Rest(Expression):
 
     def __init__(self, variable: Values) -> None:
         self.variable = variable
-        self.operands = (variable,)
+        self.terms = self.operands = (variable,)
 
     def __repr__(self) -> str:
         return f"*{self.variable!r}"

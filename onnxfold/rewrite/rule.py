@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Annotated, Any
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
-from onnxfold.rewrite.conditions import Attribute, Term, symbols_of
+from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result
 
 
@@ -60,10 +60,37 @@ class Rule:
             if isinstance(expression, (Variable, Op, any_of)):
                 things[expression] = None
             if isinstance(expression, Op):
-                values = expression.attributes.values()
-                variables = [each for each in values if isinstance(each, Attribute)]
-                things.update(dict.fromkeys((expression.variable, *variables)))
+                things[expression.variable] = None
+            things.update(dict.fromkeys(symbols_of(*expression.terms)))
         return things
+
+    @functools.cached_property
+    def checks(self) -> Mapping[Expression, Mapping[Expression | None, list[Term]]]:
+        """For each root, the conditions by the expression after which they are checked, or None."""
+        return {root: self._checks_from(root) for root in self.roots}
+
+    def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
+        pending = [root]
+        steps: list[Expression] = []
+        certain: dict[object, int] = {}
+        possible: dict[object, int] = {}
+        while pending:
+            step = pending.pop()
+            certain = dict.fromkeys((step, *symbols_of(*step.terms)), len(steps)) | certain
+            if isinstance(step, any_of):  # until one of the alternatives has matched
+                for each in walk(step.operands):
+                    possible |= dict.fromkeys((each, *symbols_of(*each.terms)), len(steps))
+            else:
+                pending.extend(reversed(step.operands))
+            steps.append(step if step.op is None else step.op)
+        known = dict.fromkeys(self.symbols, 0) | possible | certain
+        checks: dict[Expression | None, list[Term]] = {}
+        for condition in self.conditions:
+            last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
+            # an alternative may have it, too, before the others are bound
+            is_open = last < 0 or steps[last] in possible
+            checks.setdefault(None if is_open else steps[last], []).append(condition)
+        return checks
 
     def computed(self) -> list[object]:
         """Return the terms of the replacement."""

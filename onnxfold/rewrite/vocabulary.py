@@ -11,8 +11,8 @@ from typing import Any, overload
 
 import onnx
 
-from onnxfold.kernels.inference import schema_of
-from onnxfold.rewrite.build import accepts, known_domains, place_of_input
+from onnxfold.kernels.inference import known_domains, place_of_input, schema_of
+from onnxfold.rewrite.build import accepts
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,

@@ -64,13 +64,17 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
 
 
 class _Probe(Term):
-    """A condition that is never true, and records which of others are false."""
+    """A condition that is never true, and records which of others are false.
 
+    The others are no operands, so that the whole pattern matches before they are evaluated.
+    """
+
+    conditions: Sequence[Term]
     found: set[frozenset[int]]
 
     def evaluate(self, match: Match) -> bool:
         wrong = set()
-        for k, condition in enumerate(self.args):
+        for k, condition in enumerate(self.conditions):
             try:
                 if not condition.evaluate(match):
                     wrong.add(k)
@@ -87,8 +91,8 @@ class _Search:
 
     def __init__(self, rule: Rule, matching: Sequence[Example]) -> None:
         self._rule, self._matching = rule, matching
-        self._probe = _Probe(all, *rule.conditions)
-        self._probe.found = set()
+        self._probe = _Probe(all)
+        self._probe.conditions, self._probe.found = rule.conditions, set()
         self._probing = replace(rule, conditions=(self._probe,))
         every = rule.conditions
         self._without = [

@@ -124,6 +124,7 @@ ROWS: dict[tuple[str, int], list[Row]] = {
         *[row((2, 1, 4), (2, 1, 2), (2, 1, 0), axis=2), row((2, 3), axis=0)],
     ],
     ("Gather", 1): [row((2, 1, 4), i64(0, 1), axis=2), row((3,), number(1)), row((3,), i64())],
+    ("NonZero", 9): [row((2, 3, 4)), row((0, 2)), row(np.float32([[0, -0.0, np.nan], [1, 0, -2]]))],
     ("Shape", 1): [row((2, 3, 4)), row(()), row((0, 2))],
     ("Shape", 15): [row((2, 3, 4))]
     + [

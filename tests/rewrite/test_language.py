@@ -217,6 +217,39 @@ def test_variables_of_alternatives_that_were_not_taken_are_omitted():
     refuse(step, negative)
 
 
+@pytest.mark.parametrize("first", [op.Neg, lambda x: any_of(op.Exp(x), op.Neg(x))])
+@pytest.mark.parametrize("product", ["Mul(a, b)", "Div(a, b)"])
+def test_a_condition_is_checked_as_soon_as_what_it_needs_is_bound(first, product):
+    """Once, whether what follows matches in several ways or does not match."""
+    values = []
+
+    @computed
+    def is_seen(x):
+        values.append(x)
+        return False
+
+    @rule
+    def never(x, y, z):
+        pattern = op.Sub(first(x), op.Add(op.Mul(y, z), anything))
+        return pattern >> x, where(is_seen(x))
+
+    nodes = f"t = Neg(x) m = {product} s = Add(m, a) y = Sub(t, s)"
+    assert not rewritten(never, f"(float[N] x, float[N] a, float[N] b) {nodes}")[1].total
+    assert len(values) == 1
+
+
+def test_a_condition_waits_for_values_behind_alternatives():
+    """A variable in an alternative, too, is bound before the others of the condition."""
+
+    @rule
+    def made(x, z):
+        choice = any_of(op.Exp(x), op.Neg(x))
+        return op.Sum(choice, z, x) >> op.Sum(x, z, choice), where(x.rank == z.rank)
+
+    text = "(float[N] x, float[M] z) t = Neg(x) y = Sum(t, z, x)"
+    assert rewritten(made, text)[1].total == 1
+
+
 def test_what_an_omitted_input_belongs_to_is_omitted():
     """The sum is where there is a bias; without one there is only what it is added to."""
 

@@ -114,6 +114,19 @@ def decode(
         raise ModelError(root_cause(error)) from error
 
 
+class _FieldTensor(ir.TensorProtoTensor):
+    """A tensor of numbers in a typed field. onnx-ir makes dtype and shape anew at each access."""
+
+    __slots__ = ("dtype", "shape")
+    dtype: ir.DataType
+    shape: ir.Shape
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(proto)
+        self.dtype = DTYPES[proto.data_type]
+        self.shape = static_shape(tuple(proto.dims[:]))
+
+
 class _Scope:
     """The names of one graph or function.
 
@@ -407,7 +420,9 @@ class _Reader:
             check_tensor(proto, None if raw is None else len(raw), owner)
             if raw is None or proto.data_location or not proto.data_type:
                 tensor = ir.serde.deserialize_tensor(proto)
-                return self.external(tensor) if is_a(tensor, ir.ExternalTensor) else tensor
+                if is_a(tensor, ir.ExternalTensor):
+                    return self.external(tensor)
+                return _FieldTensor(proto) if type(tensor) is ir.TensorProtoTensor else tensor
             stored = np.frombuffer(raw, dtype=np.uint8)
         else:
             check_tensor(proto, stored.length if isinstance(stored, Span) else len(stored), owner)

@@ -134,12 +134,12 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             self._contents.clear()
             self._seen.clear()
         facts = facts_of(model)
-        graphs, has_new = facts.scopes.graphs(), False
+        graphs, new = facts.scopes.graphs(), set[ir.Value]()
         for graph in graphs:
-            names = {*graph.initializers.data}
-            has_new = has_new or not names <= self._seen.get(graph, set())
-            self._seen[graph] = names
-        if not has_new:
+            held = graph.initializers.data
+            new.update(held[name] for name in held.keys() - self._seen.get(graph, set()))
+            self._seen[graph] = {*held}
+        if not new:
             return ir.passes.PassResult(model, modified=False)
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in graphs:  # outer graphs come first
@@ -162,7 +162,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 alike.setdefault((content, kind), []).append(value)
         removed = 0
         for (content, _), group in alike.items():
-            if len(group) > 1:
+            if len(group) > 1 and not new.isdisjoint(group):
                 removed += self._share(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
 

@@ -23,7 +23,6 @@ from onnxfold.graphs import (
     constant_tensor,
     has_references,
     is_constant_node,
-    is_initialized,
     root_graphs,
     subgraphs_of,
 )
@@ -93,7 +92,9 @@ class Sweep:
         if value.const_value is None:
             return False
         producer = value.producer()
-        return is_initialized(value) if producer is None else is_constant_node(producer)
+        if producer is not None:
+            return is_constant_node(producer)
+        return value.is_initializer() and not value.is_graph_input()
 
     def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
         for node in nodes_of(graph):
@@ -153,7 +154,7 @@ class Sweep:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
         if node in self.scopes.parents:
             self.read_in_bodies[node] = self._read_in_bodies(node)
-        captured = dict(zip(captures, map(self._pool.buffer_of, captures), strict=True))
+        captured = {value: self._pool.buffer_of(value) for value in captures}
         operation = Operation(node, operands, opsets, captured)
         twin = self._twin(operation) if self.scopes.parents else None
         if twin is None:

@@ -151,8 +151,10 @@ class Rewriter:
                 graph = node.graph
                 if graph is not None:  # not removed in the meantime
                     self.report.visits += 1
-                    self._visit(node, self._candidates(node, self._tables[graph]))
-        self._seen.inputs = {node: node.inputs for node in self._in_order()}
+                    if candidates := self._candidates(node, self._tables[graph]):
+                        self._visit(node, candidates)
+        if self.report.counts or not self._seen.inputs:
+            self._seen.inputs = {node: node.inputs for node in self._in_order()}
         self._seen.facts = self._types.snapshot()
         return self.report
 
@@ -172,6 +174,7 @@ class Rewriter:
         for _ in range(self._reach - 1):
             last = {use.node for node in last for v in node.outputs for use in uses(v)} - found
             found |= last
+        self._seen.inputs = after
         return [node for node in nodes if node in found]
 
     def _in_order(self) -> list[ir.Node]:
@@ -203,10 +206,10 @@ class Rewriter:
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
         """Apply the first rule that can be applied to a node."""
+        place = self._place.get(node) or node.outputs[0].name or node.name or ""
         for rule in candidates:
             if rule in self._given_up:
                 continue
-            place = self._place.get(node) or node.outputs[0].name or node.name or ""
             try:
                 match = find_match(rule, node, self._facts)
                 if match is None or not (match.is_exact or self._level == 2):

@@ -48,8 +48,6 @@ class Match:
     rule: Rule
     facts: ModelFacts
     slots: _Slots
-    roots: Sequence[ir.Value]
-    """The values that are replaced, in the order of the pattern's outputs."""
 
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
@@ -110,6 +108,15 @@ class Match:
         return not inexact if isinstance(inexact, bool) else self.holds(~inexact)
 
     @functools.cached_property
+    def roots(self) -> Sequence[ir.Value]:
+        """The values that are replaced, in the order of the pattern's outputs."""
+        first, *others = self.rule.pair.patterns
+        if type(first) is AllOutputs:
+            outputs: Sequence[ir.Value] = self.slots[first.op].outputs
+            return outputs
+        return [self.slots[result], *[self.slots[o.op].outputs[o.index] for o in others]]
+
+    @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All matched nodes, in the order of the pattern."""
         found = map(self.slots.get, self.rule.symbols)
@@ -160,11 +167,7 @@ def _find(rule: Rule, facts: ModelFacts, pending: _Pending, slots: _Slots) -> Ma
             return None
         elif not _accepts(facts, pattern, value, slots):
             return None
-    first, *others = rule.pair.patterns
-    roots = [slots[result], *[slots[each.op].outputs[each.index] for each in others]]
-    if type(first) is AllOutputs:
-        roots = slots[first.op].outputs
-    match = Match(rule, facts, slots, roots)
+    match = Match(rule, facts, slots)
     return match if all(map(match.holds, rule.conditions)) else None
 
 

@@ -311,7 +311,7 @@ class _Reader:
     ) -> list[ir.Node]:
         """Return the nodes of a graph; Constants of results not in ``stay`` become initializers."""
         scope = scopes[0]
-        values = scope.values
+        values, infos = scope.values, scope.infos
         nodes = []
         made = [name for p in protos if p.op_type == "Constant" for name in p.output]
         if len(made) > len(set(made)):
@@ -338,12 +338,19 @@ class _Reader:
             attributes = [self.attribute(entry, proto, scopes) for entry in entries]
             outputs = []
             for name in names:
-                if name in scope.awaited:
+                value = values.get(name)
+                if value is None:
+                    value = ir.Value(name=name)
+                elif name in scope.awaited:
                     scope.awaited.remove(name)
-                elif name in values:
+                else:
                     reason = f"output {name!r} is already defined in this graph"
                     raise ModelError(reason, node=label(proto))
-                outputs.append(_named(name, scope) if name else ir.Value(name=""))
+                if name:
+                    values[name] = value
+                    if name in infos:
+                        describe(value, infos[name])
+                outputs.append(value)
             if is_constant:
                 if len(attributes) != 1:
                     reason = f"a Constant has one value, this one has {len(attributes)}"

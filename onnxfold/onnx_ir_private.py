@@ -56,13 +56,13 @@ def nodes_in(graph: ir.Graph) -> list[ir.Node]:
 
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
-    """Return the nodes of a graph that have subgraphs, in order."""
-    holders: dict[ir.Node, None] = {}
-    for node in nodes_of(graph):
+    """Return the nodes of a graph that have subgraphs, in order; few graphs have any."""
+    holders = set[ir.Node]()
+    for node in nodes_in(graph):
         for attribute in node._attributes.data.values():
             if attribute._type in _GRAPHS:
-                holders[node] = None
-    return holders
+                holders.add(node)
+    return [node for node in nodes_of(graph) if node in holders] if holders else ()
 
 
 def holds_graphs(node: ir.Node) -> bool:

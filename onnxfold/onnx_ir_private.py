@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import onnx_ir as ir
@@ -110,6 +110,16 @@ def detach_inputs(node: ir.Node) -> list[ir.Value]:
             operands.append(value)
     node._inputs = ()
     return operands
+
+
+def take_out(nodes: Iterable[ir.Node]) -> None:
+    """Remove nodes from their graphs, if they are in one: `ir.Graph.remove` looks at all outputs of
+    the graph, of which there may be thousands.
+    """
+    for node in nodes:
+        if node._graph is not None:
+            node._graph._nodes.remove(node)
+            node._graph = None
 
 
 @contextlib.contextmanager

@@ -134,10 +134,12 @@ _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
     """Match a rule with a node as its first root; None if it does not."""
     for root in rule.roots:
-        op, outputs = root.op, node.outputs
-        if op is not None and node.op_type in op.op_types and root.index < len(outputs):
-            value = outputs[root.index]
-            found = _find(rule, facts, (root, value, None), {result: value})
+        op = root.op
+        if op is None or node.op_type not in op.op_types or node.domain != op.domain:
+            continue
+        outputs = node.outputs
+        if root.index < len(outputs):
+            found = _find_op(rule, facts, op, node, None, {result: outputs[root.index]})
             if found is not None:
                 return found
     return None

@@ -132,7 +132,7 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     nodes = nodes_in(model.graph)
     yield
     nodes += nodes_in(model.graph)
-    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    values = [*model.graph.inputs, *model.graph.initializers.data.values()]
     for node in nodes:
         values += node._outputs
         node._inputs = node._outputs = ()

@@ -62,7 +62,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                     self._visit(subgraph, levels)
                 continue
             # a node without inputs is a constant: searching outer graphs costs more than it saves
-            twin = _twin(node, levels if node.inputs else (own,))
+            twin = _twin(node, (own,) if outer and not node.inputs else levels)
             if twin is None or any(map(self._keeps, node.outputs)):
                 continue
             if self._determinism.reason_not_to_fold(node, self._scopes.of(graph).opsets) is None:

@@ -226,7 +226,7 @@ class Sweep:
         assert node is not None
         if node.op_type == "DequantizeLinear" and not self._options.fold_quantized:
             return FORBIDDEN  # the runtime wants the quantized weight and this node
-        return bytes_if_stored(output, buffer, self.scopes)
+        return bytes_if_stored(output, buffer, self.scopes.find(node.graph))
 
     def _settle(self, node: ir.Node) -> None:
         """Remove a use of the operands of a node that is certain to go.
@@ -236,11 +236,13 @@ class Sweep:
         certain = [node]
         while certain:
             node = certain.pop()
-            graph = node.graph
+            graph, has_bodies = node.graph, self.scopes.parents
             del self.undecided[node]
             for value in node.inputs:
                 # what a body reads stays bound: it may be wanted for the node that the body is of
-                if value is None or value.graph is not graph or not self._use_gone(value):
+                if value is None or (has_bodies and value.graph is not graph):
+                    continue
+                if not self._use_gone(value):
                     continue
                 producer = value.producer()
                 if producer in self.undecided and not any(

@@ -211,7 +211,7 @@ class Rewriter:
             if rule in self._given_up:
                 continue
             try:
-                match = find_match(rule, node, self._facts)
+                match = find_match(rule, node, self._facts, exact=self._level < 2)
                 if match is None or not (match.is_exact or self._level == 2):
                     continue
                 change = apply(match, self._keeps)

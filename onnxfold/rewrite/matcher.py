@@ -131,15 +131,21 @@ _Pending = tuple[Expression, Any, Any] | None
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
-def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
-    """Match a rule with a node as its first root; None if it does not."""
+def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> Match | None:
+    """Match a rule with a node as its first root; None if it does not. With ``exact``, a rule that
+    is inexact for any match with that root is not tried.
+    """
     for root in rule.roots:
         op = root.op
         if op is None or node.op_type not in op.op_types or node.domain != op.domain:
             continue
         outputs = node.outputs
         if root.index < len(outputs):
-            found = _find_op(rule, facts, op, node, None, {result: outputs[root.index]})
+            slots: _Slots = {result: outputs[root.index]}
+            exact_if = rule.exact_if if exact else None
+            if exact_if is not None and not Match(rule, facts, slots).holds(exact_if):
+                continue
+            found = _find_op(rule, facts, op, node, None, slots)
             if found is not None:
                 return found
     return None

@@ -53,6 +53,13 @@ class Rule:
         return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
     @functools.cached_property
+    def exact_if(self) -> Term | None:
+        """The condition of exact matches if it is about the replaced value alone, else None."""
+        if not isinstance(self.inexact, Term) or {*symbols_of(self.inexact)} != {result}:
+            return None
+        return ~self.inexact
+
+    @functools.cached_property
     def symbols(self) -> dict[object, None]:
         """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}

@@ -15,15 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import (
-    detach_inputs,
-    is_unused,
-    metadata_of,
-    nodes_in,
-    nodes_of,
-    take_out,
-    uses,
-)
+from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_in, take_out, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
 
@@ -157,7 +149,7 @@ def _detach(node: ir.Node) -> list[ir.Value]:
     operands = detach_inputs(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()
-        nodes = nodes_of(subgraph)
+        nodes = list(subgraph)
         for inner in nodes:
             operands.extend(_detach(inner))
         subgraph.remove(nodes, safe=True)

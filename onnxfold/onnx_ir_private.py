@@ -57,11 +57,7 @@ def nodes_in(graph: ir.Graph) -> list[ir.Node]:
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
     """Return the nodes of a graph that have subgraphs, in order; few graphs have any."""
-    holders = set[ir.Node]()
-    for node in nodes_in(graph):
-        for attribute in node._attributes.data.values():
-            if attribute._type in _GRAPHS:
-                holders.add(node)
+    holders = {*filter(holds_graphs, nodes_in(graph))}
     return [node for node in nodes_of(graph) if node in holders] if holders else ()
 
 
@@ -113,9 +109,7 @@ def detach_inputs(node: ir.Node) -> list[ir.Value]:
 
 
 def take_out(nodes: Iterable[ir.Node]) -> None:
-    """Remove nodes from their graphs, if they are in one: `ir.Graph.remove` looks at all outputs of
-    the graph, of which there may be thousands.
-    """
+    """Remove nodes from their graphs, if in one; `ir.Graph.remove` looks at all outputs first."""
     for node in nodes:
         if node._graph is not None:
             node._graph._nodes.remove(node)

@@ -23,6 +23,7 @@ from onnxfold.graphs import (
     constant_tensor,
     has_references,
     is_constant_node,
+    is_initialized,
     root_graphs,
     subgraphs_of,
 )
@@ -92,9 +93,7 @@ class Sweep:
         if value.const_value is None:
             return False
         producer = value.producer()
-        if producer is not None:
-            return is_constant_node(producer)
-        return value.is_initializer() and not value.is_graph_input()
+        return is_initialized(value) if producer is None else is_constant_node(producer)
 
     def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
         for node in nodes_of(graph):
@@ -238,11 +237,9 @@ class Sweep:
             node = certain.pop()
             graph, has_bodies = node.graph, self.scopes.parents
             del self.undecided[node]
-            for value in node.inputs:
+            for value in filter(None, node.inputs):
                 # what a body reads stays bound: it may be wanted for the node that the body is of
-                if value is None or (has_bodies and value.graph is not graph):
-                    continue
-                if not self._use_gone(value):
+                if (has_bodies and value.graph is not graph) or not self._use_gone(value):
                     continue
                 producer = value.producer()
                 if producer in self.undecided and not any(

@@ -79,9 +79,7 @@ def _simplify(
                 has_sizes = True
             elif is_used(value) and not analysis.known.is_constant(value):
                 edit.store(value, known)
-        if node.graph is None:
-            continue
-        if node.op_type in _OPERANDS and _simplify_operand(node, analysis, edit):
+        if node.graph is None or _simplify_operand(node, analysis, edit):
             continue
         if node in analysis.scopes.parents:
             for inner in list(subgraphs_of(node)):
@@ -95,7 +93,7 @@ def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> 
     The rewrite is valid for every size of a legal input, including 0 and 1. Returns whether the
     node has changed.
     """
-    if node.domain or has_references(node):
+    if node.op_type not in _OPERANDS or node.domain or has_references(node):
         return False
     if node.op_identifier() in analysis.model.functions:
         return False

@@ -153,8 +153,7 @@ class Rewriter:
                     self.report.visits += 1
                     if candidates := self._candidates(node, self._tables[graph]):
                         self._visit(node, candidates)
-        if self.report.counts or not self._seen.inputs:
-            self._seen.inputs = {node: node.inputs for node in self._in_order()}
+        self._seen.inputs = {node: node.inputs for node in self._in_order()}
         self._seen.facts = self._types.snapshot()
         return self.report
 
@@ -174,7 +173,6 @@ class Rewriter:
         for _ in range(self._reach - 1):
             last = {use.node for node in last for v in node.outputs for use in uses(v)} - found
             found |= last
-        self._seen.inputs = after
         return [node for node in nodes if node in found]
 
     def _in_order(self) -> list[ir.Node]:

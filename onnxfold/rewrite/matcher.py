@@ -111,10 +111,8 @@ class Match:
     def roots(self) -> Sequence[ir.Value]:
         """The values that are replaced, in the order of the pattern's outputs."""
         first, *others = self.rule.pair.patterns
-        if type(first) is AllOutputs:
-            outputs: Sequence[ir.Value] = self.slots[first.op].outputs
-            return outputs
-        return [self.slots[result], *[self.slots[o.op].outputs[o.index] for o in others]]
+        all_of = self.slots[first.op].outputs if type(first) is AllOutputs else None
+        return all_of or [self.slots[result], *[self.slots[o.op].outputs[o.index] for o in others]]
 
     @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
@@ -132,14 +130,11 @@ _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> Match | None:
-    """Match a rule with a node as its first root; None if it does not. With ``exact``, a rule that
-    is inexact for any match with that root is not tried.
-    """
+    """Match a rule with a node as its first root; None if it does not, or cannot be ``exact``."""
     for root in rule.roots:
-        op = root.op
+        op, outputs = root.op, node.outputs
         if op is None or node.op_type not in op.op_types or node.domain != op.domain:
             continue
-        outputs = node.outputs
         if root.index < len(outputs):
             slots: _Slots = {result: outputs[root.index]}
             exact_if = rule.exact_if if exact else None

@@ -55,9 +55,8 @@ class Rule:
     @functools.cached_property
     def exact_if(self) -> Term | None:
         """The condition of exact matches if it is about the replaced value alone, else None."""
-        if not isinstance(self.inexact, Term) or {*symbols_of(self.inexact)} != {result}:
-            return None
-        return ~self.inexact
+        is_alone = {*symbols_of(self.inexact)} == {result}
+        return ~self.inexact if is_alone and isinstance(self.inexact, Term) else None
 
     @functools.cached_property
     def symbols(self) -> dict[object, None]:

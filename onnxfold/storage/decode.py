@@ -118,13 +118,11 @@ class _FieldTensor(ir.TensorProtoTensor):
     """A tensor of numbers in a typed field. onnx-ir makes dtype and shape anew at each access."""
 
     __slots__ = ("dtype", "shape")
-    dtype: ir.DataType
-    shape: ir.Shape
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         super().__init__(proto)
-        self.dtype = DTYPES[proto.data_type]
-        self.shape = static_shape(tuple(proto.dims[:]))
+        self.dtype = DTYPES[proto.data_type]  # type: ignore[misc]
+        self.shape = static_shape(tuple(proto.dims[:]))  # type: ignore[misc]
 
 
 class _Scope:
@@ -279,7 +277,10 @@ class _Reader:
         undefined = ir.AttributeType.UNDEFINED
         attributes += [ir.Attr(name, undefined, None) for name in proto.attribute]  # no defaults
         scope = _Scope(proto.node, proto.value_info)
-        inputs = [_named(name, scope) for name in proto.input]
+        inputs = []
+        for name in proto.input:
+            value = scope.values.setdefault(name, ir.Value(name=name))
+            inputs.append(describe(value, scope.infos[name]) if name in scope.infos else value)
         nodes = self.nodes(proto.node, (scope,))
         outputs = []
         for name in proto.output:
@@ -465,15 +466,6 @@ class _Reader:
         except (TypeError, ValueError) as error:
             raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
         return ir.Tensor(dense, dtype=dtype, name=values.name)
-
-
-def _named(name: str, scope: _Scope) -> ir.Value:
-    """Return the value of that name, with what the graph says of it."""
-    value = scope.values.get(name)
-    if value is None:
-        value = scope.values[name] = ir.Value(name=name)
-    info = scope.infos.get(name)
-    return value if info is None else describe(value, info)
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:

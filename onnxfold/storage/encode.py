@@ -202,13 +202,12 @@ def _bytes(text: str | bytes) -> bytes:
 
 def describe(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
     """Give a value the type, the shape, and what else a ``value_info`` says."""
-    given = info.type
-    kind = given.tensor_type
+    kind = info.type.tensor_type
     dtype = DTYPES.get(kind.elem_type)
     # elements may also be UNDEFINED, which is 0
-    if not dtype or not given.HasField("tensor_type") or given.denotation:
-        if not is_representable(given):
-            if type_ := given.SerializeToString():
+    if not dtype or not info.type.HasField("tensor_type") or info.type.denotation:
+        if not is_representable(info.type):
+            if type_ := info.type.SerializeToString():
                 value.meta[TYPE_KEY] = type_
             info.ClearField("type")
         return ir.serde.deserialize_value_info_proto(info, value)

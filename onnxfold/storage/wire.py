@@ -147,10 +147,7 @@ def rewrite(
                 length_at = pos
                 length = buf[pos]
                 pos += 1
-                if length >= 0x80 and pos < end and buf[pos] < 0x80:  # most of them have two bytes
-                    length += (buf[pos] << 7) - 0x80
-                    pos += 1
-                elif length >= 0x80:
+                if length >= 0x80:
                     length, pos = _varint(buf, length_at, end)
                 stop = pos + length
                 if stop > end:

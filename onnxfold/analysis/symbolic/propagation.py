@@ -269,19 +269,16 @@ class FactPropagation:
         if not values and is_constant_node(node):
             return [self._source(node.outputs[0])]
         facts = self._facts
-        inputs: list[Fact | None] = []
-        is_listed = node.op_type in _SIZED_BY_FLOATS
-        for v in values:
-            fact = None if v is None else facts[v] if v in facts else self._find(v)
-            inputs.append(fact)
-            is_listed = is_listed or (fact is not None and fact.items is not None)
+        inputs = [None if v is None else facts[v] if v in facts else self._find(v) for v in values]
         if node in self.scopes.parents:
             return list(map(self.table.shared, self._of_bodies(node, inputs)))
         if scope.in_function and has_references(node):
             return []
         if self._functions and node.op_identifier() in self._functions:
             return []
-        if is_listed:  # the kernel may compute results from known sizes
+        # the kernel may compute results from known sizes
+        listed = [fact for fact in inputs if fact is not None and fact.items is not None]
+        if listed or node.op_type in _SIZED_BY_FLOATS:
             pairs = zip(values, inputs, strict=True)
             inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
         results = self._applied(node, inputs, scope.opsets)

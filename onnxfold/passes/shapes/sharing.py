@@ -71,12 +71,10 @@ class Sharing:
                 fact = self._analysis.of(value)
                 if not is_used(value):
                     continue
-                if fact.items is not None and fact.is_symbolic:
-                    if not self._share(value, fact):
-                        self._rebuild(value, fact, node)
-                    if not is_used(value):
-                        continue
-                self._remember(value, fact)
+                if fact.items is not None and fact.is_symbolic and not self._share(value, fact):
+                    self._rebuild(value, fact, node)
+                if is_used(value):
+                    self._remember(value, fact)
         self._values.pop()
         self._sources.pop()
 

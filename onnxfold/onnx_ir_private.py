@@ -57,8 +57,12 @@ def nodes_in(graph: ir.Graph) -> list[ir.Node]:
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
     """Return the nodes of a graph that have subgraphs, in order; few graphs have any."""
-    holders = {*filter(holds_graphs, nodes_in(graph))}
-    return [node for node in nodes_of(graph) if node in holders] if holders else ()
+    holders = set[ir.Node]()
+    for node in nodes_in(graph):
+        for attribute in node._attributes.data.values():
+            if attribute._type in _GRAPHS:
+                holders.add(node)
+    return [*filter(holders.__contains__, nodes_of(graph))] if holders else ()
 
 
 def holds_graphs(node: ir.Node) -> bool:

@@ -137,7 +137,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         graphs, new = facts.scopes.graphs(), set[ir.Value]()
         for graph in graphs:
             held = graph.initializers.data
-            new.update(held[name] for name in held.keys() - self._seen.get(graph, set()))
+            new.update(map(held.__getitem__, held.keys() - self._seen.get(graph, set())))
             self._seen[graph] = {*held}
         if not new:
             return ir.passes.PassResult(model, modified=False)

@@ -153,7 +153,7 @@ class Sweep:
         operands = [None if v is None else self._pool.buffer_of(v) for v in node.inputs]
         if node in self.scopes.parents:
             self.read_in_bodies[node] = self._read_in_bodies(node)
-        captured = {value: self._pool.buffer_of(value) for value in captures}
+        captured = dict(zip(captures, map(self._pool.buffer_of, captures), strict=True))
         operation = Operation(node, operands, opsets, captured)
         twin = self._twin(operation) if self.scopes.parents else None
         if twin is None:

@@ -103,6 +103,7 @@ def plan_model(
     referred: set[tuple[str, int, int]] = set()
     at: dict[Any, int] = {}
     entries: list[Any] = []
+    placed: list[ir.TensorProtocol] = []
 
     def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
@@ -111,6 +112,7 @@ def plan_model(
         least = INLINE_BELOW if share is None else EXTERNAL_FROM
         if not external and (length < least or not _is_raw(tensor)):
             return False
+        placed.append(tensor)
         # Small external tensors become internal, as shape inference needs them. Attributes stay
         # internal: onnxruntime does not always read them from a data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
@@ -150,7 +152,6 @@ def plan_model(
     file = model_plan(_USUAL_NAME)
     write = model_plan if entries else lambda location: file
     size = file.size + data.size
-    placed = [*(tensor for tensor, _ in left_out.objects), *(hole.tensor for hole in data.tensors)]
     return SavePlan(write, data if data.tensors else None, shared, locations, size, placed)
 
 

@@ -56,12 +56,11 @@ class Names:
 
 def replace(old: ir.Value, new: ir.Value) -> None:
     """Replace a value in all its users and in the outputs of its graph."""
-    if old.is_graph_output():
+    while old.is_graph_output():
         assert old.graph is not None
         outputs = old.graph.outputs
         # searching the list avoids a call of onnx-ir for every output of the graph
-        while old.is_graph_output():
-            outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
+        outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
     for user, index in list(uses(old)):
         set_input(user, index, new)
 

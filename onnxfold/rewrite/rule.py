@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import operator
 import os
 import pkgutil
 import traceback
@@ -55,8 +56,10 @@ class Rule:
     @functools.cached_property
     def exact_if(self) -> Term | None:
         """The condition of exact matches if it is about the replaced value alone, else None."""
-        is_alone = {*symbols_of(self.inexact)} == {result}
-        return ~self.inexact if is_alone and isinstance(self.inexact, Term) else None
+        inexact = self.inexact
+        if not isinstance(inexact, Term) or {*symbols_of(inexact)} != {result}:
+            return None
+        return inexact.args[0] if inexact.func is operator.not_ else ~inexact
 
     @functools.cached_property
     def symbols(self) -> dict[object, None]:

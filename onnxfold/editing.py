@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_in, nodes_of, uses
+from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_in, take_out, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
 
@@ -56,12 +56,11 @@ class Names:
 
 def replace(old: ir.Value, new: ir.Value) -> None:
     """Replace a value in all its users and in the outputs of its graph."""
-    if old.is_graph_output():
+    while old.is_graph_output():
         assert old.graph is not None
         outputs = old.graph.outputs
         # searching the list avoids a call of onnx-ir for every output of the graph
-        while old.is_graph_output():
-            outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
+        outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
     for user, index in list(uses(old)):
         set_input(user, index, new)
 
@@ -103,12 +102,7 @@ def remove_nodes(nodes: Iterable[ir.Node]) -> None:
     for node in nodes:  # a node of a subgraph may use a node of an outer graph that is removed, too
         _detach(node)
     assert all(map(is_unused, nodes))
-    by_graph: dict[ir.Graph, list[ir.Node]] = {}
-    for node in nodes:
-        if node.graph is not None:  # it was not removed with a subgraph
-            by_graph.setdefault(node.graph, []).append(node)
-    for graph, group in by_graph.items():
-        graph.remove(group)
+    take_out(nodes)
 
 
 def remove_unused(
@@ -119,27 +113,20 @@ def remove_unused(
     that have lost a user, each once, including those of removed nodes.
     """
     touched: dict[ir.Value, None] = {}
-    removed: dict[ir.Graph, dict[ir.Node, None]] = {}
+    removed: dict[ir.Node, None] = {}
     pending = list(nodes)
     while pending:
         node = pending.pop()
-        graph = None if node is None else node.graph
-        if node is None or graph is None or not is_unused(node):
-            continue
-        group = removed.setdefault(graph, {})
-        if node in group:
+        if node is None or node in removed or node.graph is None or not is_unused(node):
             continue
         if keeps is not None and any(map(keeps, node.outputs)):
             continue
-        group[node] = None
+        removed[node] = None
         for value in _detach(node):
             touched[value] = None
             if not uses(value):
                 pending.append(value.producer())
-    # At once, as each call of onnx-ir checks all outputs of the graph. Some may have been removed
-    # with the node of their subgraph. None of them has users.
-    for graph, group in removed.items():
-        graph.remove([node for node in group if node.graph is graph])
+    take_out(removed)
     return list(touched)
 
 
@@ -161,7 +148,7 @@ def _detach(node: ir.Node) -> list[ir.Value]:
     operands = detach_inputs(node)
     for subgraph in subgraphs_of(node):
         subgraph.outputs.clear()
-        nodes = nodes_of(subgraph)
+        nodes = list(subgraph)
         for inner in nodes:
             operands.extend(_detach(inner))
         subgraph.remove(nodes, safe=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import onnx_ir as ir
@@ -56,13 +56,13 @@ def nodes_in(graph: ir.Graph) -> list[ir.Node]:
 
 
 def holders_in(graph: ir.Graph) -> Collection[ir.Node]:
-    """Return the nodes of a graph that have subgraphs, in order."""
-    holders: dict[ir.Node, None] = {}
-    for node in nodes_of(graph):
+    """Return the nodes of a graph that have subgraphs, in order; few graphs have any."""
+    holders = set[ir.Node]()
+    for node in nodes_in(graph):
         for attribute in node._attributes.data.values():
             if attribute._type in _GRAPHS:
-                holders[node] = None
-    return holders
+                holders.add(node)
+    return [*filter(holders.__contains__, nodes_of(graph))] if holders else ()
 
 
 def holds_graphs(node: ir.Node) -> bool:
@@ -112,6 +112,14 @@ def detach_inputs(node: ir.Node) -> list[ir.Value]:
     return operands
 
 
+def take_out(nodes: Iterable[ir.Node]) -> None:
+    """Remove nodes from their graphs, if in one; `ir.Graph.remove` looks at all outputs first."""
+    for node in nodes:
+        if node._graph is not None:
+            node._graph._nodes.remove(node)
+            node._graph = None
+
+
 @contextlib.contextmanager
 def dismantled(model: ir.Model) -> Iterator[None]:
     """Take a model apart at the end, with the nodes that were removed meanwhile.
@@ -122,7 +130,7 @@ def dismantled(model: ir.Model) -> Iterator[None]:
     nodes = nodes_in(model.graph)
     yield
     nodes += nodes_in(model.graph)
-    values = [*model.graph.inputs, *model.graph.initializers.values()]
+    values = [*model.graph.inputs, *model.graph.initializers.data.values()]
     for node in nodes:
         values += node._outputs
         node._inputs = node._outputs = ()

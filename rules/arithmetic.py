@@ -78,9 +78,9 @@ def result_is_not_larger(c: Constant, d: Constant) -> Term:
     return c.broadcasts_to(d) | d.broadcasts_to(c)
 
 
-def rounds(x: Value) -> Term:
+def rounds(result: Value) -> Term:
     """Return the condition that sums and products are rounded, as those of floats are."""
-    return ~x.is_integer
+    return ~result.is_integer
 
 
 @rule(

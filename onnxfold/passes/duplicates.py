@@ -62,7 +62,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
                     self._visit(subgraph, levels)
                 continue
             # a node without inputs is a constant: searching outer graphs costs more than it saves
-            twin = _twin(node, levels if node.inputs else (own,))
+            twin = _twin(node, (own,) if outer and not node.inputs else levels)
             if twin is None or any(map(self._keeps, node.outputs)):
                 continue
             if self._determinism.reason_not_to_fold(node, self._scopes.of(graph).opsets) is None:
@@ -134,12 +134,12 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             self._contents.clear()
             self._seen.clear()
         facts = facts_of(model)
-        graphs, has_new = facts.scopes.graphs(), False
+        graphs, new = facts.scopes.graphs(), set[ir.Value]()
         for graph in graphs:
-            names = {*graph.initializers.data}
-            has_new = has_new or not names <= self._seen.get(graph, set())
-            self._seen[graph] = names
-        if not has_new:
+            held = graph.initializers.data
+            new.update(map(held.__getitem__, held.keys() - self._seen.get(graph, set())))
+            self._seen[graph] = {*held}
+        if not new:
             return ir.passes.PassResult(model, modified=False)
         alike: dict[tuple[Hashable, Hashable], list[ir.Value]] = {}
         for graph in graphs:  # outer graphs come first
@@ -162,7 +162,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 alike.setdefault((content, kind), []).append(value)
         removed = 0
         for (content, _), group in alike.items():
-            if len(group) > 1:
+            if len(group) > 1 and not new.isdisjoint(group):
                 removed += self._share(group, content, facts)
         return ir.passes.PassResult(model, modified=removed > 0)
 

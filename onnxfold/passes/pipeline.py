@@ -17,6 +17,7 @@ from onnxfold.analysis.facts import ModelFacts, shared_facts
 from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.evaluation import TimeLimit, time_for
 from onnxfold.graphs import count_nodes
+from onnxfold.kernels.inference import schema_of
 from onnxfold.options import Level, Options
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
@@ -170,7 +171,7 @@ def _unknown_ops(ops: Iterable[str], model: ir.Model) -> list[str]:
     for name in sorted(ops):
         domain, _, op = name.rpartition("::")
         opset = opsets.get(domain, 1)
-        if domain not in NEWEST_OPSETS or onnx.defs.has(op, opset, domain):
+        if domain not in NEWEST_OPSETS or schema_of(op, opset, domain):
             continue
         if any(key[:2] == (domain, op) for key in model.functions):
             continue

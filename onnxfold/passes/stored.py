@@ -36,7 +36,7 @@ def node_bytes(node: ir.Node) -> int:
     return AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
 
 
-def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
+def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int:
     """Estimate the bytes that a node's result takes as a tensor of the model.
 
     Strings are computed for it; raises ComputationFailed if they cannot be.
@@ -45,7 +45,7 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scopes: Scopes) -> int:
     if buffer.dtype == ir.DataType.STRING:
         once = distinct(buffer.array())
         data = sum(map(len, once.flat)) * buffer.size // max(1, once.size) + 2 * buffer.size
-    around = AROUND + _CONSTANT_NODE * needs_node(value, scopes.find(value.graph))
+    around = AROUND + _CONSTANT_NODE * needs_node(value, scope)
     return data + around + len(value.name or "")
 
 

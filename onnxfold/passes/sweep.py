@@ -226,7 +226,7 @@ class Sweep:
         if not self._options.fold_quantized and self._is_dequantized(operation, buffer):
             self.dequantized.add(output)
             return FORBIDDEN  # the runtime wants the quantized weight and this node
-        return bytes_if_stored(output, buffer, self.scopes)
+        return bytes_if_stored(output, buffer, self.scopes.find(operation.node.graph))
 
     def _is_dequantized(self, operation: Operation, result: Buffer) -> bool:
         """Return whether a result has the elements of a dequantized weight, in whatever order."""
@@ -245,11 +245,11 @@ class Sweep:
         certain = [node]
         while certain:
             node = certain.pop()
-            graph = node.graph
+            graph, has_bodies = node.graph, self.scopes.parents
             del self.undecided[node]
-            for value in node.inputs:
+            for value in filter(None, node.inputs):
                 # what a body reads stays bound: it may be wanted for the node that the body is of
-                if value is None or value.graph is not graph or not self._use_gone(value):
+                if (has_bodies and value.graph is not graph) or not self._use_gone(value):
                     continue
                 producer = value.producer()
                 if producer in self.undecided and not any(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import mmap
 import os
@@ -30,6 +31,8 @@ _BLOCK = 1 << 20
 _SLAB = 1 << 22
 STORING_BYTES = (WORKING_BYTES + _SLAB) * THREADS
 """Bytes that the threads take that compute a postponed result, besides the result."""
+
+_dtype_of = functools.cache(ir.DataType.from_numpy)
 
 
 @dataclass
@@ -139,7 +142,7 @@ class Pool:
         self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
     ) -> Buffer:
         """Return a buffer for an array, which may be a view of memory of the pool."""
-        buffer = Buffer(self, array.shape, dtype or ir.DataType.from_numpy(array.dtype))
+        buffer = Buffer(self, array.shape, dtype or _dtype_of(array.dtype))
         self.statistics.live += 1
         self._attach(buffer, array, kind)
         return buffer

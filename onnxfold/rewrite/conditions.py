@@ -126,8 +126,7 @@ class Term(functools.partial[Any], Recorded):
 
     def evaluate(self, match: Any) -> Any:
         """Apply the function to the values of the operands."""
-        value_of = match.value_of
-        return self.func(*[value_of(operand) for operand in self.args])
+        return self.func(*map(match.value_of, self.args))
 
     @property
     def form(self) -> tuple[str, int]:

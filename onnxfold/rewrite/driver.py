@@ -151,7 +151,8 @@ class Rewriter:
                 graph = node.graph
                 if graph is not None:  # not removed in the meantime
                     self.report.visits += 1
-                    self._visit(node, self._candidates(node, self._tables[graph]))
+                    if candidates := self._candidates(node, self._tables[graph]):
+                        self._visit(node, candidates)
         self._seen.inputs = {node: node.inputs for node in self._in_order()}
         self._seen.facts = self._types.snapshot()
         return self.report
@@ -203,12 +204,12 @@ class Rewriter:
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
         """Apply the first rule that can be applied to a node."""
+        place = self._place.get(node) or node.outputs[0].name or node.name or ""
         for rule in candidates:
             if rule in self._given_up:
                 continue
-            place = self._place.get(node) or node.outputs[0].name or node.name or ""
             try:
-                match = find_match(rule, node, self._facts)
+                match = find_match(rule, node, self._facts, exact=self._level < 2)
                 if match is None or not (match.is_exact or self._level == 2):
                     continue
                 change = apply(match, self._keeps)

@@ -202,10 +202,10 @@ class Value(Recorded):
     @question
     def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
         """Return whether a permutation of the axes moves only axes of size 1."""
-        axes = tuple(permutation)
-        if sorted(axes) != list(range(self.rank)):
+        axes, shape = tuple(permutation), self.shape
+        if sorted(axes) != list(range(len(shape))):
             raise NotKnown  # no permutation of these
-        moved = [axis for axis in axes if self.shape[axis] != 1]
+        moved = [axis for axis in axes if shape[axis] != 1]
         return moved == sorted(moved)
 
     @fact

@@ -50,14 +50,6 @@ class Match:
     checks: Mapping[Expression | None, list[Term]]
     slots: _Slots
 
-    @functools.cached_property
-    def roots(self) -> Sequence[ir.Value]:
-        """The values that are replaced, in the order of the pattern's outputs."""
-        first, *others = self.rule.pair.patterns
-        if type(first) is AllOutputs:
-            return list(self.slots[first.op].outputs)
-        return [self.slots[result], *[self.slots[v.op].outputs[v.index] for v in others]]
-
     def bound(self, thing: object) -> Any:
         """Return the value of a symbol; None if it is omitted or not in the pattern."""
         if thing in self.slots:
@@ -117,6 +109,13 @@ class Match:
         return not inexact if isinstance(inexact, bool) else self.holds(~inexact)
 
     @functools.cached_property
+    def roots(self) -> Sequence[ir.Value]:
+        """The values that are replaced, in the order of the pattern's outputs."""
+        first, *others = self.rule.pair.patterns
+        all_of = self.slots[first.op].outputs if type(first) is AllOutputs else None
+        return all_of or [self.slots[result], *[self.slots[o.op].outputs[o.index] for o in others]]
+
+    @functools.cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All matched nodes, in the order of the pattern."""
         found = map(self.slots.get, self.rule.symbols)
@@ -131,13 +130,15 @@ _Pending = tuple[Any, Any, Any] | None
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
-def find_match(rule: Rule, node: ir.Node, facts: ModelFacts) -> Match | None:
-    """Match a rule with a node as its first root; None if it does not."""
+def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> Match | None:
+    """Match a rule with a node as its first root; None if it does not, or cannot be ``exact``."""
     for root, checks in rule.checks.items():
         op, outputs = root.op, node.outputs
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
             match = Match(rule, facts, checks, {result: value})
+            if exact and rule.exact_if is not None and not match.holds(rule.exact_if):
+                continue
             last = (checks[None], None, None) if None in checks else None
             if _find(match, (root, value, last)):
                 return match

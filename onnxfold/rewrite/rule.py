@@ -6,6 +6,7 @@ import functools
 import importlib
 import importlib.util
 import math
+import operator
 import os
 import pkgutil
 import traceback
@@ -51,6 +52,14 @@ class Rule:
         """The first pattern: an op (or output of one), or several alternatives."""
         first = self.pair.patterns[0]
         return tuple(first.operands) if isinstance(first, any_of) else (first,)
+
+    @functools.cached_property
+    def exact_if(self) -> Term | None:
+        """The condition of exact matches if it is about the replaced value alone, else None."""
+        inexact = self.inexact
+        if not isinstance(inexact, Term) or {*symbols_of(inexact)} != {result}:
+            return None
+        return inexact.args[0] if inexact.func is operator.not_ else ~inexact
 
     @functools.cached_property
     def symbols(self) -> dict[object, None]:

@@ -114,6 +114,17 @@ def decode(
         raise ModelError(root_cause(error)) from error
 
 
+class _FieldTensor(ir.TensorProtoTensor):
+    """A tensor of numbers in a typed field. onnx-ir makes dtype and shape anew at each access."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        super().__init__(proto)
+        self.dtype = DTYPES[proto.data_type]  # type: ignore[misc]
+        self.shape = static_shape(tuple(proto.dims[:]))  # type: ignore[misc]
+
+
 class _Scope:
     """The names of one graph or function.
 
@@ -266,7 +277,10 @@ class _Reader:
         undefined = ir.AttributeType.UNDEFINED
         attributes += [ir.Attr(name, undefined, None) for name in proto.attribute]  # no defaults
         scope = _Scope(proto.node, proto.value_info)
-        inputs = [_named(name, scope) for name in proto.input]
+        inputs = []
+        for name in proto.input:
+            value = scope.values.setdefault(name, ir.Value(name=name))
+            inputs.append(describe(value, scope.infos[name]) if name in scope.infos else value)
         nodes = self.nodes(proto.node, (scope,))
         outputs = []
         for name in proto.output:
@@ -298,7 +312,7 @@ class _Reader:
     ) -> list[ir.Node]:
         """Return the nodes of a graph; Constants of results not in ``stay`` become initializers."""
         scope = scopes[0]
-        values = scope.values
+        values, infos = scope.values, scope.infos
         nodes = []
         made = [name for p in protos if p.op_type == "Constant" for name in p.output]
         if len(made) > len(set(made)):
@@ -325,12 +339,19 @@ class _Reader:
             attributes = [self.attribute(entry, proto, scopes) for entry in entries]
             outputs = []
             for name in names:
-                if name in scope.awaited:
+                value = values.get(name)
+                if value is None:
+                    value = ir.Value(name=name)
+                elif name in scope.awaited:
                     scope.awaited.remove(name)
-                elif name in values:
+                else:
                     reason = f"output {name!r} is already defined in this graph"
                     raise ModelError(reason, node=label(proto))
-                outputs.append(_named(name, scope) if name else ir.Value(name=""))
+                if name:
+                    values[name] = value
+                    if name in infos:
+                        describe(value, infos[name])
+                outputs.append(value)
             if is_constant:
                 if len(attributes) != 1:
                     reason = f"a Constant has one value, this one has {len(attributes)}"
@@ -407,7 +428,9 @@ class _Reader:
             check_tensor(proto, None if raw is None else len(raw), owner)
             if raw is None or proto.data_location or not proto.data_type:
                 tensor = ir.serde.deserialize_tensor(proto)
-                return self.external(tensor) if is_a(tensor, ir.ExternalTensor) else tensor
+                if is_a(tensor, ir.ExternalTensor):
+                    return self.external(tensor)
+                return _FieldTensor(proto) if type(tensor) is ir.TensorProtoTensor else tensor
             stored = np.frombuffer(raw, dtype=np.uint8)
         else:
             check_tensor(proto, stored.length if isinstance(stored, Span) else len(stored), owner)
@@ -443,15 +466,6 @@ class _Reader:
         except (TypeError, ValueError) as error:
             raise ModelError(f"sparse tensor: {error}", node=label(owner)) from None
         return ir.Tensor(dense, dtype=dtype, name=values.name)
-
-
-def _named(name: str, scope: _Scope) -> ir.Value:
-    """Return the value of that name, with what the graph says of it."""
-    value = scope.values.get(name)
-    if value is None:
-        value = scope.values[name] = ir.Value(name=name)
-    info = scope.infos.get(name)
-    return value if info is None else describe(value, info)
 
 
 def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:

@@ -66,6 +66,7 @@ class SavePlan:
         shared: Bytes of tensors that stay in existing files.
         locations: Locations of those files.
         size: Bytes of the files; exact if the name of the data file is as long as `_USUAL_NAME`.
+        placed: The tensors that are written without protobuf, such as all that are in files.
     """
 
     model: Callable[[str], FilePlan]
@@ -73,6 +74,7 @@ class SavePlan:
     shared: int
     locations: set[str]
     size: int
+    placed: list[ir.TensorProtocol]
 
 
 def _is_raw(tensor: ir.TensorProtocol) -> bool:
@@ -101,6 +103,7 @@ def plan_model(
     referred: set[tuple[str, int, int]] = set()
     at: dict[Any, int] = {}
     entries: list[Any] = []
+    placed: list[ir.TensorProtocol] = []
 
     def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
         nonlocal shared
@@ -109,6 +112,7 @@ def plan_model(
         least = INLINE_BELOW if share is None else EXTERNAL_FROM
         if not external and (length < least or not _is_raw(tensor)):
             return False
+        placed.append(tensor)
         # Small external tensors become internal, as shape inference needs them. Attributes stay
         # internal: onnxruntime does not always read them from a data file.
         if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
@@ -148,7 +152,7 @@ def plan_model(
     file = model_plan(_USUAL_NAME)
     write = model_plan if entries else lambda location: file
     size = file.size + data.size
-    return SavePlan(write, data if data.tensors else None, shared, locations, size)
+    return SavePlan(write, data if data.tensors else None, shared, locations, size, placed)
 
 
 def model_bytes(model: ir.Model) -> int:

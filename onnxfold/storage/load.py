@@ -376,7 +376,8 @@ def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
         pieces, _ = wire.rewrite(data, LARGE, replace, passed=told)
     except wire.WireError as error:
         raise ModelError(f"not an ONNX model, or damaged ({error})") from None
-    file.release()
+    if told is not None:
+        file.release()
     released = 0
     return wire.join(data, pieces, passed=told)
 

@@ -100,7 +100,7 @@ def save(
     """
     name = os.fsdecode(os.fspath(path))
     target = real_target(name)
-    sources = Sources(model, target, tensors_of(model))
+    sources = Sources(model, target, tensors_of(model) if plan is None else plan.placed)
     sources.check_target()
     forced = external_data if isinstance(external_data, str) else None
     locks = {target}

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnxfold.analysis.symbolic.fact import Fact, of_array
 from onnxfold.analysis.symbolic.propagation import FactPropagation
 from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import is_unused, nodes_of
+from onnxfold.onnx_ir_private import is_unused, nodes_in, nodes_of
 
 _Values = set[ir.Value | None]
 _MOST_ROUNDS = 4
@@ -56,10 +56,10 @@ class SymbolicAnalysis(FactPropagation):
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
         """Return the nodes of a graph on which its outputs depend: runtimes run no others."""
-        nodes, needed, found = nodes_of(graph), _Values(graph.outputs), set[ir.Node]()
+        nodes, needed, found = nodes_in(graph), _Values(graph.outputs), set[ir.Node]()
         if not self.scopes.parents and not any(map(is_unused, nodes)):
             return set(nodes)
-        for node in reversed(nodes):
+        for node in reversed(nodes_of(graph)):
             if not needed.isdisjoint(node.outputs):
                 found.add(node)
                 needed.update(self.needed(node) if node in self.scopes.parents else node.inputs)

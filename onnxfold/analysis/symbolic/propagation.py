@@ -260,8 +260,7 @@ class FactPropagation:
             self._required[node] = algebra.required
         algebra.required = outer
         outputs = node.outputs
-        for output, fact in zip(outputs, chain(results, repeat(UNKNOWN)), strict=False):
-            facts[output] = fact
+        facts.update(zip(outputs, chain(results, repeat(UNKNOWN)), strict=False))
         if self._decided and outputs and outputs[0] in self._decided:
             facts[outputs[0]] = self._decided[outputs[0]]
 

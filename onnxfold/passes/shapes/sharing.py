@@ -19,6 +19,7 @@ from onnxfold.passes.shapes.edit import Edit
 
 # Maximum number of tensors remembered for a size.
 _MOST_SOURCES = 4
+_LEVELS = tuple(Constness)
 
 
 @dataclass
@@ -88,9 +89,9 @@ class Sharing:
                 if len(known) < _MOST_SOURCES:
                     known.append((value, axis))
 
-    def _levels(self, like: ir.Value) -> list[Constness]:
+    def _levels(self, like: ir.Value) -> Sequence[Constness]:
         """Return the constness that a value may have in the place of ``like``, least first."""
-        return list(Constness)[self._constness.of(like) :]
+        return _LEVELS[self._constness.of(like) :]
 
     def _find(self, fact: Fact, like: ir.Value) -> ir.Value | None:
         """Return an available value with these elements, at least as constant as ``like``."""

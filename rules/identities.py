@@ -127,7 +127,7 @@ def same_shape_again(x, ys: Values, starts: Constant, ends: Constant, axes: Cons
     """An op that changes only shapes, or a Slice with step 1, is removed if its result has the
     shape of its input.
     """
-    changes = op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile")
+    changes = op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile", "Split")
     sliced = op.Slice(x, starts, ends, optional(axes), optional(filled(1)))
     return any_of(changes(x, *ys), sliced) >> x, where(x.same_shape(result))
 

@@ -65,10 +65,10 @@ class Noise(contextlib.ExitStack):
                 depending.update(node.outputs)
                 depending.update(value for graph in subgraphs_of(node) for value in graph.inputs)
                 values += node.outputs
-        opset = model.opset_imports.get("", 1)
+        changes = _Changes(model, facts.names)
         for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
             if kind is not None and kind in self._types:
-                _change(value, kind, seed, opset, facts.names)
+                changes.add(value, kind, seed)
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
@@ -111,39 +111,52 @@ class Noise(contextlib.ExitStack):
         return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
 
 
-def _change(value: ir.Value, kind: ir.DataType, seed: int, opset: int, names: Names) -> None:
-    """Replace a node's result by numbers that moved up or down, as random numbers say."""
-    producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
-    if producer is None or not (uses(value) or is_output):
-        return
+class _Changes:
+    """Replaces results of nodes by numbers that moved up or down, as random numbers say."""
 
-    def add(op: str, *inputs: ir.Value, outputs: int = 1, **attributes: float) -> ir.Value:
-        nodes.append(new_node(names, "noise", op, inputs, attributes, outputs=outputs))
-        return nodes[-1].outputs[-1]
+    def __init__(self, model: ir.Model, names: Names) -> None:
+        self._names, self._constants = names, dict[tuple[float, ir.DataType], ir.Value]()
+        self._first, self._opset = next(iter(model.graph), None), model.opset_imports.get("", 1)
 
-    def constant(number: float) -> ir.Value:
-        return insert_constant(producer, names, np.array(number, wide.numpy()))
+    def _constant(self, number: float, kind: ir.DataType) -> ir.Value:
+        key = number, kind
+        if key not in self._constants:
+            assert self._first is not None
+            array = np.array(number, kind.numpy())
+            self._constants[key] = insert_constant(self._first, self._names, array)
+        return self._constants[key]
 
-    wide = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
-    number = add("Cast", value, to=wide)
-    if opset < 12:  # from opset 22 on, onnxruntime lacks it
-        sign = add("Sign", add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed)))
-    else:
-        is_training = insert_constant(producer, names, np.array(True))
-        far = seed * 1_000_003  # those of neighbouring seeds are alike
-        mask = add("Dropout", number, constant(0.5), is_training, outputs=2, seed=far)
-        sign = add("Where", mask, constant(1), constant(-1))
-    factor = add("Add", add("Mul", sign, constant(_SPACING[kind])), constant(1))
-    changed = add("Mul", number, factor)
-    if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds the sum
-        changed = add("Add", changed, add("Mul", sign, constant(_SPACING[wide])))
-    if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
-        is_other = add("Cast", add("Sub", add("Abs", number), constant(1)), to=_T.BOOL)
-        changed = add("Where", is_other, changed, number)
-    rounded = add("Cast", changed, to=kind)
-    producer.append(nodes)
-    replace(value, rounded)
-    nodes[0].replace_input_with(0, value)
-    if is_output:
-        inherit(value, rounded, declared=True)
-        rounded.name, value.name = value.name, names.fresh("noise")
+    def add(self, value: ir.Value, kind: ir.DataType, seed: int) -> None:
+        """Replace the result of a node."""
+        producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
+        if producer is None or not (uses(value) or is_output):
+            return
+        spacing, wide = _SPACING[kind], _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
+
+        def add(op: str, *operands: ir.Value | float, outputs: int = 1, **how: float) -> ir.Value:
+            inputs = [v if isinstance(v, ir.Value) else self._constant(v, wide) for v in operands]
+            nodes.append(new_node(self._names, "noise", op, inputs, how, outputs=outputs))
+            return nodes[-1].outputs[-1]
+
+        number = add("Cast", value, to=wide)
+        if self._opset < 12:  # from opset 22 on, onnxruntime lacks it
+            random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
+            is_up = add("Less", random, 0.0)
+        else:
+            is_training = self._constant(True, _T.BOOL)
+            far = seed * 1_000_003  # those of neighbouring seeds are alike
+            is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=far)
+        changed = add("Mul", number, add("Where", is_up, 1 + spacing, 1 - spacing))
+        if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds the sum
+            least = _SPACING[wide]
+            changed = add("Add", changed, add("Where", is_up, least, -least))
+        if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
+            is_other = add("Cast", add("Sub", add("Abs", number), 1.0), to=_T.BOOL)
+            changed = add("Where", is_other, changed, number)
+        rounded = add("Cast", changed, to=kind)
+        producer.append(nodes)
+        replace(value, rounded)
+        nodes[0].replace_input_with(0, value)
+        if is_output:
+            inherit(value, rounded, declared=True)
+            rounded.name, value.name = value.name, self._names.fresh("noise")

@@ -80,11 +80,6 @@ class RewriteReport:
     visits: int = 0
     """The number of visits of nodes."""
 
-    @property
-    def total(self) -> int:
-        """Number of rewrites."""
-        return self.counts.total()
-
 
 class Rewriter:
     """Rewrites one model until no rule matches any more.
@@ -126,7 +121,7 @@ class Rewriter:
         """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
-        self._origins: dict[ir.Value | None, _Origin] = {}
+        self._origins: dict[ir.Value | None, _Origin] = {None: None}
         self._skipped = False
         self._place: dict[ir.Node, str] = {}
         self._history: dict[str, Counter[Rule]] = {}
@@ -189,18 +184,13 @@ class Rewriter:
             return ()
         inputs, origins = node.inputs, self._origins
         for value in inputs:
-            if value not in origins:
-                origins[value] = self._origin(value)
+            if value is not None and value not in origins:
+                maker = value.producer()
+                made_by = ("", "") if maker is None else (maker.op_type, maker.domain)
+                origins[value] = *made_by, self._facts.known.is_constant(value)
         signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
         rules, on_constants = table.find(signature)
         return on_constants if rules and self._facts.known.is_constant(node.outputs[0]) else rules
-
-    def _origin(self, value: ir.Value | None) -> _Origin:
-        if value is None:
-            return None
-        node = value.producer()
-        op_type, domain = ("", "") if node is None else (node.op_type, node.domain)
-        return op_type, domain, self._facts.known.is_constant(value)
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
         """Apply the first rule that can be applied to a node."""
@@ -210,7 +200,7 @@ class Rewriter:
                 continue
             try:
                 match = find_match(rule, node, self._facts, exact=self._level < 2)
-                if match is None or not (match.is_exact or self._level == 2):
+                if match is None:
                     continue
                 change = apply(match, self._keeps)
             except (Refused, NotKnown):

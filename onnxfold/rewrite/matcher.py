@@ -131,14 +131,12 @@ _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> Match | None:
-    """Match a rule with a node as its first root; None if it does not, or cannot be ``exact``."""
-    for root, checks in rule.checks.items():
+    """Match a rule with a node as its first root, so that it keeps every bit if ``exact``."""
+    for root, checks in (rule.checks_of_exact if exact else rule.checks).items():
         op, outputs = root.op, node.outputs
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
             match = Match(rule, facts, checks, {result: value})
-            if exact and rule.exact_if is not None and not match.holds(rule.exact_if):
-                continue
             last = (checks[None], None, None) if None in checks else None
             if _find(match, (root, value, last)):
                 return match
@@ -221,8 +219,10 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> 
             return False
     else:
         other = slots.setdefault(op.variable, node)
-        if other is not node and not _are_same_op(other, node):
-            return False
+        if other is not node:
+            one, same = (content_of_attributes(n.attributes.data.values()) for n in (node, other))
+            if node.op_type != other.op_type or one is None or one != same:
+                return False
     for name in op.attributes:
         wanted = op.attributes[name]
         if wanted is anything:
@@ -290,10 +290,3 @@ def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[A
 def _rounded(value: Any) -> Any:
     """Return the value of an attribute as stored: 0.1 in a rule is the float32 next to it."""
     return float(np.float32(value)) if type(value) is float else value
-
-
-def _are_same_op(one: ir.Node, other: ir.Node) -> bool:
-    if one.op_type != other.op_type:
-        return False
-    contents = [content_of_attributes(n.attributes.data.values()) for n in (one, other)]
-    return contents[0] is not None and contents[0] == contents[1]

@@ -6,11 +6,10 @@ import functools
 import importlib
 import importlib.util
 import math
-import operator
 import os
 import pkgutil
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
@@ -19,6 +18,8 @@ from typing import Annotated, Any
 from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result
+
+_Checks = Mapping[Expression, Mapping[Expression | None, list[Term]]]
 
 
 class RuleError(OnnxFoldError):
@@ -54,14 +55,6 @@ class Rule:
         return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
     @functools.cached_property
-    def exact_if(self) -> Term | None:
-        """The condition of exact matches if it is about the replaced value alone, else None."""
-        inexact = self.inexact
-        if not isinstance(inexact, Term) or {*symbols_of(inexact)} != {result}:
-            return None
-        return inexact.args[0] if inexact.func is operator.not_ else ~inexact
-
-    @functools.cached_property
     def symbols(self) -> dict[object, None]:
         """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}
@@ -74,11 +67,21 @@ class Rule:
         return things
 
     @functools.cached_property
-    def checks(self) -> Mapping[Expression, Mapping[Expression | None, list[Term]]]:
+    def checks(self) -> _Checks:
         """For each root, the conditions by the expression after which they are checked, or None."""
-        return {root: self._checks_from(root) for root in self.roots}
+        return {root: self._checks_from(root, self.conditions) for root in self.roots}
 
-    def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
+    @functools.cached_property
+    def checks_of_exact(self) -> _Checks:
+        """The same, and that no bit changes."""
+        if not isinstance(self.inexact, Term):
+            return self.checks
+        conditions = *self.conditions, ~self.inexact
+        return {root: self._checks_from(root, conditions) for root in self.roots}
+
+    def _checks_from(
+        self, root: Expression, conditions: Sequence[Term]
+    ) -> Mapping[Expression | None, list[Term]]:
         pending = [root]
         steps: list[Expression] = []
         certain: dict[object, int] = {}
@@ -94,7 +97,7 @@ class Rule:
             steps.append(step if step.op is None else step.op)
         known = dict.fromkeys(self.symbols, 0) | possible | certain
         checks: dict[Expression | None, list[Term]] = {}
-        for condition in self.conditions:
+        for condition in conditions:
             last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
             # an alternative may have it, too, before the others are bound
             is_open = last < 0 or steps[last] in possible

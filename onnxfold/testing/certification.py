@@ -159,7 +159,7 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
         example = case.example.changed(change)
         try:
             made = rewrite(case.rules, example.instance.model)
-            if not made.report.total:
+            if not made.report.counts:
                 continue
             fault = made.find_fault(example.instance, LOOSE)
         except (NeverRuns, OnnxFoldError, ValueError):  # the change makes no sense
@@ -170,7 +170,7 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
 def _matches(case: Case, instance: Instance) -> str:
     example = case.example
     made, times = rewrite(case.rules, instance.model), int(example.settings.get("times", 1))
-    count = made.report.total / instance.copies
+    count = made.report.counts.total() / instance.copies
     if count != times:
         return f"applied {count:g} times, not {times}"
     if (made.level == 2) != (example.tolerance > 0):

@@ -101,7 +101,7 @@ class _Search:
         costs = [
             (_cost(ir.from_proto(example.instance.model)), _cost(made.model))
             for example in matching
-            if (made := rewrite([rule], example.instance.model)).report.total
+            if (made := rewrite([rule], example.instance.model)).report.counts
         ]
         growths = ([b - a for a, b in zip(*pair, strict=True)] for pair in costs)
         self._usual = [max(each) for each in zip(*growths, strict=True)]
@@ -133,7 +133,7 @@ class _Search:
         rule, instance = self._without[k], example.instance
         made = rewrite([rule], instance.model)
         report = made.report
-        if not (report.total or report.rejected or report.failed_on_invalid):
+        if not (report.counts or report.rejected or report.failed_on_invalid):
             return ""
         find_difference(instance, instance.model)
         fault = made.find_fault(instance, example.tolerance or LOOSE)

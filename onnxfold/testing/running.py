@@ -252,6 +252,6 @@ def rewrite(
         options = Options(level=level, target=cast(Any, rules[0].target))
         simplify = Simplify([RuleSet("tested", tuple(rules))], options=options)
         simplify(rewritten)
-        if simplify.report.total:
+        if simplify.report.counts:
             break
     return Rewritten(rewritten, simplify.report, level)

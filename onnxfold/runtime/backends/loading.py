@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 
 
 _CACHES = 1 << 26  # bytes: more than most processors' caches hold
-_ENOUGH = 0.5  # seconds without a shorter time, after which timing ends
+_ENOUGH = 0.3  # seconds without a clearly shorter time, after which timing ends
+_CLEARLY = 0.97
 _MOST_SECONDS = 3.0  # of timing
 _LITTLE = 1 << 20  # bytes that are always free: reading the limits would outlast a small kernel
 
@@ -159,8 +160,9 @@ def _times(
             begin = time.perf_counter()
             once()
             now = time.perf_counter()
-            if now - begin < best[k // 2]:
-                best[k // 2], last = now - begin, now
+            if now - begin < _CLEARLY * best[k // 2]:
+                last = now
+            best[k // 2] = min(best[k // 2], now - begin)
     return best
 
 

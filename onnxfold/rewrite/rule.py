@@ -9,7 +9,7 @@ import math
 import os
 import pkgutil
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
@@ -69,19 +69,21 @@ class Rule:
     @functools.cached_property
     def checks(self) -> _Checks:
         """For each root, the conditions by the expression after which they are checked, or None."""
-        return {root: self._checks_from(root, self.conditions) for root in self.roots}
+        return {root: self._checks_from(root) for root in self.roots}
 
     @functools.cached_property
     def checks_of_exact(self) -> _Checks:
-        """The same, and that no bit changes."""
+        """The same, and that no bit changes: last, unless the replaced value alone tells."""
         if not isinstance(self.inexact, Term):
             return self.checks
-        conditions = *self.conditions, ~self.inexact
-        return {root: self._checks_from(root, conditions) for root in self.roots}
+        exact, found = ~self.inexact, {}
+        is_early = {*symbols_of(exact)} == {result}
+        for root, checks in self.checks.items():
+            after = root.op if is_early else None
+            found[root] = {**checks, after: [*checks.get(after, ()), exact]}
+        return found
 
-    def _checks_from(
-        self, root: Expression, conditions: Sequence[Term]
-    ) -> Mapping[Expression | None, list[Term]]:
+    def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
         pending = [root]
         steps: list[Expression] = []
         certain: dict[object, int] = {}
@@ -97,7 +99,7 @@ class Rule:
             steps.append(step if step.op is None else step.op)
         known = dict.fromkeys(self.symbols, 0) | possible | certain
         checks: dict[Expression | None, list[Term]] = {}
-        for condition in conditions:
+        for condition in self.conditions:
             last = max([known.get(symbol, -1) for symbol in symbols_of(condition)], default=-1)
             # an alternative may have it, too, before the others are bound
             is_open = last < 0 or steps[last] in possible

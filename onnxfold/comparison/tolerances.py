@@ -139,13 +139,13 @@ class _Changes:
             return nodes[-1].outputs[-1]
 
         number = add("Cast", value, to=wide)
-        if self._opset < 12:  # from opset 22 on, onnxruntime lacks it
+        if self._opset < 12:  # Dropout does not train yet; from 22 on there is no RandomUniformLike
             random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
             is_up = add("Less", random, 0.0)
         else:
             is_training = self._constant(True, _T.BOOL)
-            far = seed * 1_000_003  # those of neighbouring seeds are alike
-            is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=far)
+            apart = seed * 1_000_003  # neighbouring seeds give similar masks
+            is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=apart)
         changed = add("Mul", number, add("Where", is_up, 1 + spacing, 1 - spacing))
         if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds the sum
             least = _SPACING[wide]

@@ -84,6 +84,7 @@ class Rule:
         return found
 
     def _checks_from(self, root: Expression) -> Mapping[Expression | None, list[Term]]:
+        """Return them for one root; steps are ops, alternatives and leaves, as they are matched."""
         pending = [root]
         steps: list[Expression] = []
         certain: dict[object, int] = {}

@@ -96,6 +96,10 @@ class Evaluator:
             lists = [b for b in unknown if len(b.shape) <= 1]
             integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
             self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
+        if kind is Kind.SHAPE:
+            # onnxruntime may make another shape than the one that onnx infers
+            inferred = [o for o in postponed(unknown) if o.kernel is None]
+            self.compute([b for operation in inferred for _, b in operation.awaited()])
         known = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
         if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
             known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES

@@ -8,8 +8,10 @@ import pytest
 from fact_check import FactCheck
 from model_table import with_weights
 from onnx import helper
+from reference_session import Reference
 from symbolic_check import floats, parse, rewrite
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 
@@ -81,6 +83,19 @@ def test_what_onnx_and_onnxruntime_count_differently_stays(op, options):
     rewritten = rewrite(model)
     assert rewritten.ops["Shape"] == 1
     rewritten.check({"x": floats(*shape)})
+
+
+@pytest.mark.parametrize("op", POOLS)
+def test_the_shape_of_a_constant_is_that_which_comes_out(op):
+    draw = random.Random(op)
+    for _ in range(30):
+        options = attributes(op, draw) | {"ceil_mode": 1}
+        model = model_of(op, options, [1, 3, 6, 7])
+        model.graph.input.pop()
+        model = with_weights(model, x=floats(1, 3, 6, 7))
+        (want,) = Reference(model).run({})
+        (got,) = Reference(onnxfold.optimize(model)).run({})
+        assert want.shape == got.shape, options
 
 
 def test_an_output_smaller_than_the_operand_has_its_rank():

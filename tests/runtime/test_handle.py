@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from reference_session import reference_options
 from runtime_models import original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
+from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.handle import Binding
 
 TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
@@ -103,3 +105,25 @@ def test_a_fold_takes_every_constant_and_nothing_else(session):
         session.fold({**constants(0), "x": random(3, 4)})
     with pytest.raises(UsageError, match="'ab' is part of the handle"):
         session.run(None, {"x": random(3, 4), **constants(0), "ab": random(4, 4)})
+
+
+@pytest.mark.parametrize("specialize", [False, True])
+def test_outputs_outlive_the_handle(specialize):
+    """Entry reads ab and s, which are outputs, too."""
+    model = parse(TENANTS.replace("y)", "y, float[4, 4] ab, float[4] s)"))
+    options = reference_options()  # memory is given back at once
+    given = {"sess_options": options, "cache": FoldCache(max_bytes=0), "specialize": specialize}
+    session, x = session_on(model, "a", "s", **given), value_of(random(3, 4))
+    for seed in range(20):
+        handle = session.fold(constants(seed))
+        found = [*handle.run_with_ort_values(None, {"x": x})]
+        binding = handle.io_binding()
+        binding.bind_ortvalue_input("x", x)
+        for name in ("y", "ab", "s"):
+            binding.bind_output(name)
+        session.run_with_iobinding(binding)
+        found += binding.get_outputs()
+        want = [value.numpy().copy() for value in found]
+        del handle, binding
+        others = [np.full(n, -1, np.float32) for n in (4, 16) * 8]
+        assert others and all(map(np.array_equal, want, [value.numpy() for value in found]))

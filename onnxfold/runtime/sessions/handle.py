@@ -84,6 +84,17 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
         for name, value in self._feeds.items():
             super().bind_ortvalue_input(name, value)
 
+    def get_outputs(self) -> Sequence[onnxruntime.OrtValue]:
+        """See onnxruntime."""
+        return _keeping(super().get_outputs(), self.entry, self._feeds)
+
+
+def _keeping(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtValue]:
+    """Have outputs keep what they may share memory with: weights, or inputs that are outputs."""
+    for value in values:
+        value.owners = owners
+    return values
+
 
 class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
     """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
@@ -128,9 +139,9 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
         self._entry.check(input_dict_ort_values)
         session, own = self._open()
         feeds = {**{n: ort_value(v) for n, v in input_dict_ort_values.items()}, **own}
-        return session.run_with_ort_values(  # type: ignore[no-any-return]
-            output_names or self._entry.outputs, feeds, run_options
-        )
+        names = output_names or self._entry.outputs
+        values: Sequence[Any] = session.run_with_ort_values(names, feeds, run_options)
+        return _keeping(values, session, own)
 
     def io_binding(self) -> Binding:
         """Return a binding for entry with these tensors bound."""

@@ -220,8 +220,8 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
     """Write the fastest result of IN on this machine, by measurement, to OUT.
 
     Candidates are IN itself, -O1, -O2, -O2 --target onnxruntime, and -O1 and -O2 with --value-info.
-    Each is compared with IN. Beyond -O1, which keeps every bit, a candidate must be faster by more
-    than the spread of the runs than those before it. The result never measured slower than IN.
+    Each is compared with IN. One in which other rules fired that may change bits must be faster by
+    more than the spread of the runs than those before it. The result never measured slower than IN.
     """
     import onnxfold
 

@@ -55,9 +55,14 @@ def test_the_result_never_measured_slower_than_the_original(model, tmp_path):
         ([[2.0], [1.9], [1.9], [1.8]], "-O2"),
         ([[2.0], [1.9, 2.0, 1.6], [1.9], [1.8, 1.9, 1.2]], "-O1"),  # the spread is larger
         ([[2.0], [2.1], [2.1], [1.9, 1.8, 1.2]], "original"),
+        ([[2.0], [1.9], [1.8, 1.9, 1.2], [1.9]], "-O1 --value-info"),  # has the same bits
     ],
 )
-def test_beyond_level_1_a_gain_must_exceed_the_spread(model, monkeypatch, times, chosen):
+def test_a_gain_of_inexact_rules_must_exceed_the_spread(tmp_path, monkeypatch, times, chosen):
+    model = tmp_path / "in.onnx"
+    text = "<float a = {0.3}, float b = {0.7}> { t = Mul(x, a) y = Mul(t, b) }"
+    onnx.save(parse(f"g (float[n, 2] x) => (float[n, 2] y) {text}", 17), model)
+
     def timed_runs(source, opened, *others, **how):
         known = [*times, *[[3.0]] * (len(opened) - len(times))]
         return [(each * 9)[:9] for each in known], {}

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from model_table import MODELS, parse
-from reference_session import reference_session
+from reference_session import OLD_ONNXRUNTIME, reference_session
 
 import onnxfold
 from onnxfold.comparison.runners import open_runner
@@ -110,6 +110,8 @@ def test_other_roundings_pass_and_other_numbers_do_not(nodes, scale, opset):
         return made
 
     one, other = nodes
+    if OLD_ONNXRUNTIME and "LayerNormalization" in other:
+        pytest.skip("onnxruntime 1.23 loses digits in it")
     first = model(one, scale)
     assert onnxfold.compare(first, model(other, scale), feeds=feeds, inexact=True).passed
     wrong = onnxfold.compare(first, model(other, 1.01 * scale), feeds=feeds, inexact=True)

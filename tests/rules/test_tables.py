@@ -15,7 +15,10 @@ from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.certification import check
 from onnxfold.testing.rule_tables import read_table
 
-FAULTY = ("attention", "expected_value", "mean_of_image", "unsqueeze_of_reduced")
+FAULTY = (
+    *("attention", "conv_of_conv", "convolution_shifted", "expected_value", "lstm_"),
+    *("mean_of_image", "product_scaled", "unsqueeze_of_reduced"),
+)
 RULES = [rule for found in builtin_rule_sets() for rule in found]
 TABLES = sorted(Path(__file__).parent.glob("*.txt"))
 CASES = [case for path in TABLES for case in read_table(path, RULES)]
@@ -29,7 +32,7 @@ CHANGES, SEED = (int(os.environ.get(name, n)) for name, n in (("CHANGES", 4), ("
 @pytest.mark.parametrize("case", CASES, ids=[Path(c.example.place).name for c in CASES])
 def test_row(case):
     if OLD_ONNXRUNTIME and any(rule.name.startswith(FAULTY) for rule in case.rules):
-        pytest.skip("onnxruntime 1.23 fails on some rows: of no elements, or of doubles")
+        pytest.skip("onnxruntime 1.23 fails on some: without elements, with doubles, or padded")
     check(case, CHANGES, SEED)
 
 

@@ -27,7 +27,6 @@ from onnxfold.rewrite.patterns import (
     anything,
     constant,
     is_optional,
-    omitted,
 )
 
 _NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -115,7 +114,7 @@ class Builder:
             missing = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
             schema = self._resolve(expression)[2] if missing else None
             return schema is not None and missing[0] < schema.min_input
-        return expression is omitted
+        return False
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.

@@ -43,21 +43,13 @@ class Recorded:
 
 def _are_equal(left: Any, right: Any) -> bool:
     """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
+    pairs: Any = ((left, right),)
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
-        if len(left) != len(right):
-            return False
-        answers: list[bool | None] = []
-        for one, other in zip(left, right, strict=True):
-            try:
-                answers.append(_are_equal(one, other))
-            except NotKnown:
-                answers.append(None)
-        if None in answers and False not in answers:
-            raise NotKnown
-        return all(answers)
-    if left is not right and left != right and (isinstance(left, Expr) or isinstance(right, Expr)):
+        pairs = zip(left, right, strict=True) if len(left) == len(right) else ((0, 1),)
+    unequal = [(one, other) for one, other in pairs if one is not other and one != other]
+    if unequal and all(isinstance(a, Expr) or isinstance(b, Expr) for a, b in unequal):
         raise NotKnown
-    return bool(left == right)
+    return not unequal
 
 
 def _given(found: object) -> object:
@@ -206,24 +198,17 @@ class Term(functools.partial[Any], Recorded):
     __abs__ = _operator(abs, "abs({})", _CALL)
 
     def __bool__(self, *arguments: object) -> NoReturn:
-        raise _MeantAsValue(self)
+        raise TypeError(
+            f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
+            " negate by ~, write x.is_in(...) for in, and two comparisons instead of a chain; what"
+            " cannot be said so is a @computed function"
+        )
 
     # also for len(x.shape), functions of NumPy, and x.rank()
     __len__ = __array__ = __call__ = __bool__
 
     def __iter__(self) -> Iterator[Unpacked]:
         return iter((Unpacked(self),))
-
-
-class _MeantAsValue(TypeError):
-    """A term is used like its value. Python discards most of these errors, unread."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.args[0]!r} is recorded here and evaluated for each match: join conditions by &"
-            " and |, negate by ~, write x.is_in(...) for in, and two comparisons instead of a"
-            " chain; what cannot be said so is a @computed function"
-        )
 
 
 class Unpacked:

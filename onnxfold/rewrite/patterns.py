@@ -167,20 +167,10 @@ class Rest(Expression):
         return f"*{self.variable!r}"
 
 
-class Word(Expression):
-    """An expression that is always the same."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
 result = Variable("result")
-omitted = Word("None")
+omitted = Variable("None")
 """No input here."""
-anything = Word("anything")
+anything = Variable("anything")
 """In a pattern: any value of an attribute, or none; as an operand, any value."""
 
 

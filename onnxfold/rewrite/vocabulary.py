@@ -202,9 +202,8 @@ def _made(
         line=code.co_firstlineno,
         name=name,
         ours=function.__module__.startswith("onnxfold.rules."),
+        **{option: chosen[option] for option in _OPTIONS.intersection(chosen)},
     )
-    for option in _OPTIONS.intersection(chosen):
-        setattr(made, option, chosen[option])
     # ours are checked by a test: that takes as long as making them
     if not made.ours:
         for field, hint in hints_of(Rule).items():
@@ -301,7 +300,10 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
         expression = stack.pop()
         if expression is result:
             raise TypeError("result is what the replacement replaces: write constant(like=result)")
-        if expression in bound:
+        is_matched = expression is omitted or expression in bound
+        if expression is anything or (is_optional(expression) and not is_matched):
+            raise TypeError(f"{expression!r} is for patterns only")
+        if is_matched:
             continue  # matched already: the replacement refers to it
         symbol = expression.variable if isinstance(expression, Op) else expression
         if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
@@ -312,8 +314,6 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
                     raise TypeError(f"{name}={value!r} is for patterns only")
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
-        elif expression is anything or is_optional(expression):
-            raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
 
 

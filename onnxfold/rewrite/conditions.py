@@ -180,8 +180,8 @@ class Term(functools.partial[Any], Recorded):
     __le__ = _operator(operator.le, "{} <= {}", 2)
     __gt__ = _operator(operator.gt, "{} > {}", 2)
     __ge__ = _operator(operator.ge, "{} >= {}", 2)
-    __or__ = _junction(any, "{} | {}", 3)
-    __and__ = _junction(all, "{} & {}", 4)
+    __or__ = __ror__ = _junction(any, "{} | {}", 3)
+    __and__ = __rand__ = _junction(all, "{} & {}", 4)
     __add__ = _operator(operator.add, "{} + {}", 6)
     __radd__ = _operator(operator.add, "{} + {}", 6, is_reflected=True)
     __sub__ = _operator(operator.sub, "{} - {}", 6)
@@ -204,8 +204,8 @@ class Term(functools.partial[Any], Recorded):
             " cannot be said so is a @computed function"
         )
 
-    # also for len(x.shape), functions of NumPy, and x.rank()
-    __len__ = __array__ = __call__ = __bool__
+    # also for len(x.shape), functions of NumPy, x.rank(), and range(x.rank)
+    __len__ = __array__ = __call__ = __index__ = __bool__
 
     def __iter__(self) -> Iterator[Unpacked]:
         return iter((Unpacked(self),))
@@ -225,6 +225,12 @@ class _Joined(Term):
     """Conditions joined by & or |: unknown operands do not matter where another one decides."""
 
     __slots__ = ()
+    __hash__ = Term.__hash__
+
+    def __eq__(self, other: object) -> NoReturn:  # & and | bind more tightly
+        raise TypeError(f"{self!r} is compared: put the comparisons in it in parentheses")
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
 
     def evaluate(self, match: Any) -> bool:
         decides, unknown = self.func is any, None
@@ -341,8 +347,9 @@ def inexact_if(condition: object) -> Inexact:
 
 
 def _refuse(condition: object) -> NoReturn:
-    hint = "compare what is known of values, as in x.rank == 2"
-    raise TypeError(f"{text_of(condition)} is no condition: {hint}")
+    text = "a function" if callable(condition) else text_of(condition)
+    hint = "compare what is known of values, as in (x.rank == 2) & x.same_shape(y)"
+    raise TypeError(f"{text} is no condition: {hint}")
 
 
 def symbols_of(*things: Any) -> Iterator[Recorded]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
+from onnxfold.errors import suggestion
 from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 
@@ -122,9 +122,7 @@ class Symbol(Value):
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_")]
-        near = difflib.get_close_matches(name, words, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise AttributeError(f"a value has no {name!r}{hint}")
+        raise AttributeError(f"a value has no {name!r}{suggestion(name, words)}")
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"{self!r} stands for a value: write {self!r}.is_omitted or a comparison")

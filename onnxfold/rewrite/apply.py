@@ -77,9 +77,9 @@ def _dying(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
         if node is not first and any(use.node not in matched for use in uses(value)):
             raise Refused("another node reads an output before the first one is there")
     dying: dict[ir.Node, None] = {}
-    changed = True
-    while changed:
-        changed = False
+    count = -1
+    while count < len(dying):
+        count = len(dying)
         for node in matched:
             if node not in dying and all(
                 value in roots
@@ -87,7 +87,6 @@ def _dying(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
                 for value in node.outputs
             ):
                 dying[node] = None
-                changed = True
     if any(value.producer() not in dying for value in roots):
         raise Refused("another output of it is used")
     if any(keeps(value) for node in dying for value in node.outputs):

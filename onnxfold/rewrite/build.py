@@ -27,7 +27,6 @@ from onnxfold.rewrite.patterns import (
     anything,
     constant,
     is_optional,
-    omitted,
 )
 
 _NEWEST: Mapping[str, int] = {"": onnx.defs.onnx_opset_version()}
@@ -63,6 +62,7 @@ class Builder:
         self._in_function = scope.in_function
         self._stem = next((r.name for r in match.roots if r.name), None) or "value"
         self._made: dict[Op, ir.Node | Buffer] = {}
+        self._omitted: dict[Op, bool] = {}
         self._stored: dict[Buffer, ir.Value] = {}
         self._buffers: list[Buffer] = []
         self.nodes: list[ir.Node] = []
@@ -107,15 +107,16 @@ class Builder:
             return self.match.bound(expression) is None
         if isinstance(expression, any_of):
             return all(map(self._is_omitted, expression.operands))
-        if isinstance(expression, OutputOf):
-            expression = expression.op
-        if isinstance(expression, Op) and self.match.bound(expression) is None:
-            if expression.variable is not None and self.match.bound(expression.variable) is None:
-                return True
-            missing = [k for k, each in enumerate(expression.operands) if self._is_omitted(each)]
-            schema = self._resolve(expression)[2] if missing else None
-            return schema is not None and missing[0] < schema.min_input
-        return expression is omitted
+        op = expression.op
+        if op is None or self.match.bound(op) is not None:
+            return False
+        if op not in self._omitted:
+            is_open = op.variable is not None and self.match.bound(op.variable) is None
+            operands = () if is_open else enumerate(op.operands)
+            missing = [k for k, each in operands if self._is_omitted(each)]
+            schema = self._resolve(op)[2] if missing else None
+            self._omitted[op] = is_open or (schema is not None and missing[0] < schema.min_input)
+        return self._omitted[op]
 
     def _resolve(self, op: Op) -> tuple[str, Mapping[str, int], onnx.defs.OpSchema | None]:
         """Return the type of a new op, its opsets, and its schema.
@@ -344,7 +345,7 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
         return ir.AttrTensor(name, ir.Tensor(value))
     numbers = np.asarray(value)
     if numbers.dtype.kind != "U":  # an integer of more than 64 bits is an OverflowError
-        is_float = kind in _FLOATS or (kind is None and numbers.dtype.kind == "f")
+        is_float = numbers.dtype.kind == "f" if kind is None else kind.name in ("FLOAT", "FLOATS")
         value = np.asarray(value, np.float64 if is_float else np.int64)
         with np.errstate(over="ignore"):
             if is_float and not np.isfinite(value.astype(np.float32)).all():
@@ -353,9 +354,6 @@ def _attribute(name: str, value: Any, schema: onnx.defs.OpSchema | None) -> ir.A
     made = ir.convenience.convert_attribute(name, value, kind)
     assert isinstance(made, ir.Attr)
     return made
-
-
-_FLOATS = (ir.AttributeType.FLOAT, ir.AttributeType.FLOATS)
 
 
 _FEW = 4096

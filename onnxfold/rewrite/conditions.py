@@ -43,21 +43,13 @@ class Recorded:
 
 def _are_equal(left: Any, right: Any) -> bool:
     """Compare values that may hold symbolic sizes; raise NotKnown if these decide."""
+    pairs: Any = ((left, right),)
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
-        if len(left) != len(right):
-            return False
-        answers: list[bool | None] = []
-        for one, other in zip(left, right, strict=True):
-            try:
-                answers.append(_are_equal(one, other))
-            except NotKnown:
-                answers.append(None)
-        if None in answers and False not in answers:
-            raise NotKnown
-        return all(answers)
-    if left is not right and left != right and (isinstance(left, Expr) or isinstance(right, Expr)):
+        pairs = zip(left, right, strict=True) if len(left) == len(right) else ((0, 1),)
+    unequal = [(one, other) for one, other in pairs if one is not other and one != other]
+    if unequal and all(isinstance(a, Expr) or isinstance(b, Expr) for a, b in unequal):
         raise NotKnown
-    return bool(left == right)
+    return not unequal
 
 
 def _given(found: object) -> object:
@@ -188,8 +180,8 @@ class Term(functools.partial[Any], Recorded):
     __le__ = _operator(operator.le, "{} <= {}", 2)
     __gt__ = _operator(operator.gt, "{} > {}", 2)
     __ge__ = _operator(operator.ge, "{} >= {}", 2)
-    __or__ = _junction(any, "{} | {}", 3)
-    __and__ = _junction(all, "{} & {}", 4)
+    __or__ = __ror__ = _junction(any, "{} | {}", 3)
+    __and__ = __rand__ = _junction(all, "{} & {}", 4)
     __add__ = _operator(operator.add, "{} + {}", 6)
     __radd__ = _operator(operator.add, "{} + {}", 6, is_reflected=True)
     __sub__ = _operator(operator.sub, "{} - {}", 6)
@@ -206,24 +198,17 @@ class Term(functools.partial[Any], Recorded):
     __abs__ = _operator(abs, "abs({})", _CALL)
 
     def __bool__(self, *arguments: object) -> NoReturn:
-        raise _MeantAsValue(self)
+        raise TypeError(
+            f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
+            " negate by ~, write x.is_in(...) for in, and two comparisons instead of a chain; what"
+            " cannot be said so is a @computed function"
+        )
 
-    # also for len(x.shape), functions of NumPy, and x.rank()
-    __len__ = __array__ = __call__ = __bool__
+    # also for len(x.shape), functions of NumPy, x.rank(), and range(x.rank)
+    __len__ = __array__ = __call__ = __index__ = __bool__
 
     def __iter__(self) -> Iterator[Unpacked]:
         return iter((Unpacked(self),))
-
-
-class _MeantAsValue(TypeError):
-    """A term is used like its value. Python discards most of these errors, unread."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.args[0]!r} is recorded here and evaluated for each match: join conditions by &"
-            " and |, negate by ~, write x.is_in(...) for in, and two comparisons instead of a"
-            " chain; what cannot be said so is a @computed function"
-        )
 
 
 class Unpacked:
@@ -240,6 +225,12 @@ class _Joined(Term):
     """Conditions joined by & or |: unknown operands do not matter where another one decides."""
 
     __slots__ = ()
+    __hash__ = Term.__hash__
+
+    def __eq__(self, other: object) -> NoReturn:  # & and | bind more tightly
+        raise TypeError(f"{self!r} is compared: put the comparisons in it in parentheses")
+
+    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
 
     def evaluate(self, match: Any) -> bool:
         decides, unknown = self.func is any, None
@@ -356,8 +347,9 @@ def inexact_if(condition: object) -> Inexact:
 
 
 def _refuse(condition: object) -> NoReturn:
-    hint = "compare what is known of values, as in x.rank == 2"
-    raise TypeError(f"{text_of(condition)} is no condition: {hint}")
+    text = "a function" if callable(condition) else text_of(condition)
+    hint = "compare what is known of values, as in (x.rank == 2) & x.same_shape(y)"
+    raise TypeError(f"{text} is no condition: {hint}")
 
 
 def symbols_of(*things: Any) -> Iterator[Recorded]:

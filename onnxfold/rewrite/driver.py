@@ -250,12 +250,13 @@ class Rewriter:
 
     def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
         """Visit nodes again, and those above them whose patterns reach them."""
-        for step in range(max(self._reach - 1, 1)):
-            if step and len(nodes) > _WIDE:
+        self._enqueue(nodes)
+        for _ in range(self._reach - 2):
+            nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
+            if len(nodes) > _WIDE:
                 self._skipped = True  # visited once for all such changes, at the end
                 return
             self._enqueue(nodes)
-            nodes = [use.node for node in nodes for v in node.outputs for use in uses(v)]
 
     def _enqueue(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:

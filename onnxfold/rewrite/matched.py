@@ -271,7 +271,7 @@ class Value(Recorded):
                 if fill is not None and (fill.is_ref() or not is_exactly(fill.value.numpy(), 0.0)):
                     return False
                 continue
-            if not current.is_made_by(*_MOVING):
+            if not current.is_made_by(*ops(Trait.MOVES)):
                 return False
             moved = current.inputs if current.is_made_by("Concat") else current.inputs[:1]
             pending.extend(each for each in moved if each is not None)
@@ -448,8 +448,6 @@ class Matched(Value):
         """The inputs of the node; None for one that is omitted."""
         return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
 
-
-_MOVING = ops(Trait.MOVES)
 
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 

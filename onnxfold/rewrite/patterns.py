@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
+from onnxfold.errors import suggestion
 from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 
@@ -105,6 +105,8 @@ def is_optional(expression: Expression) -> bool:
 class Symbol(Value):
     """A matched value, with the properties that conditions can use."""
 
+    name = ""
+
     def evaluate(self, match: Any) -> Any:
         """Return the matched value, for an op its first result, for variadic inputs a tuple.
 
@@ -122,9 +124,7 @@ class Symbol(Value):
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_")]
-        near = difflib.get_close_matches(name, words, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise AttributeError(f"a value has no {name!r}{hint}")
+        raise AttributeError(f"a value has no {name!r}{suggestion(name, words)}")
 
     def __bool__(self) -> NoReturn:
         raise TypeError(f"{self!r} stands for a value: write {self!r}.is_omitted or a comparison")
@@ -167,20 +167,10 @@ class Rest(Expression):
         return f"*{self.variable!r}"
 
 
-class Word(Expression):
-    """An expression that is always the same."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
-
-
 result = Variable("result")
-omitted = Word("None")
+omitted = Variable("None")
 """No input here."""
-anything = Word("anything")
+anything = Variable("anything")
 """In a pattern: any value of an attribute, or none; as an operand, any value."""
 
 
@@ -210,7 +200,6 @@ class filled(Variable):
     """
 
     def __init__(self, number: float) -> None:
-        self.name = ""
         self.literal = number
 
     def __repr__(self) -> str:
@@ -248,7 +237,6 @@ class any_of(Symbol, Expression):
 
     def __init__(self, *choices: Any) -> None:
         self.operands = as_expressions(choices)
-        self.name = ""
 
     def __repr__(self) -> str:
         text = f"any_of({', '.join(map(repr, self.operands))})"
@@ -310,7 +298,6 @@ class Op(Symbol, Expression):
         self.attributes = attributes
         self.terms = (_outputs, *attributes.values())
         self.variable = variable
-        self.name = ""
         self.op = self
 
     def __getitem__(self, index: Any) -> OutputOf:

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import onnx
 
+from onnxfold.errors import suggestion
 from onnxfold.kernels.inference import known_domains, place_of_input, schema_of
 from onnxfold.rewrite.build import accepts
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, symbols_of
@@ -22,7 +23,6 @@ from onnxfold.rewrite.patterns import (
     Op,
     Operand,
     OpVariable,
-    OutputOf,
     Pair,
     Values,
     Variable,
@@ -86,7 +86,6 @@ class Ops:
 
 op = Ops()
 
-
 Rows = Mapping[str, Sequence[Any]] | Sequence[Sequence[Any]]
 
 
@@ -137,8 +136,9 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
     Raises:
         RuleError: the rule cannot be right; the message says why and where it is written.
     """
-    if unknown := options.keys() - _OPTIONS - {"inexact", "opset"}:
-        raise TypeError(f"a rule has no option {', '.join(sorted(unknown))}")
+    known = _OPTIONS | {"each", "inexact", "opset"}
+    for name in options.keys() - known:
+        raise TypeError(f"a rule has no option {name!r}{suggestion(name, known)}")
     if function is None:
         return functools.partial(_rules_of, each, options)
     return _rules_of(each, options, function)
@@ -202,9 +202,8 @@ def _made(
         line=code.co_firstlineno,
         name=name,
         ours=function.__module__.startswith("onnxfold.rules."),
+        **{option: chosen[option] for option in _OPTIONS.intersection(chosen)},
     )
-    for option in _OPTIONS.intersection(chosen):
-        setattr(made, option, chosen[option])
     # ours are checked by a test: that takes as long as making them
     if not made.ours:
         for field, hint in hints_of(Rule).items():
@@ -281,7 +280,8 @@ def _check_pattern(pattern: Expression) -> None:
     for expression in pattern.walk():
         if isinstance(expression, constant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
-        if isinstance(expression, OutputOf) and not isinstance(expression.index, int):
+        index = expression.index
+        if not isinstance(index, int) or index < 0:
             raise TypeError(f"{expression!r} in a pattern: which output?")
         if expression is result:
             raise TypeError("result is for replacements; the pattern is what makes it")
@@ -294,6 +294,8 @@ def _check_pattern(pattern: Expression) -> None:
 
 
 def _check_replacement(replacement: Expression, bound: Container[object]) -> None:
+    if replacement is omitted:
+        raise TypeError("None stands for an input, not for what the pattern becomes")
     if isinstance(replacement, Literal):
         raise TypeError(f"write constant({replacement!r}, like=result): a number has no dtype")
     stack = [replacement]
@@ -301,7 +303,10 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
         expression = stack.pop()
         if expression is result:
             raise TypeError("result is what the replacement replaces: write constant(like=result)")
-        if expression in bound:
+        is_matched = expression is omitted or expression in bound
+        if expression is anything or (is_optional(expression) and not is_matched):
+            raise TypeError(f"{expression!r} is for patterns only")
+        if is_matched:
             continue  # matched already: the replacement refers to it
         symbol = expression.variable if isinstance(expression, Op) else expression
         if isinstance(symbol, (Variable, OpVariable)) and symbol not in bound:
@@ -312,8 +317,6 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
                     raise TypeError(f"{name}={value!r} is for patterns only")
             if expression.op_types == ("Constant",):
                 raise TypeError("write constant(...) instead of op.Constant")
-        elif expression is anything or is_optional(expression):
-            raise TypeError(f"{expression!r} is for patterns only")
         stack.extend(expression.operands)
 
 
@@ -328,10 +331,14 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
         for op_type in op.op_types
         if (schema := schema_of(op_type, version, op.domain)) and not schema.deprecated
     ]
+    names = "|".join(op.op_types)
     if not schemas:
-        raise ValueError(f"onnx has no op {'|'.join(op.op_types)} at these opsets")
+        every = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == op.domain}
+        hint = " at these opsets" if every & {*op.op_types} else suggestion(names, every)
+        raise ValueError(f"onnx has no op {names}{hint}")
     for name in op.attributes:
         if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
-            raise ValueError(f"{'|'.join(op.op_types)} has no attribute {name!r}")
+            hint = suggestion(name, {known for s in schemas for known in s.attributes})
+            raise ValueError(f"{names} has no attribute {name!r}{hint}")
     if not any(accepts(op, schema) for schema in schemas):
         raise ValueError(f"{op!r}: no version of the op has these inputs and attributes")

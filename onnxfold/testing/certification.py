@@ -172,7 +172,10 @@ def _matches(case: Case, instance: Instance) -> str:
     made, times = rewrite(case.rules, instance.model), int(example.settings.get("times", 1))
     count = made.report.counts.total() / instance.copies
     if count != times:
-        return f"applied {count:g} times, not {times}"
+        (opset,) = (o.version for o in instance.model.opset_import if not o.domain)
+        later = max(rule.opset[0] for rule in case.rules)
+        hint = f": it holds from opset {later} on, the model has {opset}" if later > opset else ""
+        return f"applied {count:g} times, not {times}{hint}"
     if (made.level == 2) != (example.tolerance > 0):
         return (
             "exact: give no tolerance" if made.level == 1 else "inexact: give a tolerance (~1e-5)"

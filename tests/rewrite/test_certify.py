@@ -35,3 +35,8 @@ def test_without_a_search():
 
 def test_a_refused_model_shows_the_need():
     certify(add_to_transposed, TRANSPOSE, refused=[f"{TRANSPOSE}; float[1,1,1] c = {{1}}"])
+
+
+def test_a_model_of_an_older_opset():
+    with pytest.raises(AssertionError, match="it holds from opset 20 on, the model has 17"):
+        certify(rule(opset=20)(lambda x: op.Abs(op.Gelu(x)) >> x), "(float[3] x) y = Relu(x)")

@@ -12,6 +12,9 @@ from onnxfold.errors import ModelError
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import holders_in
 
+# The domains of ops whose subgraphs may read values of outer graphs; FlexAttention's may not.
+_READ_OUTER_VALUES = ("", "ai.onnx", "com.microsoft")
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -78,11 +81,12 @@ class Scopes:
         return None if graph is None else self._by_graph.get(graph)
 
     def path(self, graph: ir.Graph | None) -> list[ir.Graph]:
-        """Return a graph of the model and the graphs around it, innermost first; or none."""
+        """Return a graph of the model and the graphs that it can read, innermost first; or none."""
         if graph not in self._paths:
             scope = self.find(graph)
-            holder = None if scope is None or scope.parent is None else scope.parent.graph
-            self._paths[graph] = [] if scope is None else [scope.graph, *self.path(holder)]
+            holder = None if scope is None else scope.parent
+            outer = holder.graph if holder and holder.domain in _READ_OUTER_VALUES else None
+            self._paths[graph] = [] if scope is None else [scope.graph, *self.path(outer)]
         return self._paths[graph]
 
     def graphs(self) -> list[ir.Graph]:

@@ -6,6 +6,7 @@ import contextlib
 import glob
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxfold.errors import OnnxFoldError, UsageError
@@ -65,7 +66,10 @@ def _listed(pattern: str, output: str) -> _Listing:
 def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
     out = None if is_url(output) else os.path.realpath(output) + os.sep
     for path in glob.iglob(pattern, recursive=True):
-        if os.path.isfile(path) and not (out and os.path.realpath(path).startswith(out)):
+        folders = [*map(os.path.realpath, Path(os.path.abspath(path)).parents)]
+        is_repeated = len({*folders}) < len(folders)  # by a link to a folder around it
+        is_result = out and os.path.realpath(path).startswith(out)
+        if os.path.isfile(path) and not is_repeated and not is_result:
             yield path, os.path.getsize(path)
 
 

@@ -284,7 +284,9 @@ def _run_of(session: Any, fed: Feeds) -> Runner:
     names = {i.name for i in (*session.get_inputs(), *session.get_overridable_initializers())}
     mine = {name: feed for name, feed in fed.items() if name in names}
     outputs = [output.name for output in session.get_outputs()]
-    if not all(isinstance(feed, np.ndarray) and feed.dtype.kind != "O" for feed in mine.values()):
+    is_plain = all(output.type.startswith("tensor(") for output in session.get_outputs())
+    is_fed = all(isinstance(feed, np.ndarray) and feed.dtype.kind != "O" for feed in mine.values())
+    if not (is_plain and is_fed):
         return lambda: dict(zip(outputs, session.run(outputs, mine), strict=True))
     values = {name: ort_value(feed) for name, feed in mine.items()}
     return lambda: dict(zip(outputs, session.run_with_ort_values(outputs, values), strict=True))

@@ -59,7 +59,7 @@ class Tolerance(NamedTuple):
 
 
 def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
-    """Compare two arrays of the same dtype and shape; integers in float64, exact below 2**53.
+    """Compare two arrays of the same dtype and shape.
 
     An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if no more than
     `ulp` floats lie between, or if both are the same infinity or both NaN. Strings and other
@@ -80,7 +80,9 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
         a_wide, b_wide = a_apart.astype(np.float64), b_apart.astype(np.float64)
         finite = np.isfinite(a_wide) & np.isfinite(b_wide)
         a_wide, b_wide = a_wide[finite], b_wide[finite]
-        absolute = np.abs(a_wide - b_wide)
+        x, y = (_ordered(v[finite]) if has_ulps else v for v in (a_apart, b_apart))
+        steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
+        absolute = np.abs(a_wide - b_wide) if has_ulps else steps.astype(np.float64)
         mismatch = int(where.size - a_wide.size)
         relative = np.where(absolute == 0, 0.0, absolute / np.abs(a_wide))
         close = np.zeros(absolute.shape, dtype=bool)
@@ -91,14 +93,12 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
             close = absolute <= atol + tolerance.rtol * np.abs(a_wide)
         of_floats: dict[str, Any] = {}
         if has_ulps:
-            x, y = _ordered(a_apart[finite]), _ordered(b_apart[finite])
-            ulps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
             if tolerance.ulp:  # with none, zeros of different signs differ
-                close |= ulps <= tolerance.ulp
+                close |= steps <= tolerance.ulp
             # how many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of other signs
-            _, exponents = np.frexp(np.maximum(ulps, 1).astype(np.float64))
+            _, exponents = np.frexp(np.maximum(steps, 1).astype(np.float64))
             histogram = (a.size - int(where.size), *np.bincount(exponents)[1:].tolist())
-            of_floats = {"max_ulp": int(ulps.max(initial=0)), "ulp_histogram": histogram}
+            of_floats = {"max_ulp": int(steps.max(initial=0)), "ulp_histogram": histogram}
             of_floats["cosine"] = _cosine(a, b)
         return Distance(
             differing=int(where.size),

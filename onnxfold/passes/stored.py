@@ -66,9 +66,9 @@ def data_bytes(tensor: ir.TensorProtocol | None) -> int:
 
 
 def same_view(value: ir.Value, buffer: Buffer, scopes: Scopes) -> Hashable:
-    """Return the same for equal views in one main graph or function: one constant can be both."""
-    scope = scopes.find(value.graph)
-    return value if scope is None or value.is_graph_output() else (scope.root, buffer.key())
+    """Return the same for equal views that one constant can be: all graphs can read it."""
+    path = scopes.path(value.graph)
+    return (path[-1], buffer.key()) if path and not value.is_graph_output() else value
 
 
 def materialize(values: Iterable[ir.Value], pool: Pool, facts: ModelFacts) -> None:

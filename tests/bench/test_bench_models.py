@@ -87,6 +87,10 @@ def test_models_that_differ_are_told(tmp_path):
     assert [each.max_difference for each in found.models] == [0, 6, math.inf]
     told = [each["max_difference"] for each in found.to_dict()["models"]]
     assert told == [0, 6, "inf"]  # JSON has no infinity
+    text = "g (float[2] x) => (seq(float[2]) y) {{ t = {}(x) y = SequenceConstruct(t) }}"
+    pair = [written(tmp_path / f"{op}.onnx", text.format(op)) for op in ("Neg", "Abs")]
+    found = bench_models(pair, feeds=feeds, rounds=1, threads=[1])
+    assert [each.max_difference for each in found.models] == [0, 6]
 
 
 def test_sizes_that_the_models_run_with_are_found(tmp_path):

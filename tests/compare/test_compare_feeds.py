@@ -357,3 +357,5 @@ def test_probabilities_by_class_are_compared_within_a_tolerance():
     other.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([1e-3]), "e"))
     assert compare(model, model).equal
     assert not compare(model, other).passed and compare(model, other, atol=1e-2).passed
+    other.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.float32([1e-7]), "e"))
+    assert compare(model, other, inexact=True).passed and compare(model, other, ulp=10**4).passed

@@ -94,6 +94,9 @@ def test_integers_bool_strings_and_complex():
     assert apart([1, 5], [1, 7], np.int64).max_abs_error == 2
     assert apart([1, 5], [1, 7], np.int64).max_ulp is None
     assert apart([1, 5], [1, 7], np.uint8).differing == 1
+    assert not apart([2**62], [2**62 + 1], np.int64, atol=0.5).within
+    assert apart([2**64 - 1, 0], [2**64 - 2, 1], np.uint64, atol=1).max_abs_error == 1
+    assert apart([-(2**63)], [2**63 - 1], np.int64).max_abs_error == 2.0**64
     assert apart([True], [False], bool).differing == 1
     assert apart([1, -5], [1, 7], ml_dtypes.int4).max_abs_error == 12
     assert apart(["a", "b"], ["a", "c"], object).differing == 1

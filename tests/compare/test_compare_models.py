@@ -130,6 +130,10 @@ def test_strings_sequences_and_optionals():
     tensor = parse("g (float[2] x) => (float[2] y) { y = Identity(x) }")
     for pair in ((one, two), (one, tensor), (tensor, one)):
         assert not compare(*pair).passed
+    text = "g (float[2] x) => (seq(float[2]) y) <float c = {{{}}}> {{ t = Mul(x, c) {} }}"
+    near, far = (parse(text.format(c, "y = SequenceConstruct(t)")) for c in (1.00001, 1.001))
+    assert compare(one, near, inexact=True).passed and not compare(one, near).passed
+    assert not compare(one, far, inexact=True).passed
     optional = parse("g (optional(float[N]) x) => (bool y) { y = OptionalHasElement(x) }")
     assert compare(optional, optional).equal
 

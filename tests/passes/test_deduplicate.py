@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 from fold_check import assert_same, large, parse, with_weights
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.passes.duplicates import DeduplicateInitializers
 from onnxfold.pool import BufferTensor, Pool
@@ -178,6 +179,20 @@ def test_an_initializer_gives_way_to_one_of_any_graph_around_it():
     assert [len(g.initializer) for g in (after.graph, *inner(after))] == [1, 0, 0, 0, 0]
     for c in (True, False):
         assert_same(model, after, {"x": large(400, seed=5), "c": np.array(c)})
+
+
+def test_a_subgraph_of_another_domain_reads_no_outer_value():
+    body = "<body = b (float[1] s) => (float[1] p) <float[1] k = {1}> { n = Neg(k) p = Add(s, n) }>"
+    model = parse(
+        f"""g (float[1] x) => (float[1] y, float[1] z, float[1] t) <float[1] w = {{1}}> {{
+            y = local.Map{body} (x) z = local.Map{body} (y) v = Neg(w) t = Mul(v, x)
+        }}"""
+    )
+    graph = onnxfold.optimize(model).graph
+    for node in graph.node[:2]:
+        inner = node.attribute[0].g
+        known = {v.name for v in (*inner.input, *inner.initializer)}
+        assert known.issuperset(name for each in inner.node for name in each.input)
 
 
 def test_equal_views_of_one_buffer_are_one_and_others_are_not():

@@ -96,6 +96,17 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
     return options
 
 
+def entry_options() -> onnxruntime.SessionOptions:
+    """Return onnxruntime's options, except that threads wait for work in a loop for a millisecond
+    only: they would disturb the next fold.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
+    return options
+
+
 def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
     """Return the caller's options for runtime_fold, whose results are allocated one by one.
 

@@ -19,6 +19,7 @@ from onnxfold.onnxruntime_sessions import (
     Array,
     Feed,
     array_of,
+    entry_options,
     has_numbers,
     open_session,
     ort_value,
@@ -169,7 +170,8 @@ class Entry:
     specializes: bool
 
     def __post_init__(self) -> None:
-        options, manifest = self.options, self.bundle.manifest
+        manifest = self.bundle.manifest
+        options = self.options = self.options or entry_options()
         self.session = self.bundle.open(ENTRY_FILE, options, self.providers)
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
@@ -179,9 +181,7 @@ class Entry:
         self._optional = {value.name for value in initializers} - self._taken
         self._lock = threading.Lock()
         self._packed: tuple[str, onnx.ModelProto] | None = None
-        self._packs = tuple(self.providers) == CPU and not (
-            options and options.optimized_model_filepath
-        )
+        self._packs = tuple(self.providers) == CPU and not (options.optimized_model_filepath)
 
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse names of values that a handle sets."""

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +90,25 @@ def test_no_process_is_started_where_no_kernel_would_pay(adapter, processes):
     session.wait_for_kernels()
     assert not processes()
     assert {*makers(session).values()} == {"onnxruntime"}
+
+
+@needs_iree
+def test_kernels_take_over_while_the_providers_are_changed():
+    class Provider(str):
+        def __repr__(self) -> str:  # it is asked for after kernels are loaded
+            end = time.monotonic() + 4
+            while not session.bundle.manifest.kernels and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            return super().__repr__()
+
+    opened().wait_for_kernels()  # kept from now on
+    session = opened()
+    run(session)
+    threading.Thread(target=session.wait_for_kernels).start()
+    session.set_providers([Provider("CPUExecutionProvider")])
+    session.wait_for_kernels()
+    assert makers(session)["folded"] == "iree"
 
 
 @needs_iree

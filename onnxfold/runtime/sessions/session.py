@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -106,6 +107,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         check_name(backend, strict=strict_backend)
         self.bundle = _bundle_of(source, backend, arguments)
         self._ahead = None
+        self._lock = threading.Lock()  # kernels are not loaded while the providers are changed
         if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
             self._ahead = self._compile_ahead(arguments)
         cache = cache or (
@@ -132,11 +134,13 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         bundle: Any = self.bundle
         seconds, nominal = arguments.get("compile_seconds", 120.0), arguments.get("nominal")
         session = weakref.ref(self)  # which may be closed while kernels are compiled
+        lock = self._lock
 
         def take(kernels: list[Kernel]) -> None:
-            bundle.manifest.kernels = kernels
-            if (this := session()) is not None:
-                this._folding.load_kernels()
+            with lock:
+                bundle.manifest.kernels = kernels
+                if (this := session()) is not None:
+                    this._folding.load_kernels()
 
         ahead = CompileAhead(bundle, seconds, nominal or {}, take)
         weakref.finalize(self, ahead.close)
@@ -296,9 +300,10 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         """Use other execution providers; what was folded is folded again."""
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
-        entry = replace(self._entry, providers=list(providers))
-        folding = replace(self._folding, providers=list(providers), statistics=FoldStatistics())
-        self._use(entry, folding)
+        given, statistics = list(providers), FoldStatistics()
+        with self._lock:
+            entry = replace(self._entry, providers=given)
+            self._use(entry, replace(self._folding, providers=given, statistics=statistics))
 
     @property
     def setting_bytes(self) -> int:

@@ -3,7 +3,9 @@
 import contextlib
 import gc
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from runtime_models import TEXTS, assert_same, parse, random, session_on
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
+from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
 KEY = "session.model_external_initializers_file_folder_path"
@@ -104,6 +107,37 @@ def test_weights_in_a_data_file_are_mapped_there(tmp_path, temporary):
     if maps.exists():
         assert f"{path}.data" in maps.read_text(encoding="utf-8")
     assert_computes(session, original(path))
+
+
+def test_weights_in_an_unchanged_file_are_not_read_until_they_are_folded(tmp_path, monkeypatch):
+    kind = f"float[{1 << 32}]"
+    model = parse(f"g ({kind} x, float r) => ({kind} y) {{ k = Mul(w, r) y = Mul(x, k) }}")
+    model.graph.initializer.append(external_tensor("w", [1 << 32], location="data"))
+    onnx.save(model, tmp_path / "model.onnx")
+    with open(tmp_path / "data", "wb") as file:
+        file.write(random(16).tobytes())
+        file.truncate(4 << 32)  # zeros without blocks on the disk
+    later = time.time_ns() + (3 << 30)
+    monkeypatch.setattr("time.time_ns", lambda: later)
+    begin = time.process_time()
+    opened(tmp_path / "model.onnx")
+    assert time.process_time() - begin < 4
+
+
+@pytest.mark.parametrize("external", [True, False], ids=["external", "in the file"])
+def test_sessions_share_the_folds_of_a_file_until_it_is_changed(tmp_path, monkeypatch, external):
+    (tmp_path / "other").mkdir()
+    cache, now, folds = FoldCache(), time.time_ns, list[int]()
+    for seed, after in [(1, 0), (1, 0), (1, 3 << 30), (1, 3 << 30), (2, 3 << 30), (2, 3 << 30)]:
+        monkeypatch.setattr("time.time_ns", lambda after=after: now() + after)
+        path = tmp_path / "model.onnx"
+        if len(folds) in (0, 4):
+            other = write(tmp_path / "other", external=external, seed=seed)
+            shutil.copytree(other.parent, tmp_path, dirs_exist_ok=True)  # into the same files
+        session = opened(path, cache=cache)
+        assert_computes(session, original(path))
+        folds.append(session.fold_statistics().folds)
+    assert folds == [1, 0, 1, 0, 1, 0]
 
 
 def test_a_session_of_a_setting_shares_the_weights(tmp_path, temporary):

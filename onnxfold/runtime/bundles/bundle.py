@@ -94,6 +94,11 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         except OSError as error:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
 
+    @property
+    def fold_key(self) -> str:
+        """A key of runtime_fold and its weights within this process."""
+        return self.fold_hash
+
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest as a JSON-ready dictionary."""
         return self.manifest.to_dict()

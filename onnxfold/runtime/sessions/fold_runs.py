@@ -198,7 +198,8 @@ class SessionFolding:
             made = (loaded.kernel for _, loaded in _loaded(group, kernels))
             makers = ((each.backend, *each.outputs, *each.hashes.values()) for each in made)
             own = tuple(makers), repr(self.providers), key_of(self.options)
-            keys.append((bundle.fold_hash, k, *own))
+            fold = bundle.fold_hash if self.cache.has_folder else bundle.fold_key
+            keys.append((fold, k, *own))
         replaced = {
             name for names, each in kernels.items() if isinstance(each, Loaded) for name in names
         }

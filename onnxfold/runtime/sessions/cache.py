@@ -302,7 +302,14 @@ def _load(path: str, *, is_trusted: bool = False) -> Folded:
 
 
 _caches: weakref.WeakSet[FoldCache] = weakref.WeakSet()
-os.register_at_fork(after_in_child=lambda: [cache._forget_threads() for cache in _caches])
+
+
+def _forget_threads() -> None:
+    for cache in _caches:
+        cache._forget_threads()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 SHARED = FoldCache()
 """The cache of all sessions of this process that were not given their own."""

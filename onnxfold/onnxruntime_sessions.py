@@ -96,9 +96,9 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
     return options
 
 
-def entry_options() -> onnxruntime.SessionOptions:
+def default_options() -> onnxruntime.SessionOptions:
     """Return onnxruntime's options, except that threads wait for work in a loop for a millisecond
-    only: they would disturb the next fold.
+    only: those of entry would disturb the next fold.
     """
     import onnxruntime as ort
 
@@ -144,7 +144,7 @@ def with_data_below(
     folder: str, given: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
     """Return a copy of options, without custom ops, by which data is looked for below a folder."""
-    options = copy_of(given)
+    options = default_options() if given is None else copy_of(given)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
 

@@ -19,7 +19,6 @@ from onnxfold.onnxruntime_sessions import (
     Array,
     Feed,
     array_of,
-    entry_options,
     has_numbers,
     open_session,
     ort_value,
@@ -170,18 +169,19 @@ class Entry:
     specializes: bool
 
     def __post_init__(self) -> None:
-        manifest = self.bundle.manifest
-        options = self.options = self.options or entry_options()
+        options, manifest = self.options, self.bundle.manifest
         self.session = self.bundle.open(ENTRY_FILE, options, self.providers)
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
-        self._taken = {*self._constants, *(info.name for info in manifest.cached)}
+        self._taken = self._constants | {info.name for info in manifest.cached}
         self._required = {value.name for value in self.session.get_inputs()} - self._taken
         initializers = self.session.get_overridable_initializers()
         self._optional = {value.name for value in initializers} - self._taken
         self._lock = threading.Lock()
         self._packed: tuple[str, onnx.ModelProto] | None = None
-        self._packs = tuple(self.providers) == CPU and not (options.optimized_model_filepath)
+        self._packs = tuple(self.providers) == CPU and not (
+            options and options.optimized_model_filepath
+        )
 
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse names of values that a handle sets."""

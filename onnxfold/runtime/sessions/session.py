@@ -19,7 +19,7 @@ import onnxruntime
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.options import SplitArguments
-from onnxfold.runtime.backends.base import check_name, report_rest
+from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
@@ -120,9 +120,10 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         self._use(
             Entry(*common, specialize), SessionFolding(*common, backend, cache, strict_backend)
         )
-        placements = self.placements()
-        left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-        report_rest(backend, left, len(placements), strict_backend)
+        if backend not in NOT_COMPILING:
+            placements = self.placements()
+            left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+            report_rest(backend, left, len(placements), strict_backend)
 
     def _use(self, entry: Entry, folding: SessionFolding) -> None:
         """Run the two parts by these from now on; runtime_fold is opened at the first fold."""

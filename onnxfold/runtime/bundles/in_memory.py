@@ -237,5 +237,6 @@ def _content(plan: SavePlan, data_path: str = "") -> bytes:
     """Return the bytes of the model file, whose data are in a file with this path."""
     file = plan.model(data_path.lstrip(_ROOT))
     parts = dict(file.literals)
-    parts.update((place.offset, place.tensor.tobytes()) for place in file.tensors)
-    return b"".join(parts[offset] for offset in sorted(parts))
+    for place in file.tensors:
+        parts[place.offset] = place.tensor.tobytes()
+    return b"".join(map(parts.__getitem__, sorted(parts)))

@@ -110,14 +110,10 @@ class FoldCache:
         self.has_folder = folder is not None
         self._store = None if folder is None else _FoldStore(folder, max_bytes)
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
-        self._statistics = CacheStatistics()
-        self._forget_threads()
-        _caches.add(self)
-
-    def _forget_threads(self) -> None:
-        """Wait for no thread: a forked process does not have those of its parent."""
-        self._lock = threading.Lock()
         self._making: dict[Hashable, Future[Folded]] = {}
+        self._statistics = CacheStatistics()
+        self._lock = threading.Lock()
+        _caches.add(self)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
         """Return what is held under the key; otherwise what ``make`` gives, called by one thread
@@ -305,8 +301,9 @@ _caches: weakref.WeakSet[FoldCache] = weakref.WeakSet()
 
 
 def _forget_threads() -> None:
+    """Let no cache wait for a thread: a forked process does not have those of its parent."""
     for cache in _caches:
-        cache._forget_threads()
+        cache._lock, cache._making = threading.Lock(), {}
 
 
 os.register_at_fork(after_in_child=_forget_threads)

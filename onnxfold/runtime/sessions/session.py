@@ -69,6 +69,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     Args:
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
+            By default onnxruntime's, but threads wait in a loop for a millisecond at most.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
         backend: Who runs runtime_fold. "auto": kernels that were not slower than onnxruntime when
             they were timed, onnxruntime otherwise; those of a model are compiled by another process

@@ -424,29 +424,3 @@ def test_inputs_may_declare_negative_sizes():
     for rows in (1, 4):
         feeds = {"x": random(rows, 3), "c": random(rows, 3)}
         assert_same(session.run(None, feeds), original(model, feeds))
-
-
-_FORKING = """
-import os, signal, threading
-from onnxfold.runtime.sessions.cache import FoldCache, Folded
-
-cache, folds, ends = FoldCache(), threading.Event(), threading.Event()
-
-def make():
-    folds.set()
-    ends.wait()
-    return Folded({}, 0)
-
-threading.Thread(target=cache.get, args=("k", make)).start()
-folds.wait()
-if (child := os.fork()) == 0:
-    signal.alarm(20)
-    cache.get("k", lambda: Folded({}, 0))
-    os._exit(cache.statistics().misses)
-ends.set()
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-
-
-def test_a_forked_process_waits_for_no_fold_of_its_parent():
-    assert python("-W", "ignore", "-c", _FORKING) == "1\n"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ DECIDING = (
     "optimization.constant_folding_max_output_size_in_bytes",
 )
 """Entries of session options that decide what onnxruntime makes of a model."""
+
+_FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
 
 # y = Neg(x), serialized: a session on a bundle does not import onnx.
 _NEG = (
@@ -360,4 +363,4 @@ def numpy_name(dtype: str) -> str:
 
 def is_foreign(kind: str) -> bool:
     """Return whether NumPy itself lacks an element type of onnxruntime, ``tensor(...)`` or bare."""
-    return any(name in kind for name in ("bfloat16", "float8", "float4", "int4", "int2"))
+    return _FOREIGN.search(kind) is not None

@@ -291,8 +291,12 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         folded = self._folding.fold(setting)
         if self._ahead is not None:
             self._ahead.start()
-        bound = {name: value for part in folded for name, value in part.values.items()}
-        bound.update((n, given.feed) for n, given in setting.items() if n in self._in_entry)
+        bound: dict[str, Any] = {}
+        for part in folded:
+            bound.update(part.values)
+        for name, given in setting.items():
+            if name in self._in_entry:
+                bound[name] = given.feed
         return Handle(self._known, self._entry, folded, bound)
 
     @checked

@@ -186,11 +186,11 @@ class RuntimeCut:
             priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
             return self._follow(choose(choices, self._demanded, priced).stored)
 
-        place = 0
-        if max_cache is not None:
+        found = self._follow(choose(choices, self._demanded, costs).stored)
+        if max_cache is not None and found[1] > max_cache:
             steps = range(_STEPS)
             place = bisect.bisect_left(steps, True, key=lambda k: at_step(k)[1] <= max_cache)
-        found = at_step(place) if place < _STEPS else self._follow(())
+            found = at_step(place) if place < _STEPS else self._follow(())
         self.cached, self.nbytes, self.stays = found
 
     def describe(self, value: ir.Value) -> TensorInfo:

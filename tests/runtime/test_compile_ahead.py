@@ -196,6 +196,7 @@ def test_a_process_that_ends_leaves_no_process(how, tmp_path):
 
 def forked(*calls: Callable[[], object]) -> None:
     """Call functions in a process that is forked from this one."""
+    gc.collect()  # a session that is ended in the fork waits for threads that are not there
     child = os.fork()
     if not child:
         signal.alarm(60)

@@ -24,6 +24,9 @@ from typing import BinaryIO
 
 from onnxfold.errors import OnnxFoldError, UsageError
 
+RECENT = 2_000_000_000
+"""Nanoseconds in which a file may change again and have the same times of change."""
+
 _LOCK = "lock"
 
 

@@ -56,9 +56,6 @@ DEFAULT_LIMIT = 4 << 30
 _FORMAT = 1
 _MODEL, _WEIGHTS, _RECORD = "model.onnx", "weights", "record.json"
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-_RECENT = 2_000_000_000
-"""Nanoseconds in which a file may change again and have the same times of change."""
-
 _CPU = frozenset(("CPUExecutionProvider", "AzureExecutionProvider"))
 """Providers for which onnxruntime's optimized model has no compiled nodes."""
 
@@ -338,7 +335,7 @@ def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
     """Return the status of files, and a hash of their content."""
     from onnxfold.runtime.bundles.bundle import hash_file
 
-    statuses, latest = _statuses(folder, names), time.time_ns() - _RECENT
+    statuses, latest = _statuses(folder, names), time.time_ns() - files.RECENT
     settled = all(max(s[3:]) < latest for s in statuses.values())
     digest = _hash([hash_file(folder / name) for name in statuses])
     return {"files": statuses, "digest": digest, "settled": settled}

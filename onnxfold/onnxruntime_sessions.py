@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,8 @@ DECIDING = (
     "optimization.constant_folding_max_output_size_in_bytes",
 )
 """Entries of session options that decide what onnxruntime makes of a model."""
+
+_FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
 
 # y = Neg(x), serialized: a session on a bundle does not import onnx.
 _NEG = (
@@ -96,6 +99,17 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
     return options
 
 
+def default_options() -> onnxruntime.SessionOptions:
+    """Return onnxruntime's options, except that threads wait for work in a loop for a millisecond
+    only: those of entry would disturb the next fold.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
+    return options
+
+
 def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
     """Return the caller's options for runtime_fold, whose results are allocated one by one.
 
@@ -133,7 +147,7 @@ def with_data_below(
     folder: str, given: onnxruntime.SessionOptions | None
 ) -> onnxruntime.SessionOptions:
     """Return a copy of options, without custom ops, by which data is looked for below a folder."""
-    options = copy_of(given)
+    options = default_options() if given is None else copy_of(given)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
     return options
 
@@ -349,4 +363,4 @@ def numpy_name(dtype: str) -> str:
 
 def is_foreign(kind: str) -> bool:
     """Return whether NumPy itself lacks an element type of onnxruntime, ``tensor(...)`` or bare."""
-    return any(name in kind for name in ("bfloat16", "float8", "float4", "int4", "int2"))
+    return _FOREIGN.search(kind) is not None

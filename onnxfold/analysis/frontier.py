@@ -126,8 +126,8 @@ class _Part(Generic[V]):
             else:  # it is folded, or it stays and its inputs are needed
                 (op,) = self._ops
                 inputs = self._wanted.union(op.inputs).difference(op.outputs)
-                both = [(stored, *self._weigh(stored)[1:]) for stored in (self._wanted, inputs)]
-                found = min(both, key=lambda each: each[1] + price * each[2])[0]
+                folds, (_, nbytes, staying) = self._weigh(self._wanted)[1], self._weigh(inputs)
+                found = self._wanted if folds <= nbytes + price * staying else inputs
             self._cuts[price] = found
         return self._cuts[price]
 

@@ -276,6 +276,5 @@ class _Level:
         if modified:
             self._changes += 1
             self._facts.note_change()
-        for observer in self._run.observers:
-            observer.passed(name, self._model)
+        self._run.passed(name, self._model)
         return modified

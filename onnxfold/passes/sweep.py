@@ -86,7 +86,9 @@ class Sweep:
         """Visit the main graph and all functions; may raise ComputationFailed."""
         for graph in root_graphs(self._model):
             self._computed.clear()
-            self._graph(graph, self.scopes.of(graph).opsets)
+            opsets = self.scopes.of(graph).opsets
+            for node in nodes_of(graph):
+                self._visit(node, opsets)
 
     def is_constant(self, value: ir.Value) -> bool:
         """Return True if the value is a constant of the model or made by a foldable operation."""
@@ -97,10 +99,6 @@ class Sweep:
         producer = value.producer()
         return is_initialized(value) if producer is None else is_constant_node(producer)
 
-    def _graph(self, graph: ir.Graph, opsets: Mapping[str, int]) -> None:
-        for node in nodes_of(graph):
-            self._visit(node, opsets)
-
     def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
         subgraphs = subgraphs_of(node) if node in self.scopes.parents else ()
         branch = self._inline_if(node) if subgraphs else None
@@ -109,7 +107,8 @@ class Sweep:
                 self._visit(inner, opsets)
             return
         for graph in subgraphs:
-            self._graph(graph, opsets)
+            for inner in nodes_of(graph):
+                self._visit(inner, opsets)
         for value in node.inputs:
             if value is not None and not self.is_constant(value):
                 return
@@ -223,19 +222,14 @@ class Sweep:
             return FORBIDDEN
         if self._options.fold_all:
             return 0
-        if not self._options.fold_quantized and self._is_dequantized(operation, buffer):
+        node, is_dequantized = operation.node, operation.node.op_type == "DequantizeLinear"
+        if not self.dequantized.isdisjoint(node.inputs) and operation.kind is Kind.VIEW:
+            weight = operation.operands[0]  # its elements in whatever order
+            is_dequantized |= weight is not None and buffer.size == weight.size
+        if is_dequantized and not self._options.fold_quantized:
             self.dequantized.add(output)
             return FORBIDDEN  # the runtime wants the quantized weight and this node
-        return bytes_if_stored(output, buffer, self.scopes.find(operation.node.graph))
-
-    def _is_dequantized(self, operation: Operation, result: Buffer) -> bool:
-        """Return whether a result has the elements of a dequantized weight, in whatever order."""
-        if operation.node.op_type == "DequantizeLinear":
-            return True
-        if self.dequantized.isdisjoint(operation.node.inputs) or operation.kind is not Kind.VIEW:
-            return False
-        weight = operation.operands[0]
-        return weight is not None and result.size == weight.size
+        return bytes_if_stored(output, buffer, self.scopes.find(node.graph))
 
     def _settle(self, node: ir.Node) -> None:
         """Remove a use of the operands of a node that is certain to go.
@@ -249,23 +243,19 @@ class Sweep:
             del self.undecided[node]
             for value in filter(None, node.inputs):
                 # what a body reads stays bound: it may be wanted for the node that the body is of
-                if (has_bodies and value.graph is not graph) or not self._use_gone(value):
+                if has_bodies and value.graph is not graph:
                     continue
+                if value not in self._remaining:
+                    self._remaining[value] = len(uses(value)) + value.is_graph_output()
+                self._remaining[value] -= 1
+                if self._remaining[value]:
+                    continue
+                self._pool.unbind(value)
                 producer = value.producer()
                 if producer in self.undecided and not any(
                     self._pool.is_bound(o) for o in producer.outputs
                 ):
                     certain.append(producer)
-
-    def _use_gone(self, value: ir.Value) -> bool:
-        """Count down the users of a value; True when the last one is gone."""
-        if value not in self._remaining:
-            self._remaining[value] = len(uses(value)) + value.is_graph_output()
-        self._remaining[value] -= 1
-        if self._remaining[value]:
-            return False
-        self._pool.unbind(value)
-        return True
 
     def _inline_if(self, node: ir.Node) -> list[ir.Node] | None:
         """Replace an If whose condition is constant by the nodes of its branch; return these."""

@@ -15,7 +15,7 @@ from onnxfold.storage import Span, Tile
 from onnxfold.storage.encode import static_shape
 from onnxfold.storage.tensors import StoredTensor
 
-_STREAM = 1 << 20
+_STREAM, _LEAST = 1 << 20, 1 << 16
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS
 
 
@@ -65,9 +65,12 @@ class BufferTensor(StoredTensor, TensorBase):
         return b"".join(piece.tobytes() for piece in self.pieces())
 
     def tofile(self, file: IO[bytes]) -> None:
-        """Write the stored bytes to a file object, block by block."""
-        for piece in self.pieces():
-            file.write(piece.data)
+        """Write the stored bytes to a file object, block by block if they are many."""
+        if self.nbytes < _LEAST:
+            file.write(self.tobytes())
+        else:
+            for piece in self.pieces():
+                file.write(piece.data)
 
     def pieces(self) -> Iterator[Array]:
         """Yield the stored bytes in order; each piece is valid until the next one."""

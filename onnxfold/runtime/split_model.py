@@ -255,26 +255,26 @@ def _split(
     merges = merge_runtime_constants(model, names, made.options, room=room, nominal=made.nominal)
     cut = made.cut(model, names)
     name_unnamed_outputs(model)
-    cached = [cut.describe(value) for value in cut.cached]
+    cached = {value: cut.describe(value) for value in cut.cached}
     apart = storage.planned(fold_of(model, cached)).size if cached else 0
-    entry = made.optimized(entry_of(model, cached), max(0, made.nbytes - apart))
-    remove_unused_inputs(entry, [*names, *(info.name for info in cached)])
-    read = {v.name for v in entry.graph.inputs}
-    cached = [info for info in cached if info.name in read]
+    entry = made.optimized(entry_of(model, cached.values()), max(0, made.nbytes - apart))
+    kept = remove_unused_inputs(entry, [*names, *_names(cached)])
+    cached = {value: info for value, info in cached.items() if value.name in kept}
     fold = None
     if cached:
         fold = made.optimized(fold_of(model, cached))
         remove_unused_inputs(fold, _names(fold.graph.inputs))
     constants = []
-    for value in (v for v in model.graph.inputs if v.name in names):  # they may have any size
-        info, optional = cut.describe(value), value.name in model.graph.initializers
-        constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
+    for value in model.graph.inputs:
+        if value.name in names:  # they may have any size
+            info, optional = cut.describe(value), value.name in model.graph.initializers
+            constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
     manifest = Manifest(
         runtime_constants=constants,
         inputs=_names(model.graph.inputs),
         outputs=_names(model.graph.outputs),
         entry_inputs=_names(entry.graph.inputs),
-        cached=cached,
+        cached=list(cached.values()),
         groups=[] if fold is None else groups_of(fold),
         fold_at=made.fold_at,
         nodes={
@@ -306,7 +306,8 @@ class _Prepared:
         runtime_constants = arguments.get("runtime_constants", ())
         nominal = arguments.get("nominal") or {}
         self.names, self.weights, self.ranks = weights_as_inputs(model, runtime_constants)
-        check_names(nominal, model.graph.inputs)
+        if nominal:
+            check_names(nominal, model.graph.inputs)
         self.nominal = {**self.ranks, **nominal}
         overridable = arguments.get("overridable", False)
         chosen = select_runtime_constants(model, self.names, overridable=overridable)

@@ -10,6 +10,7 @@ import os
 import resource
 import stat
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnxfold.errors import ExternalDataError, ModelError
+from onnxfold.files import RECENT
 from onnxfold.graphs import root_graphs
 from onnxfold.onnx_ir_private import TensorBase, is_a, nodes_in
 
@@ -104,6 +106,16 @@ class MappedFile:
             yield fd if _key(os.fstat(fd)) == self.key else None
         finally:
             os.close(fd)
+
+    def identity(self) -> str | None:
+        """Return what no other content of a file has; None if the file is no longer at its path, or
+        was changed so recently that another change could leave the same times.
+        """
+        with self.descriptor() as fd:
+            changed = None if fd is None else os.fstat(fd).st_ctime_ns
+        if changed is None or max(changed, self.key[2]) > time.time_ns() - RECENT:
+            return None
+        return f"{self.key} {changed}"
 
     def check(self) -> None:
         """Check that no other program has changed or replaced the file since it was mapped.

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from runtime_models import at_once, bundle_of, needs_iree, original, parse, random, session_on
 
 from onnxfold.runtime.backends import base, compilation
-from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
 
 SIZE = 640
@@ -89,6 +90,21 @@ def test_no_process_is_started_where_no_kernel_would_pay(adapter, processes):
     session.wait_for_kernels()
     assert not processes()
     assert {*makers(session).values()} == {"onnxruntime"}
+
+
+@needs_iree
+def test_kernels_take_over_while_the_providers_are_changed():
+    class Provider(str):
+        def __repr__(self) -> str:  # it is asked for after kernels are loaded
+            time.sleep(2)  # kernels take over meanwhile
+            return super().__repr__()
+
+    opened().wait_for_kernels()  # kept from now on
+    session = opened()
+    threading.Thread(target=session.wait_for_kernels).start()
+    session.set_providers([Provider("CPUExecutionProvider")])
+    session.wait_for_kernels()
+    assert makers(session)["folded"] == "iree"
 
 
 @needs_iree
@@ -180,6 +196,7 @@ def test_a_process_that_ends_leaves_no_process(how, tmp_path):
 
 def forked(*calls: Callable[[], object]) -> None:
     """Call functions in a process that is forked from this one."""
+    gc.collect()  # a session that is ended in the fork waits for threads that are not there
     child = os.fork()
     if not child:
         signal.alarm(60)
@@ -190,6 +207,20 @@ def forked(*calls: Callable[[], object]) -> None:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_forked_process_waits_for_no_fold_of_another_thread():
+    cache, folds, ends = FoldCache(), threading.Event(), threading.Event()
+
+    def make() -> Folded:
+        folds.set()
+        ends.wait()
+        return Folded({}, 0)
+
+    threading.Thread(target=cache.get, args=("key", make)).start()
+    folds.wait()
+    forked(ends.set, lambda: cache.get("key", make))
+    ends.set()
 
 
 @needs_iree

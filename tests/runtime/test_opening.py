@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from runtime_models import TEXTS, assert_same, parse, random, session_on
 from onnxfold import storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
+from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 
 KEY = "session.model_external_initializers_file_folder_path"
@@ -104,6 +106,30 @@ def test_weights_in_a_data_file_are_mapped_there(tmp_path, temporary):
     if maps.exists():
         assert f"{path}.data" in maps.read_text(encoding="utf-8")
     assert_computes(session, original(path))
+
+
+def test_weights_in_an_unchanged_file_are_not_read_until_they_are_folded(tmp_path, monkeypatch):
+    model = parse("g (float[n] x, float r) => (float[n] y) { k = Mul(w, r) y = Mul(x, k) }")
+    model.graph.initializer.append(external_tensor("w", [1 << 32], location="data"))
+    onnx.save(model, tmp_path / "model.onnx")
+    (tmp_path / "data").write_bytes(random(16).tobytes())
+    os.truncate(tmp_path / "data", 4 << 32)  # zeros without blocks on the disk
+    monkeypatch.setattr("time.time_ns", lambda: 1 << 61)
+    begin = time.process_time()
+    opened(tmp_path / "model.onnx")
+    assert time.process_time() - begin < 4
+
+
+def test_sessions_share_the_folds_of_a_file_until_it_is_changed(tmp_path, monkeypatch):
+    cache, folds, path = FoldCache(), list[int](), tmp_path / "model.onnx"
+    for seed, now in [(1, 0), (1, 0), (1, 1 << 61), (1, 1 << 61), (2, 1 << 61), (2, 1 << 61)]:
+        monkeypatch.setattr("time.time_ns", lambda now=now: now)
+        if len(folds) in (0, 4):
+            onnx.save(example(seed), path)  # into the same file
+        session = opened(path, cache=cache)
+        assert_computes(session, original(path))
+        folds.append(session.fold_statistics().folds)
+    assert folds == [1, 0, 1, 0, 1, 0]
 
 
 def test_a_session_of_a_setting_shares_the_weights(tmp_path, temporary):

@@ -61,8 +61,8 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
     """Load the kernels of a backend; of "auto", all that are not slower than onnxruntime."""
     loaded: Kernels = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
-    changed, hashes = None, bundle.manifest.hashes
-    if any(k.files for k in kernels) and hashes.get(FOLD_FILE) not in (None, bundle.fold_hash):
+    changed, known = None, bundle.manifest.hashes.get(FOLD_FILE)
+    if known is not None and any(k.files for k in kernels) and known != bundle.fold_hash:
         changed = f"{FOLD_FILE} is not the model that the kernels were made of"
     fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for weights of kernels only
     for kernel in kernels:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfold import files
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.onnxruntime_sessions import message_of, open_session
+from onnxfold.onnxruntime_sessions import default_options, message_of, open_session
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,
     ENTRY_FILE,
@@ -94,6 +94,11 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         except OSError as error:
             raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
 
+    @property
+    def fold_key(self) -> str:
+        """A key of runtime_fold and its weights within this process."""
+        return self.fold_hash
+
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest as a JSON-ready dictionary."""
         return self.manifest.to_dict()
@@ -114,7 +119,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         self._check()
         path = self.folder / part
         try:
-            session = open_session(path, options, providers)
+            session = open_session(path, options or default_options(), providers)
         except (TypeError, ValueError):  # invalid arguments
             raise
         except Exception as error:  # the exceptions of onnxruntime have no common base class

@@ -13,7 +13,7 @@ import hashlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -70,8 +70,18 @@ class InMemoryBundle(Bundle):
     @functools.cached_property
     def fold_hash(self) -> str:
         """SHA-256 of runtime_fold and its weights."""
+        return self._hash(lambda span: None)
+
+    @functools.cached_property
+    def fold_key(self) -> str:
+        """The same, but weights in unchanged files are not read: their places tell them apart."""
+        identity = functools.cache(MappedFile.identity)
+        return self._hash(lambda span: identity(span.file))
+
+    def _hash(self, share: Callable[[Span], str | None]) -> str:
+        """Return the SHA-256 of runtime_fold, with the bytes of weights that are not shared."""
         with self._lock:
-            plan = plan_model(self.parts[FOLD_FILE], lambda span: None)
+            plan = plan_model(self.parts[FOLD_FILE], share)
             digest = hashlib.sha256(_content(plan))
             for place in plan.data.tensors if plan.data is not None else ():
                 tensor: Any = place.tensor
@@ -227,5 +237,6 @@ def _content(plan: SavePlan, data_path: str = "") -> bytes:
     """Return the bytes of the model file, whose data are in a file with this path."""
     file = plan.model(data_path.lstrip(_ROOT))
     parts = dict(file.literals)
-    parts.update((place.offset, place.tensor.tobytes()) for place in file.tensors)
-    return b"".join(parts[offset] for offset in sorted(parts))
+    for place in file.tensors:
+        parts[place.offset] = place.tensor.tobytes()
+    return b"".join(map(parts.__getitem__, sorted(parts)))

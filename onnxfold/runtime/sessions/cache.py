@@ -18,6 +18,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
@@ -106,11 +107,13 @@ class FoldCache:
         max_bytes: int = DEFAULT_BYTES,
     ) -> None:
         self.max_bytes = max_bytes
+        self.has_folder = folder is not None
         self._store = None if folder is None else _FoldStore(folder, max_bytes)
-        self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}
         self._statistics = CacheStatistics()
+        self._lock = threading.Lock()
+        _caches.add(self)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
         """Return what is held under the key; otherwise what ``make`` gives, called by one thread
@@ -154,7 +157,7 @@ class FoldCache:
         finally:
             with self._lock:
                 if others is None:
-                    del self._making[key]
+                    self._making.pop(key, None)
                 self._statistics.misses += made
                 self._statistics.hits += not made
                 self._statistics.waits += waited
@@ -293,6 +296,17 @@ def _load(path: str, *, is_trusted: bool = False) -> Folded:
             values[name] = ort_copy(values[name])
     return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))
 
+
+_caches: weakref.WeakSet[FoldCache] = weakref.WeakSet()
+
+
+def _forget_threads() -> None:
+    """Let no cache wait for a thread: a forked process does not have those of its parent."""
+    for cache in _caches:
+        cache._lock, cache._making = threading.Lock(), {}
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 SHARED = FoldCache()
 """The cache of all sessions of this process that were not given their own."""

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -163,10 +163,12 @@ class FoldStatistics:
     seconds: float = 0.0
 
 
-def _loaded(group: Group, kernels: Kernels) -> list[tuple[tuple[str, ...], Loaded]]:
-    """Return the kernels of a group that are loaded, with the names of their outputs."""
-    made = ((tuple(names), kernels.get(tuple(names))) for names in group.components)
-    return [(names, kernel) for names, kernel in made if isinstance(kernel, Loaded)]
+def _loaded(group: Group, kernels: Kernels) -> Iterator[tuple[tuple[str, ...], Loaded]]:
+    """Yield the kernels of a group that are loaded, with the names of their outputs."""
+    for names in map(tuple, group.components):
+        kernel = kernels.get(names)
+        if isinstance(kernel, Loaded):
+            yield names, kernel
 
 
 @dataclass(eq=False)
@@ -192,30 +194,29 @@ class SessionFolding:
 
     def load_kernels(self) -> None:
         """Use the kernels of the bundle from the next fold on."""
-        bundle, keys = self.bundle, []
+        bundle, keys, replaced = self.bundle, [], set[str]()
         kernels = load_kernels(bundle, self.backend)
         for k, group in enumerate(bundle.manifest.groups):
-            made = (loaded.kernel for _, loaded in _loaded(group, kernels))
-            makers = ((each.backend, *each.outputs, *each.hashes.values()) for each in made)
-            own = tuple(makers), repr(self.providers), key_of(self.options)
-            keys.append((bundle.fold_hash, k, *own))
-        replaced = {
-            name for names, each in kernels.items() if isinstance(each, Loaded) for name in names
-        }
+            fold = bundle.fold_hash if self.cache.has_folder else bundle.fold_key
+            key: list[Hashable] = [fold, k, repr(self.providers), key_of(self.options)]
+            for names, (kernel, _) in _loaded(group, kernels):
+                key.append((kernel.backend, *kernel.outputs, *kernel.hashes.values()))
+                replaced.update(names)
+            keys.append(key)
         with self._lock:
             self._kernels = kernels, keys
-            for outputs in [names for names in self._sessions if not replaced.isdisjoint(names)]:
-                del self._sessions[outputs]
+            for outputs in list(self._sessions):
+                if not replaced.isdisjoint(outputs):
+                    del self._sessions[outputs]
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
         """Return the folded tensors, from the cache or newly computed."""
         values = {name: given.feed for name, given in constants.items()}
         folded, (kernels, keys) = [], self._kernels
         for group, key in zip(self.bundle.manifest.groups, keys, strict=True):
-            given = [name for name in group.constants if name in constants]
-            known = tuple((name, constants[name].digest) for name in given)
+            known = [(n, constants[n].digest) for n in group.constants if n in constants]
             run = functools.partial(self._run, group, values, kernels)
-            folded.append(self.cache.get((*key, known), run))
+            folded.append(self.cache.get((*key, *known), run))
         return folded
 
     def placements(self) -> list[Placement]:

@@ -184,7 +184,7 @@ class Entry:
         self.session = self.bundle.open(ENTRY_FILE, options, self.providers)
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
-        self._taken = {*self._constants, *(info.name for info in manifest.cached)}
+        self._taken = self._constants | {info.name for info in manifest.cached}
         self._required = {value.name for value in self.session.get_inputs()} - self._taken
         initializers = self.session.get_overridable_initializers()
         self._optional = {value.name for value in initializers} - self._taken

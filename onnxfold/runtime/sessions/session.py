@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ import onnxruntime
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed
 from onnxfold.options import SplitArguments
-from onnxfold.runtime.backends.base import check_name, report_rest
+from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
@@ -68,6 +69,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     Args:
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
+            By default onnxruntime's, but threads wait in a loop for a millisecond at most.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
         backend: Who runs runtime_fold. "auto": kernels that were not slower than onnxruntime when
             they were timed, onnxruntime otherwise; those of a model are compiled by another process
@@ -106,6 +108,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         check_name(backend, strict=strict_backend)
         self.bundle = _bundle_of(source, backend, arguments)
         self._ahead = None
+        self._lock = threading.Lock()  # kernels are not loaded while the providers are changed
         if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
             self._ahead = self._compile_ahead(arguments)
         cache = cache or (
@@ -118,9 +121,10 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         self._use(
             Entry(*common, specialize), SessionFolding(*common, backend, cache, strict_backend)
         )
-        placements = self.placements()
-        left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
-        report_rest(backend, left, len(placements), strict_backend)
+        if backend not in NOT_COMPILING:
+            placements = self.placements()
+            left = {p.outputs[0]: str(p.reason) for p in placements if p.backend != backend}
+            report_rest(backend, left, len(placements), strict_backend)
 
     def _use(self, entry: Entry, folding: SessionFolding) -> None:
         """Run the two parts by these from now on; runtime_fold is opened at the first fold."""
@@ -132,11 +136,13 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         bundle: Any = self.bundle
         seconds, nominal = arguments.get("compile_seconds", 120.0), arguments.get("nominal")
         session = weakref.ref(self)  # which may be closed while kernels are compiled
+        lock = self._lock
 
         def take(kernels: list[Kernel]) -> None:
-            bundle.manifest.kernels = kernels
-            if (this := session()) is not None:
-                this._folding.load_kernels()
+            with lock:
+                bundle.manifest.kernels = kernels
+                if (this := session()) is not None:
+                    this._folding.load_kernels()
 
         ahead = CompileAhead(bundle, seconds, nominal or {}, take)
         weakref.finalize(self, ahead.close)
@@ -285,8 +291,12 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         folded = self._folding.fold(setting)
         if self._ahead is not None:
             self._ahead.start()
-        bound = {name: value for part in folded for name, value in part.values.items()}
-        bound.update((n, given.feed) for n, given in setting.items() if n in self._in_entry)
+        bound: dict[str, Any] = {}
+        for part in folded:
+            bound.update(part.values)
+        for name, given in setting.items():
+            if name in self._in_entry:
+                bound[name] = given.feed
         return Handle(self._known, self._entry, folded, bound)
 
     @checked
@@ -296,9 +306,10 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         """Use other execution providers; what was folded is folded again."""
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
-        entry = replace(self._entry, providers=list(providers))
-        folding = replace(self._folding, providers=list(providers), statistics=FoldStatistics())
-        self._use(entry, folding)
+        given, statistics = list(providers), FoldStatistics()
+        with self._lock:
+            entry = replace(self._entry, providers=given)
+            self._use(entry, replace(self._folding, providers=given, statistics=statistics))
 
     @property
     def setting_bytes(self) -> int:

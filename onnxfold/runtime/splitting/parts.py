@@ -16,7 +16,9 @@ Both models keep the names of the original.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable, Sequence
+import itertools
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -159,24 +161,24 @@ class RuntimeCut:
     ) -> None:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
-        self._demanded: dict[ir.Value, None] = {}  # values that other nodes read
+        self._demanded: set[ir.Value] = set()  # values that other nodes read
         self._types = SymbolicAnalysis(model)
         self._constness = constness
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(model.graph.outputs)  # entry makes outputs in any case
+        choices: list[RegionOp[ir.Value]] = []
+        values: set[ir.Value] = set()
         for node in model.graph:
             operands = operands_of(node)
             if constness.of_node(node) in folded and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
                 self.operands[node] = operands
+                results = [v for v in node.outputs if v.name]
+                choices.append(RegionOp(operands, results, work_of(node, sizes)))
+                values.update(operands, results)
             else:
-                self._demanded.update((v, None) for v in operands if v in made)
-        choices = [
-            RegionOp(operands, [v for v in node.outputs if v.name], work_of(node, sizes))
-            for node, operands in self.operands.items()
-        ]
-        values = {v for op in choices for v in (*op.inputs, *op.outputs)} | self._demanded.keys()
-        costs = {value: self._cost(value) for value in values}
+                self._demanded.update(made.intersection(operands))
+        costs = {value: self._cost(value) for value in values | self._demanded}
 
         def at_step(step: int) -> _Cut:
             """Return the cut at a price of a cached byte (a Lagrange multiplier)."""
@@ -184,11 +186,11 @@ class RuntimeCut:
             priced = {v: c if v.producer() is None else c * price for v, c in costs.items()}
             return self._follow(choose(choices, self._demanded, priced).stored)
 
-        place = 0
-        if max_cache is not None:
+        found = self._follow(choose(choices, self._demanded, costs).stored)
+        if max_cache is not None and found[1] > max_cache:
             steps = range(_STEPS)
             place = bisect.bisect_left(steps, True, key=lambda k: at_step(k)[1] <= max_cache)
-        found = at_step(place) if place < _STEPS else self._follow(())
+            found = at_step(place) if place < _STEPS else self._follow(())
         self.cached, self.nbytes, self.stays = found
 
     def describe(self, value: ir.Value) -> TensorInfo:
@@ -276,7 +278,7 @@ def name_unnamed_outputs(model: ir.Model) -> None:
         value.name = names.fresh("unread")
 
 
-def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
+def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
     """Return the model for every run, a copy with the cached values as last inputs."""
     entry = model.clone()
     made = {v.name: v for node in entry.graph for v in node.outputs}
@@ -293,8 +295,8 @@ def entry_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
     return entry
 
 
-def remove_unused_inputs(part: ir.Model, constants: Sequence[str]) -> None:
-    """Remove the constant inputs without users, and record the others."""
+def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
+    """Remove the constant inputs without users; record and return the others."""
     graph = part.graph
     inputs = {value.name: value for value in graph.inputs}
     kept = []
@@ -305,14 +307,14 @@ def remove_unused_inputs(part: ir.Model, constants: Sequence[str]) -> None:
             graph.inputs.remove(inputs[name])
             graph.initializers.pop(name, None)
     record(part, kept)
+    return kept
 
 
-def fold_of(model: ir.Model, cached: Sequence[TensorInfo]) -> ir.Model:
+def fold_of(model: ir.Model, cached: Mapping[ir.Value, TensorInfo]) -> ir.Model:
     """Return a copy of what makes the cached values, with only the inputs that they need."""
-    made = {v.name: v for node in model.graph for v in node.outputs}
-    fold = part_of(model, [made[info.name] for info in cached])
+    fold = part_of(model, list(cached))
     fold.graph.name = "runtime_fold"
-    for value, info in zip(fold.graph.outputs, cached, strict=True):
+    for value, info in zip(fold.graph.outputs, cached.values(), strict=True):
         _declare(value, info)
     return fold
 
@@ -337,7 +339,7 @@ def groups_of(fold: ir.Model) -> list[Group]:
         constants = (value.name or "" for value in fold.graph.inputs if value in read)
         groups.setdefault(tuple(constants), []).append(names)
     return [
-        Group(list(constants), [name for names in members for name in names], members)
+        Group(list(constants), [*itertools.chain(*members)], members)
         for constants, members in groups.items()
     ]
 
@@ -376,7 +378,7 @@ def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = Tru
         [v for v in graph.inputs if v in read],
         wanted,
         nodes=[node for node in graph if node in nodes],
-        initializers=sorted(weights, key=lambda v: v.name or ""),
+        initializers=sorted(weights, key=operator.attrgetter("name")),
         opset_imports=graph.opset_imports,
         name=graph.name,
     )

@@ -68,6 +68,10 @@ def blocks(path: Path) -> dict[str, str]:
     return {name: text.strip() for name, _, text in (block.partition("\n") for block in split)}
 
 
+TEXTS = blocks(ROOT / "tests" / "data" / "texts.txt")
+"""Models of single tests."""
+
+
 def cases(path: Path) -> list[Any]:
     """The parameters of a test: graph and way of each case."""
     found = []

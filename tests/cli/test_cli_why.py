@@ -1,29 +1,14 @@
 import json
 
 import pytest
-from model_table import floats, saved
+from model_table import TEXTS, floats, saved
 
 import onnxfold
-
-ADAPTER = """
-g (float[n, 64] x, float[64, 8] a, float[8, 64] b, bool flag) => (float[n, 64] y) {
-    ab = MatMul (a, b)
-    merged = Add (w, ab)
-    t = Transpose (w)
-    picked = If (flag) <
-        then_branch = yes () => (float[n, 64] o) { e = Exp (merged) o = MatMul (x, e) },
-        else_branch = no () => (float[n, 64] p) { p = MatMul (x, t) }
-    >
-    sizes = Shape (picked)
-    kept = Reshape (picked, sizes)
-    y = Add (kept, kept)
-}
-"""
 
 
 @pytest.fixture
 def adapter(tmp_path):
-    return saved(ADAPTER, tmp_path / "adapter.onnx", w=floats(64, 64))
+    return saved(TEXTS["an adapter and an If"], tmp_path / "adapter.onnx", w=floats(64, 64))
 
 
 def test_what_would_make_it_run_once_is_what_split_does(run, adapter, tmp_path):

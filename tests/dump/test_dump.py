@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import onnx.parser
 import pytest
-from model_table import ROOT, floats, parse, saved, with_weights
+from model_table import ROOT, TEXTS, floats, parse, saved, with_weights
 
 import onnxfold
 from onnxfold import storage
@@ -15,21 +15,6 @@ from onnxfold.cli import main
 from onnxfold.dump import dot_of
 
 ODD = 'a"b<script>alert(1)</script>&lt;\\N\n\t\x01é漢\u202e'
-MIXED = """
-g (float[n, 4] x, bool cond) => (float[n, 4] y) <
-    float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7}
-> {
-    t = Transpose (w)
-    b = If (cond) <
-        then_branch = yes () => (float[n, 4] o) { e = Exp (t) o = MatMul (x, e) },
-        else_branch = no () => (float[n, 4] p) { p = local.f (x) }
-    >
-    i = Identity (b)
-    y = Relu (i)
-}
-<domain: "local", opset_import: ["" : 21]>
-f (q) => (r) { two = Constant <value_float = 2.0> () h = Sqrt (two) r = Mul (q, h) }
-"""
 
 
 def dumped(source, tmp_path, **options) -> dict[str, Path]:
@@ -39,7 +24,7 @@ def dumped(source, tmp_path, **options) -> dict[str, Path]:
 
 @pytest.fixture
 def mixed(tmp_path):
-    return saved(MIXED, tmp_path / "mixed.onnx")
+    return saved(TEXTS["branches and a function"], tmp_path / "mixed.onnx")
 
 
 def test_each_pass_that_changed_something_has_its_files(mixed, tmp_path):
@@ -86,7 +71,7 @@ def test_it_is_the_same_model_that_is_written(tmp_path):
 
 
 def odd_model(tmp_path):
-    model = parse(MIXED)
+    model = parse(TEXTS["branches and a function"])
     for node in model.graph.node:
         node.name = f"{ODD}{node.name}"
         for names in (node.input, node.output):

@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 from call_count import calls_of
 from fold_check import fold, parse
+from model_table import TEXTS
 from onnx_ir.passes import common
 
 import onnxfold
@@ -13,25 +14,9 @@ from onnxfold.graphs import all_graphs
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify
 
-IF_OF_OUTER_VALUES = """g (float[2] x, bool c) => (float[2] y) {
-    a = Exp (x)
-    b = Exp (a)
-    k = Constant <value = float[2] {1, 2}> ()
-    unused = If (c) <
-        then_branch = t () => (float[2] p) {
-            p = If (c) <
-                then_branch = tt () => (float[2] pp) { pp = Add (b, k) },
-                else_branch = te () => (float[2] pq) { pq = Neg (x) }
-            >
-        },
-        else_branch = e () => (float[2] q) { q = Add (x, k) }
-    >
-    y = Neg (x)
-}"""
-
 
 def test_what_only_the_branches_of_an_unused_node_read_goes_too():
-    opened = storage.from_proto(parse(IF_OF_OUTER_VALUES))
+    opened = storage.from_proto(parse(TEXTS["an unused If of outer values"]))
     x, c = opened.graph.inputs
     assert RemoveDeadCode()(opened).modified
     assert [node.op_type for node in opened.graph] == ["Neg"]
@@ -43,7 +28,8 @@ def test_what_only_the_branches_of_an_unused_node_read_goes_too():
 
 def test_between_passes_that_leave_users_behind():
     """onnx-ir's pass takes out the If and leaves the nodes of its branches as users."""
-    opened = storage.from_proto(parse(IF_OF_OUTER_VALUES.replace("Neg (x)\n}", "Neg (b)\n}")))
+    text = TEXTS["an unused If of outer values"]
+    opened = storage.from_proto(parse(text.replace("Neg (x)\n}", "Neg (b)\n}")))
     leftovers = common.RemoveUnusedNodesPass()
     assert leftovers(opened).modified
     sequence = ir.passes.Sequential(Simplify(), RemoveDeadCode())

@@ -1,44 +1,16 @@
 """What makes a node run each time, against the constness that is found by another walk."""
 
 import pytest
-from model_table import ROOT, saved
+from model_table import ROOT, TEXTS, saved
 
 import onnxfold
 from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 
-MIXED = """
-g (float[n, 4] x, float[4, 4] c, bool cond, float[4, 4] late) => (float[n, 4] y) <
-    float[4, 4] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, int64 turns = {3},
-    bool yes = {1}
-> {
-    s, u = local.pair (c, x)
-    b = If (cond) <
-        then_branch = t () => (float[4, 4] o) { i = MatMul (s, w) o = Mul (i, s) },
-        else_branch = e () => (float[4, 4] p) { p = Add (late, w) }
-    >
-    r = RandomNormal <shape = [4, 4]> ()
-    k = Add (r, c)
-    l = Loop (turns, yes, w) <
-        body = body (int64 turn, bool go, float[4, 4] v) => (bool on, float[4, 4] next) {
-        on = Identity (go)
-        next = Mul (v, c)
-    }>
-    z = MatMul (u, s)
-    m = Add (b, l)
-    q = MatMul (z, k)
-    y = MatMul (q, m)
-}
-<domain: "local", opset_import: ["" : 21, "local" : 1]>
-pair (a, k) => (d, f) { h = Exp (a) d = MatMul (h, h) f = local.inner (k, a) }
-<domain: "local", opset_import: ["" : 21]>
-inner (j, unread) => (e) { e = Neg (j) }
-"""
-
 
 @pytest.fixture
 def mixed(tmp_path):
-    return saved(MIXED, tmp_path / "mixed.onnx")
+    return saved(TEXTS["calls, branches and a loop"], tmp_path / "mixed.onnx")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from model_table import TEXTS
 from model_table import floats as array
 from onnx import TensorProto, helper, numpy_helper
 
@@ -64,25 +65,7 @@ def linear(size: int = 64, seed: int = 0) -> onnx.ModelProto:
 
 def nested(size: int = 64) -> onnx.ModelProto:
     """Large tensors in initializers, constants, a subgraph in a subgraph, and a function."""
-    model = parsed(
-        """<ir_version: 9, opset_import: ["" : 17, "local" : 1]>
-        nested (bool cond) => (float[n, m] y) {
-            [if] u = If(cond) <
-                then_branch = a () => (float[n, m] s) {
-                    r = If(cond) <
-                        then_branch = deep_a () => (float[n, m] p) { p = Add(deep_a_c, deep_a_i) },
-                        else_branch = deep_b () => (float[n, m] q) { q = Mul(deep_b_c, deep_b_i) }
-                    >
-                    s = Sum(r, a_c, a_i)
-                },
-                else_branch = b () => (float[n, m] t) { t = Sub(b_c, b_i) }
-            >
-            [shift] v = local.Shift(u)
-            [mul] y = MatMul(v, w)
-        }
-        <domain: "local", opset_import: ["" : 17]>
-        Shift (fx) => (fy) { fy = Add(fx, fc) }"""
-    )
+    model = parsed(TEXTS["branches in branches"])
 
     def fill(graph: onnx.GraphProto) -> None:
         for attribute in [a for node in graph.node for a in node.attribute]:

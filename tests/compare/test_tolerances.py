@@ -166,7 +166,8 @@ def test_what_no_float_input_makes_does_not_move(nodes):
     assert not onnxfold.compare(one, far, feeds=feeds, inexact=True).passed
 
 
-FLOATS = (np.float16, ml_dtypes.bfloat16, np.float32, np.float64)
+LONG = (pytest.param(dtype, marks=pytest.mark.slow) for dtype in (ml_dtypes.bfloat16, np.float64))
+FLOATS = (np.float16, np.float32, *LONG)
 WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64)
 
 

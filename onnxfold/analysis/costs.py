@@ -118,9 +118,9 @@ def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
     """Return whether the node only repeats elements and so makes more bytes than it reads."""
     if node.domain not in ("", "ai.onnx"):
         return False
-    if node.op_type in _EXPANDING or node.op_type not in _SELECTING:
-        return node.op_type in _EXPANDING
-    return _bytes(node.outputs, sizes) > _bytes(node.inputs, sizes)
+    if node.op_type in _SELECTING:
+        return _bytes(node.outputs, sizes) > _bytes(node.inputs, sizes)
+    return node.op_type in _EXPANDING
 
 
 def work_fused(

@@ -126,8 +126,9 @@ class _Part(Generic[V]):
             else:  # it is folded, or it stays and its inputs are needed
                 (op,) = self._ops
                 inputs = self._wanted.union(op.inputs).difference(op.outputs)
-                folds, (_, nbytes, staying) = self._weigh(self._wanted)[1], self._weigh(inputs)
-                found = self._wanted if folds <= nbytes + price * staying else inputs
+                _, folded, _ = self._weigh(self._wanted)
+                _, nbytes, staying = self._weigh(inputs)
+                found = self._wanted if folded <= nbytes + price * staying else inputs
             self._cuts[price] = found
         return self._cuts[price]
 

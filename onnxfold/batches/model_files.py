@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import glob
 import os
 from collections.abc import Iterator, Sequence
@@ -65,8 +66,9 @@ def _listed(pattern: str, output: str) -> _Listing:
 
 def _files(pattern: str, output: str) -> Iterator[tuple[str, int]]:
     out = None if is_url(output) else os.path.realpath(output) + os.sep
+    realpath = functools.cache(os.path.realpath)
     for path in glob.iglob(pattern, recursive=True):
-        folders = [*map(os.path.realpath, Path(os.path.abspath(path)).parents)]
+        folders = [*map(realpath, Path(os.path.abspath(path)).parents)]
         is_repeated = len({*folders}) < len(folders)  # by a link to a folder around it
         is_result = out and os.path.realpath(path).startswith(out)
         if os.path.isfile(path) and not is_repeated and not is_result:

@@ -47,7 +47,8 @@ def _are_equal(left: Any, right: Any) -> bool:
     if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)):
         pairs = zip(left, right, strict=True) if len(left) == len(right) else ((0, 1),)
     unequal = [(one, other) for one, other in pairs if one is not other and one != other]
-    if unequal and all(isinstance(a, Expr) or isinstance(b, Expr) for a, b in unequal):
+    unsure = Expr, tuple, list  # there may be sizes in these, too
+    if unequal and all(isinstance(a, unsure) or isinstance(b, unsure) for a, b in unequal):
         raise NotKnown
     return not unequal
 

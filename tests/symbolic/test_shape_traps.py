@@ -92,7 +92,8 @@ def test_slices_to_the_ends_of_integers(size):
         model.check(*inputs([(3, 2)]))
 
 
-def test_a_window_that_does_not_fit_has_a_place_on_onnxruntime():
-    text = """g (float[1,1,1,4] x) => (int64[4] y) {
-        p = MaxPool<kernel_shape=[2,1], strides=[2,1]>(x)  y = Shape(p) }"""
+@pytest.mark.parametrize("sizes", ["1,1,1,4", "N,C,H,W"])
+def test_a_window_that_does_not_fit_has_a_place_on_onnxruntime(sizes):
+    text = f"""g (float[{sizes}] x) => (int64[4] y) {{
+        p = MaxPool<kernel_shape=[2,1], strides=[2,1]>(x)  y = Shape(p) }}"""
     assert FactCheck(parse(text, 20)).check({"x": floats(1, 1, 1, 4)}) > 0

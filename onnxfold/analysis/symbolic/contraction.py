@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.application import Application, Undecided, shape_function
-from onnxfold.analysis.symbolic.expression import Algebra, Number
+from onnxfold.analysis.symbolic.expression import Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape
 from onnxfold.ops import Trait, ops
 
@@ -103,14 +103,13 @@ def window(application: Application) -> Sequence[Fact]:
     dilations = attributes.get("dilations") or [1] * rank
     if not len(kernel) == len(strides) == len(dilations) == rank or min(strides, default=1) < 1:
         return [UNKNOWN]  # invalid: some versions of onnx divide by the stride
-    rounds_up = is_pool and attributes.get("ceil_mode") == 1
     spatial: list[Number] = []
     for size, extent, dilation, stride, pads in zip(
         sizes[2:], kernel, dilations, strides, _padding(application, rank), strict=True
     ):
         reach = (extent - 1) * dilation + 1
         if pads is not None:
-            places = _places(algebra, size, reach, stride, pads, rounds_up=rounds_up)
+            places = _places(application, size, reach, stride, pads)
             spatial.append(places)
             if not is_pool:  # a pool's window may fit nowhere, or only in the padding
                 steps = algebra.add(size, sum(pads) - reach)
@@ -139,24 +138,20 @@ def _padding(application: Application, rank: int) -> list[tuple[int, int] | None
 
 
 def _places(
-    algebra: Algebra,
-    size: Number,
-    reach: int,
-    stride: int,
-    pads: tuple[int, int],
-    *,
-    rounds_up: bool,
+    application: Application, size: Number, reach: int, stride: int, pads: tuple[int, int]
 ) -> Number:
     """Return the number of positions of a window.
 
     Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. For a window
     larger than the input, onnxruntime rounds toward zero, to one position.
     """
+    algebra, is_pool = application.algebra, application.op_type in _POOLS
     steps = algebra.add(size, sum(pads) - reach)
     if isinstance(steps, int) and steps < 0:
         return algebra.unknown(low=0)
-    if not rounds_up:
-        return algebra.add(algebra.floor_div(steps, stride), 1)
+    if not is_pool or application.attributes.get("ceil_mode") != 1:
+        divide = algebra.trunc_div if is_pool else algebra.floor_div
+        return algebra.add(divide(steps, stride), 1)
     if not isinstance(size, int) or not isinstance(steps, int):
         return algebra.unknown(low=0)
     last = -(-steps // stride)

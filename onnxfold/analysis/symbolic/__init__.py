@@ -11,6 +11,7 @@ ASSUMPTIONS = (
     "Dims of the inputs that have the same name have the same size.",
     "Sizes and what a model computes of them fit into the integers it computes them in.",
     "No Reshape has two axes that are empty independently of each other, both in the same run.",
+    "Images that are padded before a convolution or a pool have pixels.",
     "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",
 )
 """Assumptions about valid inputs."""

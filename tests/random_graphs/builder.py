@@ -10,11 +10,10 @@ import onnx
 from onnx import TensorProto as T
 from onnx import defs, helper
 
-from onnxfold.reduction.shrinking import free_names
 from tests.case_driver import one_line
 from tests.reference_session import Reference
 
-from .scopes import FEEDS, Dim, Refused, Scope, Value, type_named, type_of
+from .scopes import FEEDS, Dim, Refused, Scope, Value, free_names, type_named, type_of
 from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
 
 MOST_ELEMENTS = 400

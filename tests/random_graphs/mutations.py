@@ -9,9 +9,8 @@ import onnx
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from onnxfold.reduction.shrinking import free_names
-
 from .constants import typed
+from .scopes import free_names
 
 Feeds = list[dict[str, Any]]
 # Names that the optimizer gives to what it makes.

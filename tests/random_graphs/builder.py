@@ -343,9 +343,8 @@ class Builder:
         ):
             return True
         bodies = [a.g.node for a in node.attribute if a.HasField("g")]
-        bodies += [
-            f.node for f in self.functions if (f.domain, f.name) == (node.domain, node.op_type)
-        ]
+        called = node.domain, node.op_type
+        bodies += [f.node for f in self.functions if (f.domain, f.name) == called]
         return any(self._draws(inner) for body in bodies for inner in body)
 
     def attempt(

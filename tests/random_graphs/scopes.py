@@ -82,18 +82,20 @@ class Scope:
         return found
 
 
+def subgraphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+
+
 def free_names(node: onnx.NodeProto) -> list[str]:
     """The names that the subgraphs of a node read from outside."""
-    found: dict[str, None] = {}
-    for attribute in node.attribute:
-        graphs = [attribute.g] if attribute.HasField("g") else list(attribute.graphs)
-        for graph in graphs:
-            own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-            own |= {o for n in graph.node for o in n.output} | {""}
-            read = [name for n in graph.node for name in (*n.input, *free_names(n))]
-            read += [output.name for output in graph.output]
-            found.update(dict.fromkeys(name for name in read if name not in own))
-    return list(found)
+    found: list[str] = []
+    for graph in subgraphs_of(node):
+        own = {v.name for v in (*graph.input, *graph.initializer)}
+        own |= {o for n in graph.node for o in n.output} | {""}
+        read = [name for n in graph.node for name in (*n.input, *free_names(n))]
+        read += [output.name for output in graph.output]
+        found += [name for name in read if name not in own]
+    return list(dict.fromkeys(found))
 
 
 def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:

@@ -41,11 +41,7 @@ def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candi
         found = (_without_unread(*candidate) for candidate in candidates)
         return next((candidate for candidate in found if fails(*candidate)), None)
 
-    if model.functions:
-        inlined = storage.opened(model)
-        InlineFunctions()(inlined)
-        model, feeds = first_of([(inlined, feeds)]) or (model, feeds)
-    while found := first_of(_with_branches(model, feeds)):
+    while found := first_of(_inlined(model, feeds)):
         model, feeds = found
     size = len(model.graph)
     while size > 1:
@@ -59,8 +55,13 @@ def shrink(model: ir.Model, feeds: Feeds, fails: Fails, values: Values) -> Candi
     return model, feeds
 
 
-def _with_branches(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
-    """Yield models with the nodes of a branch instead of an If of the main graph."""
+def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
+    """Yield models with the nodes of functions instead of their calls, and with those of a branch
+    instead of an If of the main graph.
+    """
+    changed = storage.opened(model)
+    if InlineFunctions()(changed).modified:
+        yield changed, feeds
     for k, node in enumerate(model.graph):
         for name in node.attributes if node.op_type == "If" else ():
             changed = storage.opened(model)

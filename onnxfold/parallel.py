@@ -43,16 +43,20 @@ def for_each(
             done()
         return
 
-    def timed(item: Item) -> float:
-        began = cpu_time()
-        work(item)
-        return cpu_time() - began
+    spent: list[float] = []
 
-    with ThreadPoolExecutor(threads, "onnxfold-block") as executor:
+    def timed(item: Item) -> None:
+        began = cpu_time()
         try:
-            for future in as_completed([executor.submit(timed, item) for item in items]):
-                add_helpers(future.result())
-                done()
-        except BaseException:
-            executor.shutdown(cancel_futures=True)
-            raise
+            work(item)
+        finally:
+            spent.append(cpu_time() - began)
+
+    executor = ThreadPoolExecutor(threads, "onnxfold-block")
+    try:
+        for future in as_completed([executor.submit(timed, item) for item in items]):
+            future.result()
+            done()
+    finally:
+        executor.shutdown(cancel_futures=True)
+        add_helpers(sum(spent))

@@ -42,9 +42,10 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
         if not files:
             raise UsageError(f"{pattern}: there is no model of that name outside the output folder")
         for path, nbytes in sorted(files):
-            if path in seen:
+            place = path if is_url(path) else os.path.abspath(path)
+            if place in seen:
                 continue
-            seen.add(path)
+            seen.add(place)
             below = path[len(folder) :].lstrip("/" + os.sep)
             is_remote = is_url(output)
             target = f"{output.rstrip('/')}/{below}" if is_remote else os.path.join(output, below)

@@ -268,7 +268,7 @@ class Sweep:
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
         self.inlined += 1
-        return _inline(node, taken, self.facts.names, self.scopes.of(graph))
+        return inline_branch(node, taken, self.facts.names, self.scopes.of(graph))
 
 
 def _content(buffer: Buffer | None) -> Hashable:
@@ -279,7 +279,7 @@ def _content(buffer: Buffer | None) -> Hashable:
     return buffer if buffer.dtype == ir.DataType.STRING else (*kind, buffer.array().tobytes())
 
 
-def _inline(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
+def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -> list[ir.Node]:
     """Replace the If ``node`` by a branch's nodes and initializers; return the nodes.
 
     The results keep the If's output names; other values of the branch keep theirs unless the model

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from onnxfold import files, isolated, storage
 from onnxfold.api import optimize, optimize_file, with_sizes
@@ -23,7 +23,7 @@ from onnxfold.comparison.runners import CannotRun, Subject, open_runner
 from onnxfold.comparison.trials import RandomFeeds, Trials
 from onnxfold.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
 from onnxfold.options import CheckedOptionArguments, Options, options_of
-from onnxfold.reduction.shrinking import shrink, with_types
+from onnxfold.reduction.shrinking import shrink
 from onnxfold.signatures import Progress, checked
 from onnxfold.storage import PathLike
 from onnxfold.storage.save import real_target
@@ -106,12 +106,10 @@ def reduce(
         Subject(with_sizes(source, fold), os.fspath(source)) as subject,
         about(subject.name),
     ):
-        model = onnx.load(subject.source)
+        model = subject.model
         with contextlib.suppress(Exception):  # which may be the failure to reduce
-            typed = optimize(storage.load(subject.source), passes=["value-info"])
-            described = storage.to_proto(typed, lambda *tensor: True).graph.value_info
-            del model.graph.value_info[:]
-            model.graph.value_info.extend(described)
+            model = optimize(model, passes=["value-info"])
+        model.meta[storage.EXTERNAL_KEY] = False  # little is left of the weights
         own = {name: value for name, value in options.items() if name not in _APPLIED}
         runs = _Runs(os.path.join(folder, "model.onnx"), list(command), timeout, own)
         for feeds in _feeds_of(subject, fold, runs):
@@ -124,34 +122,31 @@ def reduce(
         key, reason = failure
         if key.startswith("UsageError "):
             raise UsageError(reason)
-        storage.save(storage.from_proto(model), destination)
+        storage.save(model, destination)
 
-        def fails(candidate: onnx.ModelProto, fed: Feeds) -> bool:
+        def fails(candidate: ir.Model, fed: Feeds | None) -> bool:
             made, found = runs.all(candidate, fed)
             is_valid = bool(made or not outputs or not command)
             if not is_valid or found is None or found.key != key:
                 return False
-            storage.save(storage.from_proto(candidate), destination, fsync=False)
+            for output in candidate.graph.outputs:
+                array = made.get(output.name or "")
+                if output.type is None and isinstance(array, np.ndarray):
+                    output.dtype = ir.tensor(array).dtype
+            storage.save(candidate, destination, fsync=False)
             if progress is not None:
-                removed = len(model.graph.node) - len(candidate.graph.node)
-                progress("reduce", removed, len(model.graph.node))
+                removed = len(model.graph) - len(candidate.graph)
+                progress("reduce", removed, len(model.graph))
             return True
 
-        def values(part: onnx.ModelProto, fed: Feeds) -> Feeds:
-            return runs.node_by_node(part, fed)[0]
-
-        small, fed = shrink(model, feeds, fails, values)
-        if outputs:
-            fails(with_types(small, values(small, fed)), fed)
+        small, fed = shrink(model, feeds, fails, lambda *part: runs.node_by_node(*part)[0])
         path = None
-        if fed and not command:
-            again = runs.all(small, None)[1]
-            if again is None or again.key != key:
-                path = f"{os.fspath(destination)}.npz"
-                arrays: Any = {n: a for n, a in fed.items() if isinstance(a, np.ndarray)}
-                texts = {n: a.astype(str) for n, a in arrays.items() if a.dtype.hasobject}
-                np.savez(path, **arrays | texts)
-    return Reduction(reason, _size(model), _size(onnx.load(destination)), runs.count, path)
+        if fed and not command and not fails(small, None):
+            path = f"{os.fspath(destination)}.npz"
+            arrays: Any = {n: a for n, a in fed.items() if isinstance(a, np.ndarray)}
+            texts = {n: a.astype(str) for n, a in arrays.items() if a.dtype.hasobject}
+            np.savez(path, **arrays | texts)
+    return Reduction(reason, _size(model), _size(small), runs.count, path)
 
 
 @dataclass
@@ -167,7 +162,7 @@ class _Runs:
     count: int = 0
     """Runs so far."""
 
-    def all(self, model: onnx.ModelProto, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
+    def all(self, model: ir.Model, feeds: Feeds | None) -> tuple[Feeds, _Failure | None]:
         """Return the outputs of a model, node by node, and what fails with these inputs, or random
         ones.
         """
@@ -178,19 +173,19 @@ class _Runs:
         words = [word.replace("{}", self.path) for word in self.command]
         words += [self.path] if words == self.command else []
         try:
-            code = isolated.run_command(words, seconds=self.timeout).returncode
+            if code := isolated.run_command(words, seconds=self.timeout).returncode:
+                raise isolated.Failure("", "ended", code=code)
         except isolated.Failure as failure:
             return outputs, self._ended("the command", failure)
-        ended = isolated.Failure("", "ended", code=code)
-        return outputs, self._ended("the command", ended) if code else None
+        return outputs, None
 
     def node_by_node(
-        self, model: onnx.ModelProto, feeds: Feeds | None, optimizes: bool = False
+        self, model: ir.Model, feeds: Feeds | None, optimizes: bool = False
     ) -> tuple[Feeds, _Failure | None]:
         """Return the outputs of a model, and what fails; see `attempt`."""
         given = self.path, feeds, self.options, optimizes, spellings()
         try:
-            storage.save(storage.from_proto(model), self.path, fsync=False)
+            storage.save(model, self.path, fsync=False)
             arrays = [np.frombuffer(pickle.dumps(given), np.uint8)]
             isolated.run(f"{__name__}:start", keep=True)  # its time does not count
             function, seconds = f"{__name__}:attempt", self.timeout
@@ -218,10 +213,9 @@ def _feeds_of(subject: Subject, fold: Options, runs: _Runs) -> Iterator[Feeds]:
     if fold.feeds is not None:
         yield from given_feeds(fold.feeds, subject.inputs, subject.overridable).values()
         return
-    model = onnx.load(subject.source)
 
     def run(feeds: Feeds) -> None:
-        _, found = runs.node_by_node(model, feeds)
+        _, found = runs.node_by_node(subject.model, feeds)
         if found is not None and found.key.startswith("CannotRun "):
             raise CannotRun(found.text)  # others would fail with other inputs, too
 
@@ -264,13 +258,12 @@ def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     return None, [np.frombuffer(pickle.dumps(made), np.uint8)]
 
 
-def _size(model: onnx.ModelProto) -> dict[str, int]:
-    weights = sum(tensor.ByteSize() for tensor in model.graph.initializer)
-    return {
-        "nodes": len(model.graph.node),
-        "inputs": len(model.graph.input),
-        "bytes of weights": weights,
-    }
+def _size(model: ir.Model) -> dict[str, int]:
+    graph = model.graph
+    weights = sum(
+        v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None
+    )
+    return {"nodes": len(graph), "inputs": len(graph.inputs), "bytes of weights": weights}
 
 
 def reduction_text(reduction: Reduction) -> Iterator[str | Table]:

@@ -175,7 +175,7 @@ def compare_line(comparison: Comparison) -> str:
     """Return the verdict in one line."""
     where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
     if comparison.equal:
-        return f"equal bit for bit {where}"
+        return f"{'equal bit for bit' if comparison.outputs else 'no output was compared'} {where}"
     verdict = "within tolerance" if comparison.passed else "different"
     worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
     return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
+import numbers
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -310,7 +312,19 @@ def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     several inputs, and numbers or tuples for attributes and terms. A function that returns None
     ends the match.
     """
-    return functools.update_wrapper(functools.partial(_Computed, function), function)
+    # functions of other languages may have no signature
+    signature = inspect.signature(function) if inspect.isfunction(function) else None
+
+    @functools.wraps(function)
+    def record(*operands: object, **by_name: object) -> Term:
+        try:
+            if signature is not None:
+                signature.bind(*operands, **by_name)
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}{signature}: {error}") from error
+        return _Computed(function, *operands, **by_name)
+
+    return record
 
 
 def maximum(*terms: object) -> Term:
@@ -384,3 +398,15 @@ def text_of(thing: Any) -> str:
         return f"({inner},)" if len(thing) == 1 else f"({inner})"
     name = getattr(thing, "name", None)
     return name if name and isinstance(thing, Recorded) else repr(thing)
+
+
+def fits_type(value: Any, kind: str) -> bool:
+    """Return whether a value in a rule, perhaps with terms in it, can be an attribute of a type."""
+    is_text = isinstance(value, (str, bytes))
+    if value is None or isinstance(value, (Recorded, Unpacked)):
+        return True
+    if kind in ("INTS", "FLOATS", "STRINGS"):
+        return np.iterable(value) and not is_text and all(fits_type(v, kind[:-1]) for v in value)
+    if kind in ("INT", "FLOAT"):
+        return isinstance(value, numbers.Real) and (kind == "FLOAT" or value % 1 == 0)
+    return is_text or kind != "STRING"

@@ -292,11 +292,8 @@ class _Table:
         """Return the rules that may match a node, best first, and those of them for constants."""
         if signature not in self._by_signature:
             op_type, domain, origins = signature
-            rules = dict.fromkeys(
-                rule
-                for rule, op in self._by_op.get((op_type, domain), ())
-                if _could_match(op, origins)
-            )
+            known = self._by_op.get((op_type, domain), ())
+            rules = dict.fromkeys(rule for rule, op in known if _could_match(op, origins))
             on_constants = tuple(rule for rule in rules if rule.on_constants)
             self._by_signature[signature] = tuple(rules), on_constants
         return self._by_signature[signature]

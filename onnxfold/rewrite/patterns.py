@@ -33,9 +33,7 @@ class Expression:
     """Which output of the op it is: a number, in a replacement also a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
-        if not isinstance(replacement, Expression):
-            (replacement,) = as_expressions((replacement,))
-        return Pair([self], [replacement], sys._getframe(1).f_locals)
+        return Pair([self], [as_expression(replacement)], sys._getframe(1).f_locals)
 
     def walk(self) -> Iterator[Expression]:
         """Yield the expression and all below it, each object once."""
@@ -65,7 +63,7 @@ class outputs:
     """
 
     def __init__(self, *expressions: Operand) -> None:
-        self.expressions = as_expressions(expressions)
+        self.expressions = tuple(map(as_expression, expressions))
 
     def __rshift__(self, replacement: outputs) -> Pair:
         if not isinstance(replacement, outputs):
@@ -73,21 +71,20 @@ class outputs:
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
-def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
-    """Return expressions of operands: a number becomes a literal, None an omitted input."""
-    found: list[Expression] = []
-    for operand in operands:
-        if isinstance(operand, Expression):
-            found.append(operand)
-        elif operand is None:
-            found.append(omitted)
-        elif isinstance(operand, (bool, int, float)):
-            found.append(Literal(operand))
-        else:
-            is_term = isinstance(operand, Term)
-            what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
-            raise TypeError(f"{operand!r} {what}")
-    return tuple(found)
+def as_expression(operand: Any) -> Expression:
+    """Return the expression of an operand: a number becomes a literal, None an omitted input."""
+    if isinstance(operand, Values):
+        raise TypeError(f"write *{operand!r}: it stands for several inputs")
+    if isinstance(operand, Expression):
+        return operand
+    if operand is None:
+        return omitted
+    if isinstance(operand, (int, float)):
+        return Literal(operand)
+    what = "cannot stand for a value"
+    if isinstance(operand, Term):
+        what = "is not a value: write constant(...)"
+    raise TypeError(f"{operand!r} {what}")
 
 
 def is_on_constants(expression: Expression) -> bool:
@@ -236,7 +233,7 @@ class any_of(Symbol, Expression):
     """
 
     def __init__(self, *choices: Any) -> None:
-        self.operands = as_expressions(choices)
+        self.operands = tuple(map(as_expression, choices))
 
     def __repr__(self) -> str:
         text = f"any_of({', '.join(map(repr, self.operands))})"
@@ -285,11 +282,7 @@ class Op(Symbol, Expression):
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        for operand in operands:
-            if not isinstance(operand, Expression):
-                operands = as_expressions(operands)
-                break
-        self.operands = operands
+        self.operands = tuple(map(as_expression, operands))
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
         for name, value in attributes.items():

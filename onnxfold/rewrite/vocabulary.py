@@ -14,7 +14,7 @@ import onnx
 from onnxfold.errors import suggestion
 from onnxfold.kernels.inference import known_domains, place_of_input, schema_of
 from onnxfold.rewrite.build import accepts
-from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, symbols_of
+from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, fits_type, symbols_of
 from onnxfold.rewrite.patterns import (
     AllOutputs,
     Constant,
@@ -168,10 +168,7 @@ def _made(
     count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
     given = dict(zip(names[count - len(row) : count], row, strict=True))
-    symbols: dict[str, Any] = {}
-    for each in names:
-        if each not in given:
-            symbols[each] = _symbol(each, kinds.get(each, "Value"))
+    symbols = {n: _symbol(n, kinds.get(n, "Value")) for n in names if n not in given}
     chosen, values = {**options, **given}, symbols | given
     arguments = list(map(values.__getitem__, names))
     rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
@@ -221,12 +218,12 @@ _OPTIONS = frozenset(("benefit", "target", "shared", "on_constants", "seen_in"))
 @functools.cache
 def _symbol(name: str, annotation: Any) -> Any:
     """Return the symbol of a parameter with a name and an annotation, the same in all rules."""
-    if annotation not in _KINDS:  # not the word itself: a class, or with its module
-        annotation = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
-    if annotation not in _KINDS:
+    # a class, or its name, perhaps with its module
+    kind = getattr(annotation, "__name__", str(annotation)).rpartition(".")[2]
+    if kind not in _KINDS:
         kinds = ", ".join(_KINDS)
-        raise TypeError(f"{name}: {annotation} is no kind of variable; there are {kinds}")
-    return _KINDS[annotation](name)
+        raise TypeError(f"{name}: {kind} is no kind of variable; there are {kinds}")
+    return _KINDS[kind](name)
 
 
 _KINDS: dict[str, Callable[[str], Any]] = {
@@ -254,9 +251,6 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
             raise ValueError(f"the pattern does not have {parameter!r}")
     for op in walk((*rule.pair.patterns, *rule.pair.replacements)):
         if isinstance(op, Op):
-            for several in op.operands:
-                if isinstance(several, Values):
-                    raise TypeError(f"write *{several!r}: it stands for several inputs")
             _check_op(op, *rule.opset)
 
 
@@ -336,9 +330,13 @@ def _check_op(op: Op, low: int, high: int | None) -> None:
         every = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == op.domain}
         hint = " at these opsets" if every & {*op.op_types} else suggestion(names, every)
         raise ValueError(f"onnx has no op {names}{hint}")
-    for name in op.attributes:
+    for name, value in op.attributes.items():
         if not any(name in s.attributes or place_of_input(name, s) is not None for s in schemas):
             hint = suggestion(name, {known for s in schemas for known in s.attributes})
             raise ValueError(f"{names} has no attribute {name!r}{hint}")
+        kinds = {str(s.attributes[name].type) for s in schemas if name in s.attributes}
+        kind = kinds.pop().rpartition(".")[2] if len(kinds) == 1 else ""
+        if not fits_type(value, kind):
+            raise TypeError(f"the attribute {name!r} of {names} is of type {kind}, not {value!r}")
     if not any(accepts(op, schema) for schema in schemas):
         raise ValueError(f"{op!r}: no version of the op has these inputs and attributes")

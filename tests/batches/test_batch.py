@@ -44,8 +44,9 @@ def single_runs(folder: Path, output: Path) -> dict[str, bytes]:
 def test_results_are_those_of_single_runs(models: Path, tmp_path: Path):
     seen: list[tuple[int, int]] = []
     (models / "again").symlink_to(models)  # a folder in itself is read once
+    given = [models, f"{models}/../{models.name}"]  # the same folder
     done = onnxfold.batch(
-        models, tmp_path / "out", workers=2, progress=lambda _, n, total: seen.append((n, total))
+        given, tmp_path / "out", workers=2, progress=lambda _, n, total: seen.append((n, total))
     )
     assert done.count() == {"done": 10}
     assert results(tmp_path / "out") == single_runs(models, tmp_path / "one by one")

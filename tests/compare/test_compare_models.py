@@ -240,6 +240,9 @@ def test_random_outputs():
     frozen = compare(model, fixed)
     assert not frozen.passed
     assert frozen.problems == ["output 'y' is random in a, but always the same in b"]
+    for each in (model, uniform):
+        del each.graph.output[1]
+    assert "no output was compared on 1 run" in repr(compare(model, uniform))
     assert not compare(fixed, model).passed
 
 

@@ -11,6 +11,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "passes"))
 from fold_check import fold, parse, with_weights
 
 from onnxfold.evaluation import TimeLimit, time_for
+from onnxfold.parallel import for_each
 
 MORE = "more = Constant <value = bool {1}> ()"
 BESIDE = """n = Constant <value_int = 3> ()
@@ -61,14 +62,20 @@ def test_all_nodes_of_a_model_share_one_limit_of_time():
     proto = parse(
         f"g (float[2] x) => (float[2] y) {{ {MORE} {loops} y = Sum (x, z0, z1, z2, z3, z4) }}"
     )
-    for k in range(5):
-        proto = with_weights(proto, **{f"s{k}": np.array([k, 1], np.float32)})
-    proto = with_weights(proto, s=np.array([0, 1], np.float32))
+    weights = {f"s{k}": np.array([k, 1], np.float32) for k in range(5)}
+    proto = with_weights(proto, **weights, s=np.array([0, 1], np.float32))
     folded = fold(proto, time=TimeLimit(2.0))
     reasons = [d.reason for d in folded.outcome.stays.values() if d.op_type == "Loop"]
     assert len(reasons) == 5
     assert reasons[-1] == "the 2.0 s for evaluating constants of this model are used up"
     assert 1 <= sum("takes longer" in reason for reason in reasons) <= 3
+
+
+def test_threads_that_fail_count():
+    limit = TimeLimit(1.0)
+    with pytest.raises(ZeroDivisionError), limit.spending():
+        for_each(range(2), lambda _: sum(range(4_000_000)) / 0, 2)
+    assert limit.left < 0.98
 
 
 def test_larger_models_may_take_longer():
@@ -82,9 +89,6 @@ def test_strings_and_sequences_come_back_whole():
             z = StringConcat (q, e) y = Identity (x) }"""
     )
     strings = {"s": ["ä|", "x"], "t": ["b" * 5000, "y|"], "e": ["!"]}
-    arrays = {name: np.array(texts, object) for name, texts in strings.items()}
-    proto = with_weights(
-        proto, **{name: onnx.numpy_helper.from_array(a) for name, a in arrays.items()}
-    )
-    folded = fold(proto, {"x": np.array(list("abcd"), object)})
+    arrays = {n: onnx.numpy_helper.from_array(np.array(s, object)) for n, s in strings.items()}
+    folded = fold(with_weights(proto, **arrays), {"x": np.array(list("abcd"), object)})
     assert list(folded.ops) == ["Identity"]

@@ -10,11 +10,10 @@ import onnx
 from onnx import TensorProto as T
 from onnx import defs, helper
 
-from onnxfold.reduction.shrinking import free_names
 from tests.case_driver import one_line
 from tests.reference_session import Reference
 
-from .scopes import FEEDS, Dim, Refused, Scope, Value, type_named, type_of
+from .scopes import FEEDS, Dim, Refused, Scope, Value, free_names, type_named, type_of
 from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
 
 MOST_ELEMENTS = 400
@@ -344,9 +343,8 @@ class Builder:
         ):
             return True
         bodies = [a.g.node for a in node.attribute if a.HasField("g")]
-        bodies += [
-            f.node for f in self.functions if (f.domain, f.name) == (node.domain, node.op_type)
-        ]
+        called = node.domain, node.op_type
+        bodies += [f.node for f in self.functions if (f.domain, f.name) == called]
         return any(self._draws(inner) for body in bodies for inner in body)
 
     def attempt(

@@ -18,8 +18,8 @@ from onnx import helper
 import onnxfold
 from onnxfold.api import with_sizes
 from onnxfold.comparison.tolerances import HALF, types_in
+from onnxfold.graphs import count_nodes
 from onnxfold.options import Options
-from onnxfold.reduction.shrinking import bodies_of
 from tests.case_driver import Failure, Phase, one_line, place_of
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck
@@ -386,8 +386,8 @@ def _merged(original: Original, wanted: list[Any], found: list[Any]) -> str:
 
 def ops_of(model: onnx.ModelProto) -> Counter[str]:
     """How often each op is in the model, subgraphs and functions included."""
-    nodes = (node for body in bodies_of(model) for node in body)
-    return Counter(f"{node.domain}.{node.op_type}".lstrip(".") for node in nodes)
+    counts = count_nodes(ir.from_proto(model))
+    return Counter({name.replace("::", "."): count for name, count in counts.items()})
 
 
 def _sizes(model: onnx.ModelProto, feed: Feeds) -> dict[str, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from onnxfold.reduction.shrinking import shrink
 from tests.case_driver import Died, Failure, Found, Phase, Result, Worker, drive
@@ -63,25 +64,26 @@ def _classify(
         except RuntimeError:
             return None
 
-    def fails(model: onnx.ModelProto, feed: dict[str, Any]) -> bool:
-        content = model.SerializeToString()
+    def fails(model: ir.Model, feed: dict[str, Any]) -> bool:
+        content = ir.to_proto(model).SerializeToString()
         again = ask("check_model", content, [feed], random, failure.variant)
         same = (failure.variant, failure.kind, failure.place)
         return again is not None and (again.variant, again.kind, again.place) == same
 
-    def values(model: onnx.ModelProto, feed: dict[str, Any]) -> dict[str, Any]:
-        found = ask("values_of", model.SerializeToString(), feed)
+    def values(model: ir.Model, feed: dict[str, Any]) -> dict[str, Any]:
+        found = ask("values_of", ir.to_proto(model).SerializeToString(), feed)
         return found if isinstance(found, dict) else {}
 
     made = ask("make_model", make, seed)
     if not isinstance(made, tuple):
         return place, ""
     content, feeds, random = made
-    model = onnx.ModelProto.FromString(content)
+    model = ir.from_proto(onnx.ModelProto.FromString(content))
     feed = next((feed for feed in feeds if fails(model, feed)), None)
     if feed is None:
         return f"{place} (not again)", ""
-    small, fed = shrink(model, feed, fails, values)
+    shrunk, fed = shrink(model, feed, fails, values)
+    small = ir.to_proto(shrunk)
     kinds = "+".join(sorted(name for name in ops_of(small) if name != "Identity")[:6])
     lines = [line.rstrip() for line in onnx.printer.to_text(small).splitlines() if line.strip()]
     lines += [f"{name} = {np.asarray(array).tolist()!r}"[:300] for name, array in fed.items()]

@@ -9,9 +9,8 @@ import onnx
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from onnxfold.reduction.shrinking import free_names
-
 from .constants import typed
+from .scopes import free_names, subgraphs_of
 
 Feeds = list[dict[str, Any]]
 # Names that the optimizer gives to what it makes.
@@ -80,11 +79,8 @@ class Mutant:
     def weights(self, least: int = 0, most: int = 1 << 17) -> list[onnx.TensorProto]:
         """Initializers of a number of elements that nobody can override."""
         given = {i.name for i in self.graph.input}
-        return [
-            t
-            for t in self.graph.initializer
-            if t.name not in given and least <= np.prod(t.dims, dtype=np.int64) <= most
-        ]
+        own = (t for t in self.graph.initializer if t.name not in given)
+        return [t for t in own if least <= np.prod(t.dims, dtype=np.int64) <= most]
 
     def edges(self) -> list[tuple[onnx.NodeProto, int]]:
         """What nodes of the main graph read."""
@@ -103,22 +99,19 @@ def all_names(graph: onnx.GraphProto) -> set[str]:
     found = {v.name for v in (*graph.input, *graph.output, *graph.initializer)}
     for node in graph.node:
         found.update([*node.input, *node.output])
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                found |= all_names(inner)
+        for inner in subgraphs_of(node):
+            found |= all_names(inner)
     return found
 
 
 def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
-    infos = (*graph.input, *graph.output, *graph.value_info, *graph.initializer)
-    for value in infos:
+    for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
         value.name = names.get(value.name, value.name)
     for node in graph.node:
         node.input[:] = [names.get(v, v) for v in node.input]
         node.output[:] = [names.get(v, v) for v in node.output]
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-                rename(inner, names)
+        for inner in subgraphs_of(node):
+            rename(inner, names)
 
 
 def convert_opset(m: Mutant) -> None:

@@ -82,6 +82,22 @@ class Scope:
         return found
 
 
+def subgraphs_of(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [g for a in node.attribute for g in ([a.g] if a.HasField("g") else a.graphs)]
+
+
+def free_names(node: onnx.NodeProto) -> list[str]:
+    """The names that the subgraphs of a node read from outside."""
+    found: list[str] = []
+    for graph in subgraphs_of(node):
+        own = {v.name for v in (*graph.input, *graph.initializer)}
+        own |= {o for n in graph.node for o in n.output} | {""}
+        read = [name for n in graph.node for name in (*n.input, *free_names(n))]
+        read += [output.name for output in graph.output]
+        found += [name for name in read if name not in own]
+    return list(dict.fromkeys(found))
+
+
 def type_of(value: Value, name: str, elem: int | None = None) -> onnx.ValueInfoProto:
     """The type of a value, as precise as its samples are the same."""
     elem = value.elem if elem is None else elem

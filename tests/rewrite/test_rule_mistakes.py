@@ -7,6 +7,7 @@ from onnxfold.rewrite import (
     RuleError,
     Values,
     anything,
+    computed,
     constant,
     op,
     optional,
@@ -65,10 +66,7 @@ def _made(x):
         (lambda x: op.Relu(constant([1])) >> x, "replacements"),
         (lambda x: op.Relu(x) >> op.any_of("Neg", "Abs")(x), "does not .*bind"),
         (lambda x: op.Relu(x) >> op.Constant(value=1), "constant"),
-        (
-            lambda x, y: outputs(op.Relu(x), op.Neg(y)) >> outputs(x, y),
-            "no output of an op in the first",
-        ),
+        (lambda x, y: outputs(op.Relu(x), op.Neg(y)) >> outputs(x, y), "no output of an op in"),
         (rule(opset=(1, 19)), "no op Gelu at these opsets"),
         (rule(opset=(9, 7)), "no opset"),
         (lambda x: (op.Relu(x) >> x, where(3)), "no condition"),
@@ -80,6 +78,10 @@ def _made(x):
         (lambda x, xs: op.Concat(x, xs.missing, axis=0) >> x, "no 'missing'"),
         (lambda x: op.Reshape(x, x.shape) >> x, "write constant"),
         (lambda x: op.Relu(y) >> x, "'y' is not defined"),  # noqa: F821
+        (lambda x: op.Softmax(x, axis="last") >> x, "'axis' of Softmax is of type INT, not 'last'"),
+        (lambda x: op.Transpose(x, perm=1) >> x, "'perm' of Transpose is of type INTS, not 1"),
+        (lambda x: op.Relu(x) >> op.Softmax(x, axis=0.5), "is of type INT, not 0.5"),
+        (lambda x: (op.Relu(x) >> x, where(computed(lambda v, k: k)(x))), r"\(v, k\): missing"),
     ],
 )
 def test_mistakes_are_found_when_the_rule_is_defined(function, message):
@@ -87,9 +89,8 @@ def test_mistakes_are_found_when_the_rule_is_defined(function, message):
     with pytest.raises(RuleError, match=message) as caught:
         make(made)
     line = made.__code__.co_firstlineno + (made is _asked)
-    assert f"(test_rule_mistakes.py:{line}): " in str(caught.value) and "\n" not in str(
-        caught.value
-    )
+    message = str(caught.value)
+    assert f"(test_rule_mistakes.py:{line}): " in message and "\n" not in message
 
 
 def test_mistakes_of_annotations():

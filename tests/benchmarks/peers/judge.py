@@ -6,9 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import onnx
+import onnx_ir as ir
 from onnx.external_data_helper import ExternalDataInfo
 
-from onnxfold.reduction.shrinking import bodies_of
+from onnxfold.graphs import count_nodes
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,8 @@ def judged(
 
 def count(path: Path) -> int:
     """Nodes of all graphs and functions of a model, without Constant."""
-    bodies = bodies_of(onnx.load(path, load_external_data=False))
-    return sum(node.op_type != "Constant" for body in bodies for node in body)
+    counts = count_nodes(ir.load(path))
+    return sum(counts.values()) - counts.get("Constant", 0)
 
 
 def stored_bytes(path: Path) -> int:

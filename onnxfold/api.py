@@ -376,7 +376,11 @@ def _check(
     sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
     with spelled(sizes):
         try:
-            original = Subject(with_sizes(source, options), "the original")
+            given = with_sizes(source, options)
+            graph = None  # no name of a Constant node is told: they are read as fast as at first
+            if isinstance(given, str | os.PathLike):
+                graph = storage.load(given, lift_constants=True)
+            original = Subject(given, "the original", graph)
             with original, Subject(candidate, candidate, model) as second:
                 comparison = compare_opened(
                     *(original, second, tolerance, max(1, options.seeds), options.feeds),

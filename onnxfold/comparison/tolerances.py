@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -75,10 +75,16 @@ class Noise(contextlib.ExitStack):
         except CannotLoad:  # before opset 9: then only what is read changes
             return self._reopen(self._source)
 
-    def allowed(self, feeds: Feeds, outputs: Outputs) -> Mapping[str, Array]:
+    def allowed(
+        self,
+        feeds: Feeds,
+        outputs: Outputs,
+        is_enough: Callable[[Mapping[str, Array]], bool] = lambda found: False,
+    ) -> Mapping[str, Array]:
         """Return how far each element of float outputs may be from right, given the feeds and
         outputs of the original: 16 times what an element moves at most in several runs, by output;
-        nothing if the variant cannot be run.
+        nothing if the variant cannot be run. Further runs allow more: there are none once
+        ``is_enough`` returns True for what was found.
         """
         rng = np.random.default_rng(0)
         found = {
@@ -96,6 +102,8 @@ class Noise(contextlib.ExitStack):
                     with np.errstate(all="ignore"):
                         apart = _ROUNDINGS * np.abs(one - other)
                     np.maximum(most, np.where(np.isfinite(apart), apart, 0), out=most)
+                if is_enough(found):
+                    break
         except (CannotLoad, CannotRun):
             return {}
         return found
@@ -138,7 +146,7 @@ class _Changes:
             nodes.append(new_node(self._names, "noise", op, inputs, how, outputs=outputs))
             return nodes[-1].outputs[-1]
 
-        number = add("Cast", value, to=wide)
+        number = value if kind == wide else add("Cast", value, to=wide)
         if self._opset < 12:  # Dropout does not train yet; from 22 on there is no RandomUniformLike
             random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
             is_up = add("Less", random, 0.0)
@@ -153,10 +161,12 @@ class _Changes:
         if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
             is_other = add("Cast", add("Sub", add("Abs", number), 1.0), to=_T.BOOL)
             changed = add("Where", is_other, changed, number)
-        rounded = add("Cast", changed, to=kind)
+        rounded = changed if kind == wide else add("Cast", changed, to=kind)
         producer.append(nodes)
+        reading = [(user, index) for user, index in uses(value) if user in nodes]
         replace(value, rounded)
-        nodes[0].replace_input_with(0, value)
+        for user, index in reading:
+            user.replace_input_with(index, value)
         if is_output:
             inherit(value, rounded, declared=True)
             rounded.name, value.name = value.name, self._names.fresh("noise")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -316,7 +317,11 @@ class Builder:
 
 def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
     """Return True if at least one op of an expression exists as written at these opsets."""
-    version = opsets.get(op.domain)
+    return _is_available_at(op, opsets.get(op.domain))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_available_at(op: Op, version: int | None) -> bool:
     if version is None or op.domain not in known_domains():
         return op.domain != ""  # imported when it is needed
     schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
@@ -371,9 +376,10 @@ def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
     if len(arrays) < len(buffers) or arrays[0].dtype.kind not in "fV":
         return
     with np.errstate(all="ignore"):
-        *given, total = (np.abs(array.astype(np.float64)) for array in arrays)
-    are_finite = all(np.isfinite(array).all() for array in given)
-    if (are_finite or op_type in ("Mul", "Div")) and not np.isfinite(total).all():
+        *given, total = (np.abs(array.astype(np.float64, copy=False)) for array in arrays)
+    if not np.isfinite(total).all() and (
+        op_type in ("Mul", "Div") or all(np.isfinite(array).all() for array in given)
+    ):
         raise Refused("constants give a result that is not finite")
     if len(given) == 1 or not total.size:
         return
@@ -385,7 +391,7 @@ def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
         lost = smallest < np.maximum(one, other) * math.sqrt(finfo.eps)
     else:
         lost = total < float(finfo.tiny)
-    if (lost & (one != 0) & (other != 0)).all():
+    if lost.all() and one.all() and other.all():
         raise Refused("a constant is lost in the rounding of another one, which may be meant")
 
 

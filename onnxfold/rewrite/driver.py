@@ -134,7 +134,8 @@ class Rewriter:
         Raises:
             RuleError: a rule raised an exception.
         """
-        self._enqueue(self._changed() if self._seen.inputs else self._in_order())
+        nodes = self._in_order()
+        self._enqueue(self._changed(nodes) if self._seen.inputs else nodes)
         with np.errstate(all="ignore"):  # numbers of conditions may overflow
             while self._queue or self._skipped:
                 if not self._queue:  # all once more
@@ -148,13 +149,15 @@ class Rewriter:
                     self.report.visits += 1
                     if candidates := self._candidates(node, self._tables[graph]):
                         self._visit(node, candidates)
-        self._seen.inputs = {node: node.inputs for node in self._in_order()}
+        if self.report.counts:
+            nodes = self._in_order()
+        self._seen.inputs = {node: node.inputs for node in nodes}
         self._seen.facts = self._types.snapshot()
         return self.report
 
-    def _changed(self) -> list[ir.Node]:
+    def _changed(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Return the nodes changed since the last run, and those whose patterns reach them."""
-        nodes, before, facts = self._in_order(), self._seen.inputs, self._types.snapshot()
+        before, facts = self._seen.inputs, self._types.snapshot()
         after = {node: node.inputs for node in nodes}
         found = {n for n in nodes if n not in before or before[n] is not after[n]}
         pairs = [(before.get(node, ()), after[node]) for node in found]

@@ -119,19 +119,6 @@ def messages_in(message: Message) -> Iterator[Any]:
                 yield from messages_in(part)
 
 
-def check_texts(proto: onnx.ModelProto, serialized: bytes) -> None:
-    """Check that strings are UTF-8, as protobuf returns bytes for other strings."""
-    with contextlib.suppress(DecodeError):
-        _strict_model().FromString(serialized)
-        return
-    for message in messages_in(proto):
-        for field, content in message.ListFields():
-            for part in content if field.is_repeated else (content,):
-                if field.type == field.TYPE_STRING and isinstance(part, bytes):
-                    owner = type(message).__name__.removesuffix("Proto")
-                    raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
-
-
 def parse(skeleton: bytes) -> onnx.ModelProto:
     """Parse a serialized model without its large tensors; its texts must be UTF-8."""
     try:
@@ -142,7 +129,15 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
         raise ModelError(
             "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
         )
-    check_texts(proto, skeleton)
+    with contextlib.suppress(DecodeError):
+        _strict_model().FromString(skeleton)  # protobuf returns bytes for what is not UTF-8
+        return proto
+    for message in messages_in(proto):
+        for field, content in message.ListFields():
+            for part in content if field.is_repeated else (content,):
+                if field.type == field.TYPE_STRING and isinstance(part, bytes):
+                    owner = type(message).__name__.removesuffix("Proto")
+                    raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
     return proto
 
 

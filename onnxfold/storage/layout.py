@@ -77,16 +77,6 @@ class SavePlan:
     placed: list[ir.TensorProtocol]
 
 
-def _is_raw(tensor: ir.TensorProtocol) -> bool:
-    """Return whether the elements of a tensor may be written as raw bytes, and do not grow by that.
-
-    In a typed field (``int64_data``...), small numbers take one byte each.
-    """
-    if is_a(tensor, ir.TensorProtoTensor):
-        return bool(tensor.raw.HasField("raw_data"))
-    return tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
-
-
 def plan_model(
     model: ir.Model,
     share: Callable[[Span], str | None] | None = None,
@@ -110,7 +100,12 @@ def plan_model(
         external = is_a(tensor, ir.ExternalTensor)
         length = data_bytes(tensor.dtype, sizes_of(tensor))
         least = INLINE_BELOW if share is None else EXTERNAL_FROM
-        if not external and (length < least or not _is_raw(tensor)):
+        # in a typed field (``int64_data``...), small numbers take one byte each
+        if is_a(tensor, ir.TensorProtoTensor):
+            is_raw = bool(tensor.raw.HasField("raw_data"))
+        else:
+            is_raw = tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+        if not external and (length < least or not is_raw):
             return False
         placed.append(tensor)
         # Small external tensors become internal, as shape inference needs them. Attributes stay

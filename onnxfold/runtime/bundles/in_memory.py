@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import os
 import threading
 import weakref
@@ -53,8 +54,16 @@ class InMemoryBundle(Bundle):
     def __init__(self, manifest: Manifest, entry: ir.Model, fold: ir.Model | None) -> None:
         self.manifest = manifest
         self.parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
-        for model in self.parts.values():
-            _refer_to_files(model)  # the files may be replaced before it is opened
+        for graph in itertools.chain.from_iterable(map(all_graphs, self.parts.values())):
+            for value in graph.initializers.values():
+                tensor = value.const_value
+                if tensor is None or isinstance(tensor, (ViewTensor, SharedExternalTensor)):
+                    continue
+                # a reshaped tensor of a file, or one that opens its file when it is read: the file
+                # may be replaced before the part is opened
+                span = span_of(tensor)
+                if span is not None:
+                    value.const_value = _at(span, tensor)
         self._lock = threading.Lock()  # a model cannot be used while it is serialized
 
     name = "in memory"
@@ -174,7 +183,14 @@ def _by_reference(
             return _by_reference(model, options, providers)
         if failure is not None:
             raise failure
-        _let_go(model, plan.data, path)
+        # initializers in memory become tensors of the scratch file, which onnxruntime maps
+        places = {id(place.tensor): place for place in (plan.data.tensors if plan.data else ())}
+        for graph in all_graphs(model) if places else ():
+            for value in graph.initializers.values():
+                place = places.get(id(value.const_value))
+                if place is not None and span_of(place.tensor) is None:
+                    span = Span(MappedFile.open(path), place.offset, place.length)
+                    value.const_value = _at(span, place.tensor)
         return session
 
 
@@ -205,32 +221,9 @@ def has_custom_ops(model: ir.Model) -> bool:
     )
 
 
-def _refer_to_files(model: ir.Model) -> None:
-    """Replace initializers backed by a file by tensors of the current content of that file."""
-    for graph in all_graphs(model):
-        for value in graph.initializers.values():
-            tensor = value.const_value
-            if tensor is not None and not isinstance(tensor, (ViewTensor, SharedExternalTensor)):
-                # a reshaped tensor of a file, or one that opens its file when it is read
-                span = span_of(tensor)
-                if span is not None:
-                    value.const_value = _at(span, tensor)
-
-
 def _at(span: Span, tensor: ir.TensorProtocol) -> ViewTensor:
     shape = ir.Shape(tensor.shape.numpy())
     return ViewTensor(span, tensor.dtype, shape, name=tensor.name)
-
-
-def _let_go(model: ir.Model, data: FilePlan | None, path: str) -> None:
-    """Replace initializers in memory by tensors of the scratch file, which onnxruntime maps."""
-    places = {id(place.tensor): place for place in (data.tensors if data else ())}
-    for graph in all_graphs(model) if places else ():
-        for value in graph.initializers.values():
-            place = places.get(id(value.const_value))
-            if place is not None and span_of(place.tensor) is None:
-                span = Span(MappedFile.open(path), place.offset, place.length)
-                value.const_value = _at(span, place.tensor)
 
 
 def _content(plan: SavePlan, data_path: str = "") -> bytes:

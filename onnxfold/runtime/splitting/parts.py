@@ -43,7 +43,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
 
     Returns nodes that depend on constants only and did not move, and why.
     """
-    holders = [node for node in model.graph if subgraphs_of(node)]
+    holders = list(filter(subgraphs_of, model.graph))
     stays: dict[ir.Node, StayingNode] = {}
     if not constants or not holders:
         return stays
@@ -281,7 +281,7 @@ def name_unnamed_outputs(model: ir.Model) -> None:
 def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
     """Return the model for every run, a copy with the cached values as last inputs."""
     entry = model.clone()
-    made = {v.name: v for node in entry.graph for v in node.outputs}
+    made = ir.convenience.create_value_mapping(entry.graph, include_subgraphs=False)
     for info in cached:
         old = made[info.name]
         new = ir.Value(name=info.name)
@@ -297,14 +297,13 @@ def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
 
 def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
     """Remove the constant inputs without users; record and return the others."""
-    graph = part.graph
-    inputs = {value.name: value for value in graph.inputs}
-    kept = []
-    for name in constants:
-        if name in inputs and is_used(inputs[name]):
+    graph, names, kept = part.graph, set(constants), list[str]()
+    for value in list(graph.inputs):
+        name = value.name or ""
+        if name in names and is_used(value):
             kept.append(name)
-        elif name in inputs:
-            graph.inputs.remove(inputs[name])
+        elif name in names:
+            graph.inputs.remove(value)
             graph.initializers.pop(name, None)
     record(part, kept)
     return kept
@@ -336,7 +335,7 @@ def groups_of(fold: ir.Model) -> list[Group]:
         components.append((made, read, [*names, output.name or ""]))
     groups: dict[tuple[str, ...], list[list[str]]] = {}
     for _, read, names in components:
-        constants = (value.name or "" for value in fold.graph.inputs if value in read)
+        constants = [value.name or "" for value in fold.graph.inputs if value in read]
         groups.setdefault(tuple(constants), []).append(names)
     return [
         Group(list(constants), [*itertools.chain(*members)], members)

@@ -33,6 +33,8 @@ Runner = Callable[[Feeds], Outputs]
 Opener = Callable[[str | bytes], Runner]
 """Opens a model by path or bytes; raises `CannotLoad` if the runtime does not take it."""
 
+_LARGE = 1 << 24  # bytes
+
 
 class CannotLoad(Exception):
     """The runtime does not take the model."""
@@ -142,13 +144,19 @@ def _on_evaluator(source: str | bytes) -> Runner:
     return _runner(evaluator.output_names, lambda feeds: evaluator.run(None, feeds))
 
 
+def _apart(output: Output) -> Output:
+    """Copy an output that may be a small part of a block of memory, which it would keep."""
+    if isinstance(output, np.ndarray) and output.nbytes < _LARGE:
+        return output.copy()
+    return output
+
+
 def _runner(names: Sequence[str], run: Callable[[Feeds], Any]) -> Runner:
     def named(feeds: Feeds) -> Outputs:
         try:
             with np.errstate(all="ignore"):
                 made = zip(names, run(feeds), strict=True)
-                # an output would keep all memory of the arena that it lies in
-                return {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in made}
+                return {name: _apart(output) for name, output in made}
         except Exception as error:
             raise CannotRun(message_of(error)) from error
 

@@ -147,7 +147,8 @@ def _on_evaluator(source: str | bytes) -> Runner:
 def _apart(output: Output) -> Output:
     """Copy an output that may be a small part of a block of memory, which it would keep."""
     if isinstance(output, np.ndarray) and output.nbytes < _LARGE:
-        return output.copy()
+        copied: Output = output.copy()
+        return copied
     return output
 
 

@@ -299,21 +299,22 @@ def array_of(value: Feed) -> Array:
     """
     if isinstance(value, np.ndarray):
         return np.asarray(value)
-    if is_text(value):
+    kind = value.data_type() if _is_tensor(value) else ""
+    if kind == "tensor(string)":
         strings: Array = value.numpy()
         return strings
-    if not has_numbers(value):
+    if not kind or value.device_name().lower() != "cpu":
         raise ValueError("expected a tensor in the CPU's memory")
-    dtype, shape = value.data_type()[len("tensor(") : -1], value.shape()
+    dtype, shape = kind[len("tensor(") : -1], value.shape()
     content = bytes_at(value.data_ptr(), value.tensor_size_in_bytes(), value)
     if not is_foreign(dtype):
         return np.asarray(content.view(numpy_name(dtype)).reshape(shape))
     import onnx_ir as ir
 
-    kind = ir.DataType(value.element_type())
-    if kind.bitwidth < 8:
-        return np.asarray(ir.PackedTensor(content, kind, shape=ir.Shape(shape)).numpy())
-    return np.asarray(content.view(kind.numpy()).reshape(shape))
+    element = ir.DataType(value.element_type())
+    if element.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(content, element, shape=ir.Shape(shape)).numpy())
+    return np.asarray(content.view(element.numpy()).reshape(shape))
 
 
 def bytes_at(address: int, nbytes: int, owner: Any) -> Array:

@@ -75,12 +75,12 @@ class ConstantValue:
             if copies and isinstance(value, np.ndarray) and not self._is_fixed:
                 is_plain = value.dtype.isnative and value.dtype.kind in "biuf"
                 # aligned, so that kernels do not copy it once more
-                value = ort_copy(ort_value(value)) if is_plain else np.array(value, order="C")
-                value = array_of(value)
-            elif copies and has_numbers(value):  # others are not in the CPU's memory
-                value = ort_copy(value)
-            self.value = value
-            self.feed = ort_value(self.value)
+                copy = ort_copy(ort_value(value)) if is_plain else np.array(value, order="C")
+                self.value, self.feed = array_of(copy), ort_value(copy)
+            else:
+                if copies and has_numbers(value):  # others are not in the CPU's memory
+                    value = ort_copy(value)
+                self.value, self.feed = value, ort_value(value)
             if not self.feed.has_value():  # reading its type would end the process
                 raise UsageError("it has no value")
         except UsageError as error:

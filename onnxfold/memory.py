@@ -63,6 +63,11 @@ def give_back_freed() -> None:
     """Return freed memory to the system where the C library, or another one, keeps some of it."""
     for trim in trims:
         trim()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system where the C library keeps some of it."""
     if hasattr(c_library(), "malloc_trim"):
         c_library().malloc_trim(0)
 

@@ -125,7 +125,7 @@ class Builder:
         The opsets are those of the model; for an op that they do not have, the newest ones.
         """
         op_type = op.op_types[0] if op.variable is None else self.match.bound(op.variable).op_type
-        opsets = self._opsets if is_available(op, self._opsets) else _NEWEST
+        opsets = self._opsets if is_available(op, self._opsets.get(op.domain)) else _NEWEST
         version = opsets.get(op.domain)
         return op_type, opsets, None if version is None else schema_of(op_type, version, op.domain)
 
@@ -315,13 +315,9 @@ class Builder:
             del self.graph.initializers[value.name]
 
 
-def is_available(op: Op, opsets: Mapping[str, int]) -> bool:
-    """Return True if at least one op of an expression exists as written at these opsets."""
-    return _is_available_at(op, opsets.get(op.domain))
-
-
 @functools.lru_cache(maxsize=4096)
-def _is_available_at(op: Op, version: int | None) -> bool:
+def is_available(op: Op, version: int | None) -> bool:
+    """Return True if at least one op of an expression exists as written at this opset."""
     if version is None or op.domain not in known_domains():
         return op.domain != ""  # imported when it is needed
     schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)

@@ -316,7 +316,7 @@ def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
     if version < low or (high is not None and version > high):
         return False
     made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
-    return all(is_on_constants(op) or is_available(op, opsets) for op in made)
+    return all(is_on_constants(op) or is_available(op, opsets.get(op.domain)) for op in made)
 
 
 def _depth(pattern: Expression) -> int:

@@ -81,9 +81,8 @@ def as_expression(operand: Any) -> Expression:
         return omitted
     if isinstance(operand, (int, float)):
         return Literal(operand)
-    what = "cannot stand for a value"
-    if isinstance(operand, Term):
-        what = "is not a value: write constant(...)"
+    is_term = isinstance(operand, Term)
+    what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
     raise TypeError(f"{operand!r} {what}")
 
 

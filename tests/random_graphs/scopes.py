@@ -93,8 +93,7 @@ def free_names(node: onnx.NodeProto) -> list[str]:
         own = {v.name for v in (*graph.input, *graph.initializer)}
         own |= {o for n in graph.node for o in n.output} | {""}
         read = [name for n in graph.node for name in (*n.input, *free_names(n))]
-        read += [output.name for output in graph.output]
-        found += [name for name in read if name not in own]
+        found += [n for n in (*read, *(o.name for o in graph.output)) if n not in own]
     return list(dict.fromkeys(found))
 
 

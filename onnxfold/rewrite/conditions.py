@@ -251,6 +251,14 @@ class _Joined(Term):
 class _Computed(Term):
     __slots__ = ()
 
+    def __new__(cls, func: Callable[..., Any], *args: object, **by_name: object) -> _Computed:
+        signature = inspect.signature(func)
+        try:
+            signature.bind(*args, **by_name)
+        except TypeError as error:
+            raise TypeError(f"{func.__name__}{signature}: {error}") from error
+        return super().__new__(cls, func, *args, **by_name)
+
     def evaluate(self, match: Any) -> Any:
         found = super().evaluate(match)
         if found is None:
@@ -312,19 +320,7 @@ def computed(function: Callable[..., Any]) -> Callable[..., Term]:
     several inputs, and numbers or tuples for attributes and terms. A function that returns None
     ends the match.
     """
-    # functions of other languages may have no signature
-    signature = inspect.signature(function) if inspect.isfunction(function) else None
-
-    @functools.wraps(function)
-    def record(*operands: object, **by_name: object) -> Term:
-        try:
-            if signature is not None:
-                signature.bind(*operands, **by_name)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}{signature}: {error}") from error
-        return _Computed(function, *operands, **by_name)
-
-    return record
+    return functools.update_wrapper(functools.partial(_Computed, function), function)
 
 
 def maximum(*terms: object) -> Term:

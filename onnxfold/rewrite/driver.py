@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import repeat, zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -31,8 +32,9 @@ from onnxfold.rewrite.patterns import (
     is_on_constants,
     omitted,
     op_of,
+    walk,
 )
-from onnxfold.rewrite.rule import Rule, RuleError, walk
+from onnxfold.rewrite.rule import Rule, RuleError
 
 logger = logging.getLogger("onnxfold")
 
@@ -282,13 +284,18 @@ class _Table:
         self._by_signature: dict[_Signature, tuple[Sequence[Rule], Sequence[Rule]]] = {}
         self.reach = 1
         """How many ops lie on the longest way through a pattern."""
-        opsets = dict(imports)
+        opsets, pending = dict(imports), list[tuple[Expression, int]]()
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, opsets):
-                self.reach = max(self.reach, *map(_depth, rule.pair.patterns))
+                pending.extend(zip(rule.pair.patterns, repeat(0)))
                 for op in map(op_of, rule.roots):
                     for op_type in op.op_types:
                         self._by_op.setdefault((op_type, op.domain), []).append((rule, op))
+        while pending:
+            pattern, above = pending.pop()
+            above += isinstance(pattern, Op)
+            self.reach = max(self.reach, above)
+            pending.extend(zip(pattern.operands, repeat(above)))
         self.op_types = {op_type for op_type, _ in self._by_op}
 
     def find(self, signature: _Signature) -> tuple[Sequence[Rule], Sequence[Rule]]:
@@ -312,15 +319,10 @@ def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
     Ops on constants are computed before the model runs: those may be newer.
     """
     low, high = rule.opset
-    version = opsets.get("", 1)
-    if version < low or (high is not None and version > high):
+    if not low <= opsets.get("", 1) <= (high or math.inf):
         return False
     made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
     return all(is_on_constants(op) or is_available(op, opsets.get(op.domain)) for op in made)
-
-
-def _depth(pattern: Expression) -> int:
-    return max(map(_depth, pattern.operands), default=0) + isinstance(pattern, Op)
 
 
 def _could_match(op: Op, origins: Sequence[_Origin]) -> bool:

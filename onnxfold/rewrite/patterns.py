@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Union
 
@@ -33,18 +33,19 @@ class Expression:
     """Which output of the op it is: a number, in a replacement also a term."""
 
     def __rshift__(self, replacement: Operand) -> Pair:
-        return Pair([self], [as_expression(replacement)], sys._getframe(1).f_locals)
+        return Pair([self], as_expressions([replacement]), sys._getframe(1).f_locals)
 
-    def walk(self) -> Iterator[Expression]:
-        """Yield the expression and all below it, each object once."""
-        seen: set[int] = set()
-        stack: list[Expression] = [self]
-        while stack:
-            expression = stack.pop()
-            if id(expression) not in seen:
-                seen.add(id(expression))
-                yield expression
-                stack.extend(reversed(expression.operands))
+
+def walk(expressions: Iterable[Expression]) -> list[Expression]:
+    """Return the expressions and all below them, each object once."""
+    found: dict[int, Expression] = {}
+    stack = [*expressions][::-1]
+    while stack:
+        expression = stack.pop()
+        if id(expression) not in found:
+            found[id(expression)] = expression
+            stack.extend(reversed(expression.operands))
+    return list(found.values())
 
 
 @dataclass(eq=False)
@@ -63,7 +64,7 @@ class outputs:
     """
 
     def __init__(self, *expressions: Operand) -> None:
-        self.expressions = tuple(map(as_expression, expressions))
+        self.expressions = as_expressions(expressions)
 
     def __rshift__(self, replacement: outputs) -> Pair:
         if not isinstance(replacement, outputs):
@@ -71,19 +72,21 @@ class outputs:
         return Pair(self.expressions, replacement.expressions, sys._getframe(1).f_locals)
 
 
-def as_expression(operand: Any) -> Expression:
-    """Return the expression of an operand: a number becomes a literal, None an omitted input."""
-    if isinstance(operand, Values):
-        raise TypeError(f"write *{operand!r}: it stands for several inputs")
-    if isinstance(operand, Expression):
-        return operand
-    if operand is None:
-        return omitted
-    if isinstance(operand, (int, float)):
-        return Literal(operand)
-    is_term = isinstance(operand, Term)
-    what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
-    raise TypeError(f"{operand!r} {what}")
+def as_expressions(operands: Sequence[Any]) -> tuple[Expression, ...]:
+    """Return expressions of operands: a number becomes a literal, None an omitted input."""
+    found: list[Expression] = []
+    for operand in operands:
+        if isinstance(operand, Values):
+            raise TypeError(f"write *{operand!r}: it stands for several inputs")
+        if operand is None or isinstance(operand, Expression):
+            found.append(omitted if operand is None else operand)
+        elif isinstance(operand, (int, float)):
+            found.append(Literal(operand))
+        else:
+            is_term = isinstance(operand, Term)
+            what = "is not a value: write constant(...)" if is_term else "cannot stand for a value"
+            raise TypeError(f"{operand!r} {what}")
+    return tuple(found)
 
 
 def is_on_constants(expression: Expression) -> bool:
@@ -232,7 +235,7 @@ class any_of(Symbol, Expression):
     """
 
     def __init__(self, *choices: Any) -> None:
-        self.operands = tuple(map(as_expression, choices))
+        self.operands = as_expressions(choices)
 
     def __repr__(self) -> str:
         text = f"any_of({', '.join(map(repr, self.operands))})"
@@ -281,7 +284,11 @@ class Op(Symbol, Expression):
     ) -> None:
         self.domain = domain
         self.op_types = op_types
-        self.operands = tuple(map(as_expression, operands))
+        for operand in operands:  # most are expressions
+            if not isinstance(operand, Expression) or isinstance(operand, Values):
+                operands = as_expressions(operands)
+                break
+        self.operands = operands
         self.output_count = _outputs
         """The number of outputs of a new node, as a number or term; None for the used ones."""
         for name, value in attributes.items():

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Annotated
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
 from onnxfold.rewrite.conditions import Term, symbols_of
-from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result
+from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result, walk
 
 _Checks = Mapping[Expression, Mapping[Expression | None, list[Term]]]
 
@@ -138,12 +138,6 @@ class Rule:
 
     def __repr__(self) -> str:
         return self.label
-
-
-def walk(expressions: Any) -> Iterator[Expression]:
-    """Yield the expressions and all below them."""
-    for expression in expressions:
-        yield from expression.walk()
 
 
 def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:

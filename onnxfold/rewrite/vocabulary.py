@@ -33,8 +33,9 @@ from onnxfold.rewrite.patterns import (
     omitted,
     op_of,
     result,
+    walk,
 )
-from onnxfold.rewrite.rule import Rule, RuleError, line_of, walk
+from onnxfold.rewrite.rule import Rule, RuleError, line_of
 from onnxfold.signatures import hints_of, problems
 
 
@@ -226,19 +227,14 @@ def _symbol(name: str, annotation: Any) -> Any:
     return _KINDS[kind](name)
 
 
-_KINDS: dict[str, Callable[[str], Any]] = {
-    "Value": Variable,
-    "Constant": Constant,
-    "Values": Values,
-    "Attribute": Attribute,
-}
+_KINDS: dict[str, Any] = {"Value": Variable}
+_KINDS |= {kind.__name__: kind for kind in (Constant, Values, Attribute)}
 
 
 def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
     """Raise ValueError or TypeError if the rule, with these parameters, cannot be right."""
     _check_roots(rule)
-    for pattern in rule.pair.patterns:
-        _check_pattern(pattern)
+    _check_patterns(rule.pair.patterns)
     for replacement in rule.pair.replacements:
         _check_replacement(replacement, rule.symbols)
     conditions = (*rule.conditions, rule.inexact)
@@ -257,7 +253,7 @@ def check_rule(rule: Rule, parameters: Iterable[object] = ()) -> None:
 def _check_roots(rule: Rule) -> None:
     for root in (*rule.roots, *rule.pair.patterns[1:]):
         op = op_of(root)
-        if root not in rule.roots and op not in set(rule.pair.patterns[0].walk()):
+        if root not in rule.roots and op not in set(walk(rule.pair.patterns[:1])):
             raise ValueError(f"{root!r} is no output of an op in the first pattern")
     sides = (*rule.pair.patterns, *rule.pair.replacements)
     whole = [root for root in sides if isinstance(root, AllOutputs)]
@@ -270,8 +266,8 @@ def _check_roots(rule: Rule) -> None:
         raise ValueError(f"no opset lies between {low} and {high}")
 
 
-def _check_pattern(pattern: Expression) -> None:
-    for expression in pattern.walk():
+def _check_patterns(patterns: Sequence[Expression]) -> None:
+    for expression in walk(patterns):
         if isinstance(expression, constant):
             raise TypeError(f"{expression!r} is for replacements; write a number or filled(...)")
         index = expression.index

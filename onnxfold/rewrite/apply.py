@@ -135,6 +135,8 @@ def _keep_outputs(
         if root.is_graph_output() and (value in kept or not can_take_name(root, value, keeps)):
             if len(dying) == 1 and next(iter(dying)).op_type == "Identity":
                 raise Refused("it gives a graph output its name")
+            if root.dtype == ir.DataType.STRING and value.graph is not root.graph:
+                raise Refused("onnxruntime empties strings that the body of a Loop passes on")
             node = new_node(builder.match.facts.names, root.name or "", "Identity", [value])
             builder.insert(node)
             value = node.outputs[0]

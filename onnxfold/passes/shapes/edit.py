@@ -71,7 +71,9 @@ class Edit:
         if self._analysis.known.tensor(other) is not None and not self._may_be_constant(value):
             return False
         if value.is_graph_output() and not can_take_name(value, other, self.keeps):
-            if len(node.inputs) < 2:
+            # onnxruntime empties strings that the body of a Loop passes on
+            is_emptied = value.dtype == ir.DataType.STRING and other.graph is not value.graph
+            if len(node.inputs) < 2 or is_emptied:
                 return False
             # an Identity has fewer operands than the node
             other = self._before(node, ir.node("Identity", [other], name=node.name), value)

@@ -63,6 +63,10 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
                 known = all(v.graph is main or v.is_initializer() for v in child.inputs if v)
                 if not known or constness.of_node(child) is not Constness.RUNTIME:
                     continue
+                if any(
+                    v.dtype == ir.DataType.STRING and v.is_graph_output() for v in child.outputs
+                ):
+                    continue  # onnxruntime empties strings that the body of a Loop passes on
                 if is_certain:
                     _move(child, body, holder, main, names)
                 else:

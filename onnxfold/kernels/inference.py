@@ -116,9 +116,9 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
             return False
         if elements is None or elements.size > MOST_SIZES or node.domain:
             continue
-        # shape inference reads constant axes, but only as int64
         if elements.ndim and (node.op_type, index) in _SCALARS:
             return False
+        # shape inference reads constant axes, but only as int64
         if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
             return False
         if node.op_type == "Reshape" and index == 1:

@@ -184,11 +184,9 @@ class Algebra(Atoms):
             return wrapped(quotient if (a < 0) == (b < 0) else -quotient)
         if self.low(a) >= 0 and self.low(b) >= 0:
             return self.floor_div(a, b)
-        low = self.low(a)
-        if isinstance(b, int) and b > 0 and not math.isinf(low):
-            low = min(0, -(-low // b))
-        else:
-            low = -INFINITY
+        low = -INFINITY
+        if isinstance(b, int) and b > 0 and not math.isinf(self.low(a)):
+            low = -(-self.low(a) // b)
         return self._atom("trunc_div", (a, b), low, INFINITY)
 
     def minimum(self, a: Number, b: Number) -> Number:

@@ -45,19 +45,15 @@ def affordable(elements: int, *constants: Matched | None) -> bool:
     )
 
 
-@computed
-def shape_of_channels(w: Matched, product: Matched) -> tuple[int, ...]:
-    """Return a shape with -1 for the axis of a weight that gives the channels or columns of the
-    product.
-    """
-    axis = int(product.op_type != "Conv" and not product.attribute("transB"))
-    return tuple(-1 if k == axis else 1 for k in range(w.rank))
+def _along_channels(c: Any, w: Constant, product: Value) -> Any:
+    """Reshape numbers to the axis of a weight that gives the channels or columns of the product."""
+    axis = (product.op_type != "Conv") & (product.attribute("transB", 0) == 0)
+    shape = (1,) * axis + (-1,) + (1,) * (w.rank - axis - 1)
+    return op.Reshape(op.Reshape(c, constant([-1])), constant(shape))
 
 
 def _scaled_weight(w: Constant, c: Constant, product: Value) -> Any:
-    along = op.Reshape(wide(c), constant([-1]))
-    scale = op.Reshape(along, constant(shape_of_channels(w, product)))
-    return op.Cast(_scales(wide(w), scale), to=w.dtype)
+    return op.Cast(_scales(wide(w), _along_channels(wide(c), w, product)), to=w.dtype)
 
 
 def _has_vector_bias(b: Constant) -> Term:
@@ -88,8 +84,7 @@ def conv_batch_normalization(
     factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, DOUBLE))))
     moved = op.Sub(wide(shift), op.Mul(wide(mean), factor))
     bias = op.Mul(wide(b), constant(product.attribute("beta", 1.0), DOUBLE))
-    along = op.Reshape(factor, constant(shape_of_channels(w, product)))
-    new_weight = op.Cast(op.Mul(wide(w), along), to=w.dtype)
+    new_weight = op.Cast(op.Mul(wide(w), _along_channels(factor, w, product)), to=w.dtype)
     new_bias = any_of(op.Add(moved, op.Mul(bias, factor)), moved)
     return op.BatchNormalization(
         product, scale, shift, mean, variance, epsilon=e, momentum=anything

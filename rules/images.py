@@ -73,18 +73,6 @@ def padded(amounts: Sequence[int], axes: Matched | None, window: Matched) -> tup
     return tuple(both.ravel().tolist()) if fits else None
 
 
-@computed
-def sums_in_another_order(w: Matched, conv: Matched) -> bool:
-    """Return whether onnxruntime may sum in another order without padding: for a kernel with one
-    channel that is as long as its axis, without stride and dilation.
-    """
-    return (
-        all(s == 1 for name in ("strides", "dilations") for s in conv.attribute(name) or ())
-        and w.shape[1] == 1
-        and not all(isinstance(size, int) and size > 1 for size in conv.shape[2:])
-    )
-
-
 def _zero_padded(x: Value, pads: Constant, axes: Constant, amounts: Attribute) -> Any:
     """Return the pattern of a Pad with zeros; before opset 11 it has only attributes."""
     return any_of(op.Pad(x, pads, optional(filled(0)), optional(axes)), op.Pad(x, pads=amounts))
@@ -100,7 +88,13 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: 
         before >> conv(x, w, *rest, pads=both, auto_pad=None),
         # a ConvInteger pads with its zero point
         where((before.op_type == "Conv") | (rest.length == 0)),
-        inexact_if(sums_in_another_order(w, before)),
+        # onnxruntime may sum in another order for a kernel that is as long as its axis
+        inexact_if(
+            (w.shape[1] == 1)
+            & (before.attribute("strides", (1,)).product == 1)
+            & (before.attribute("dilations", (1,)).product == 1)
+            & (before.shape[2:].smallest <= 1)
+        ),
     )
 
 

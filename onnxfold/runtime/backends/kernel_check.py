@@ -164,24 +164,31 @@ def largest_error(
     draw: Draw,
     results: Sequence[Any],
     wanted: Mapping[str, Any],
-    allowed: Callable[[], Mapping[str, Any]],
+    allowed: Callable[[Callable[[Mapping[str, Any]], bool]], Mapping[str, Any]],
     least: str | None = None,
 ) -> float:
     """Return the largest error of what a kernel made of a draw, relative to what onnxruntime made.
 
-    ``allowed`` returns what elements may be apart in any case, by name: `Noise.allowed`. ``least``
-    is the type with the fewest digits of all values of the model, see `error_of`.
+    ``allowed`` returns what elements may be apart in any case, by name, with its last argument:
+    `Noise.allowed`. ``least`` is the type with the fewest digits of all values of the model, see
+    `error_of`.
     """
-    largest, allowed = 0.0, functools.cache(allowed)
-    for got, (name, want) in zip(results, wanted.items(), strict=True):
-        found, magnitude = error_of(got, want, least)
-        if not found.within:
-            found, _ = error_of(got, want, least, allowed().get(name, 0.0))
+    largest = 0.0
+
+    def errors(atol: Mapping[str, Any]) -> list[tuple[Distance, float]]:
+        pairs = zip(results, wanted.items(), strict=True)
+        return [error_of(got, want, least, atol.get(name, 0.0)) for got, (name, want) in pairs]
+
+    def are_within(atol: Mapping[str, Any]) -> bool:
+        return all(found.within for found, _ in errors(atol))
+
+    made = errors({} if are_within({}) else allowed(are_within))
+    for got, want, (found, magnitude) in zip(results, wanted.values(), made, strict=True):
         if not found.within:
             what = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"
-            made, expected = (shaped(array.dtype.name, array.shape) for array in (got, want))
-            if made != expected:
-                what = f"an output is {made}, expected {expected}"
+            given, expected = (shaped(array.dtype.name, array.shape) for array in (got, want))
+            if given != expected:
+                what = f"an output is {given}, expected {expected}"
             if found.nonfinite_mismatch:
                 what = "other NaN or infinities"
             raise CompileError(f"its results are wrong: {what}, for {draw.name}")

@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import as_completed
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -205,8 +206,11 @@ def _checked(
 
 
 def kernel_name(key: Mapping[str, str]) -> str:
-    """Return a name for what a kernel was made of and for: 32 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:32]
+    """Return a name for what a kernel was made of and for, and for what checked and timed it: 32
+    hexadecimal digits.
+    """
+    known = dict(key) | {name: metadata.version(name) for name in ("onnxfold", "onnxruntime")}
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def hashes_of(names: Sequence[str], folder: Path) -> dict[str, str]:

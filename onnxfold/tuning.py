@@ -119,11 +119,12 @@ def tune(
         )
     times = dict(zip(sessions, took, strict=True))
     ratios = {each: _ratios(times[ORIGINAL], times[each]) for each in times}
+    speedup = {each: statistics.median(ratios[each]) for each in times}
     chosen = ORIGINAL
     for each in times:
         gains = _ratios(times[chosen], times[each])
         gain = statistics.median(gains)
-        is_faster = min(gain, statistics.median(ratios[each])) > 1
+        is_faster = gain > 1 and speedup[each] > speedup[chosen]
         is_as_exact = inexact[each] == inexact[chosen]
         if is_faster and (is_as_exact or exceeds_spread(gain, quartiles(gains))):
             chosen = each
@@ -133,7 +134,7 @@ def tune(
         optimize_file(source, destination, **_CANDIDATES[chosen])
     return Tuning(
         {each: statistics.median(times[each]) for each in times},
-        {each: statistics.median(ratios[each]) for each in times},
+        speedup,
         {each: quartiles(ratios[each]) for each in times},
         *(failed, chosen, sizes, threads, len(took[0])),
     )

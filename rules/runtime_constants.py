@@ -114,7 +114,8 @@ def conv_of_conv(x, a, b):
     conv = op("Conv")
     product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)
-    rows, columns = op.Reshape(b, constant([0, -1])), op.Reshape(a, constant([0, -1]))
+    # Flatten also takes an adapter of rank 0
+    rows, columns = op.Flatten(b, axis=1), op.Flatten(a, axis=1)
     joined = op.Reshape(op.MatMul(rows, columns), constant(b.shape[:1] + a.shape[1:]))
     return second >> conv(x, joined), where(
         ~x.is_fixed,

@@ -345,6 +345,7 @@ def test_above_two_gibibytes(tmp_path, temporary):
 
 def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd):
     options, path = ort.SessionOptions(), write(tmp_path, external=True)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     opened(path, sess_options=options)
     session = opened(path, sess_options=options)
     with pytest.raises(RuntimeError, match="does not have"):

@@ -132,7 +132,9 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     def _check(self) -> None:
         """Check that the bundle has not been replaced since its manifest was read."""
         if self._read is not None and _version(self._read[0]) != self._read[1]:
-            raise ModelError("the bundle has been replaced; open it again", file=self._read[0])
+            raise ModelError(
+                "the bundle has been replaced or moved; open it again", file=self._read[0]
+            )
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check that the inputs or outputs of a part are those of the manifest."""

@@ -35,7 +35,7 @@ from onnxfold.onnxruntime_sessions import (
     ort_value,
     size_in_bytes,
 )
-from onnxfold.runtime.backends.base import Misfit
+from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
 from onnxfold.runtime.backends.loading import Kernels, Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
@@ -228,6 +228,8 @@ class SessionFolding:
         found, (kernels, _) = [], self._kernels
         for names in self.bundle.manifest.components:
             known, loaded = made.get(names[0]), kernels.get(tuple(names))
+            if loaded is None and self.backend not in NOT_COMPILING:
+                loaded = f"it was not compiled: split the model with the backend {self.backend}"
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
             times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()

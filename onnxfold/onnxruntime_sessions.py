@@ -61,7 +61,6 @@ _NEG = (
 )
 
 _STOP = "session.force_spinning_stop"
-
 _options_lock = threading.Lock()
 
 

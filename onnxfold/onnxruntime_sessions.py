@@ -60,6 +60,7 @@ _NEG = (
     b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
 )
 
+_STOP = "session.force_spinning_stop"
 _options_lock = threading.Lock()
 
 
@@ -87,7 +88,7 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     # threads that wait for work in a loop would disturb other sessions
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry(_STOP, "1")
     if node_by_node:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -118,7 +119,8 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
     options = copy_of(given)
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     # after a fold, threads that wait for work in a loop would disturb entry and kernels
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if not entries_of(options, [_STOP]):
+        options.add_session_config_entry(_STOP, "1")
     for name, value in _WRITING.items():
         setattr(options, name, value)
     if options.log_severity_level < 0:

@@ -22,8 +22,10 @@ _ENTRY = re.compile(r"[0-9a-f]{32,}(\.json)?")
 
 def user_folder(name: str) -> Path:
     """Return the user's folder for things of one kind; it need not exist."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "onnxfold" / name
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    given = given if os.path.isabs(given) else ""  # as its specification demands
+    # without a home, a folder that cannot be made
+    return Path(os.devnull, os.path.expanduser("~"), ".cache", given, "onnxfold", name)
 
 
 def bytes_allowed(variable: str, default: int) -> int:

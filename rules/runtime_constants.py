@@ -110,11 +110,11 @@ def flat_gemm_and_product(x, a, w, shape, whole, *rest):
 
 @rule(inexact=rounds, seen_in="torch/lora_conv")
 def conv_of_conv(x, a, b):
-    """A convolution and a 1x1 convolution of its result are one convolution."""
+    """A convolution and a 1x1 convolution of its result are one, also for an adapter of rank 0."""
     conv = op("Conv")
     product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)
-    rows, columns = op.Reshape(b, constant([0, -1])), op.Reshape(a, constant([0, -1]))
+    rows, columns = op.Flatten(b, axis=1), op.Flatten(a, axis=1)
     joined = op.Reshape(op.MatMul(rows, columns), constant(b.shape[:1] + a.shape[1:]))
     return second >> conv(x, joined), where(
         ~x.is_fixed,

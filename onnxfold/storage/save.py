@@ -262,12 +262,17 @@ class Sources:
 
 
 def other_user(data_path: str, target: str) -> str | None:
-    """Return a model in the folder, other than ``target``, that refers to the data file."""
+    """Return a model in the folder, other than ``target``, that refers to the data file: what has
+    the usual suffix, and what may be a copy of a model, such as ``NAME.onnx.bak`` or ``NAME.old``.
+    """
     folder, name = os.path.split(data_path)
+    stem = re.escape(os.path.splitext(os.path.basename(target))[0])
+    models = re.compile(rf".*\.onnx|[^.].*\.onnx.*|{stem}\..*", re.DOTALL | re.IGNORECASE)
     if os.path.lexists(data_path):
         with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.name.endswith(".onnx") and entry.path != target and entry.is_file():
+                is_other = entry.path != target and not entry.name.endswith("data")
+                if is_other and models.fullmatch(entry.name) and entry.is_file():
                     with contextlib.suppress(ModelError):
                         if name in external_locations(entry.path):
                             return entry.name

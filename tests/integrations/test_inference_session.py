@@ -298,12 +298,16 @@ def test_models_that_become_larger_than_the_bound(tmp_path: Path, cache, monkeyp
     assert result(start(path)) == {**first, "optimized": False}
 
 
-def test_a_folder_that_cannot_be_made(path: Path, tmp_path, monkeypatch, caplog) -> None:
+@pytest.mark.parametrize("folder", ["{}/file", "relative"])
+def test_a_folder_that_cannot_be_made(folder, path: Path, tmp_path, monkeypatch, caplog) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "none")  # the system knows none either
+    monkeypatch.setenv("XDG_CACHE_HOME", folder.format(tmp_path))
     for _ in range(3):
         assert close(onnxfold.InferenceSession(path))
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+    assert not {"none", "relative"}.intersection(os.listdir())
 
 
 @pytest.fixture

@@ -96,7 +96,7 @@ def test_adapters_of_convolutions_and_of_gemm_have_any_rank(text, level, x, w, a
     weights = {"w": random(*w), "k": random(w[0], seed=3)}
     factors = [
         {n: random(*(d or rank for d in shape)) for n, shape in (("a", a), ("b", b))}
-        for rank in (4, 7)
+        for rank in (4, 7, 0)
     ]
     model = parse(text, **weights, **factors[0])
     session = onnxfold.Session(model, runtime_constants=["a", "b"], level=level)

@@ -101,9 +101,11 @@ def test_a_session_never_mixes_two_bundles(tmp_path):
     want = early.run(None, feeds)[0]
     write(1, tmp_path)
     assert early.run(None, feeds)[0].tobytes() == want.tobytes()
-    with pytest.raises(ModelError, match="has been replaced; open it again"):
+    with pytest.raises(ModelError, match="was replaced or moved; open it again"):
         late.run(None, feeds)
     assert runs_as(tmp_path) == {1}
+    with pytest.raises(OnnxFoldError, match="it was not compiled: split the model with"):
+        session_on(tmp_path, backend="iree", strict_backend=True)
 
 
 def test_a_bundle_stays_where_it_is(tmp_path, monkeypatch):
@@ -126,6 +128,9 @@ def test_the_source_stays(tmp_path):
         split(tmp_path / "model.onnx", tmp_path, runtime_constants=NAMES)
     with pytest.raises(UsageError, match=r"holds the data of 'model.onnx'"):
         split(version(0), tmp_path, runtime_constants=NAMES)
+    (tmp_path / "manifest.json").write_text('{"name": "of a web application"}')
+    with pytest.raises(UsageError, match="is not the manifest of a bundle"):
+        write(0, tmp_path)
     assert runs_as(tmp_path / "b") == {0}
 
 

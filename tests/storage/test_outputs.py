@@ -72,6 +72,17 @@ def test_the_default_name_of_the_data_is_no_exception(folder) -> None:
     assert (run(folder / "o.onnx") == expected).all()
 
 
+@pytest.mark.parametrize("name", ["m.onnx.bak", "m.onnx~", "m.orig", "M.ONNX"])
+def test_a_copy_of_the_model_keeps_its_data(tmp_path, name) -> None:
+    path = tmp_path / "m.onnx"
+    write(path, linear(), save_as_external_data=True, location="m.onnx.data")
+    expected = run(shutil.copy(path, tmp_path / name))
+    with pytest.raises(UsageError, match=f"holds weights of '{name}'"):
+        onnxfold.optimize_file(path, path)
+    onnxfold.optimize_file(path, path, external_data=False)
+    assert (run(tmp_path / name) == expected).all()
+
+
 @pytest.mark.parametrize("load", [storage.load, ir.load])
 def test_in_place_they_are_replaced_together(folder, load) -> None:
     expected = run(folder / "m.model")

@@ -132,7 +132,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
     def _check(self) -> None:
         """Check that the bundle has not been replaced since its manifest was read."""
         if self._read is not None and _version(self._read[0]) != self._read[1]:
-            raise ModelError("the bundle has been replaced; open it again", file=self._read[0])
+            raise ModelError("the bundle was replaced or moved; open it again", file=self._read[0])
 
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check that the inputs or outputs of a part are those of the manifest."""
@@ -245,6 +245,13 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():
             raise UsageError("cannot be written: it is a folder", file=folder / name)
+    with contextlib.suppress(
+        OSError, ValueError, RecursionError
+    ):  # there is none, or it is damaged
+        document = json.loads((folder / MANIFEST).read_bytes())
+        if not isinstance(document, dict) or "format" not in document:
+            reason = "is not the manifest of a bundle; write the bundle into another folder"
+            raise UsageError(reason, file=folder / MANIFEST)
     for name in _MODELS:
         data = folder / f"{name}.data"
         if user := other_user(str(data), str(folder / name)):

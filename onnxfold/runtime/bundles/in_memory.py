@@ -145,6 +145,8 @@ def open_model(
             return _by_reference(model, options, providers)
         except OnnxFoldError:
             raise
+        except OSError as error:
+            raise files.os_error(error, "temporary files") from error
         except Exception:
             names = {p if isinstance(p, str) else p[0] for p in providers}
             has_library = options is not None and has_custom_ops(model)

@@ -35,7 +35,7 @@ from onnxfold.onnxruntime_sessions import (
     ort_value,
     size_in_bytes,
 )
-from onnxfold.runtime.backends.base import Misfit
+from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
 from onnxfold.runtime.backends.loading import Kernels, Loaded, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
@@ -98,7 +98,10 @@ class ConstantValue:
                 return False  # it may have been overwritten, and there is no copy
             if value is self.value:
                 return True
-        mine, other = _elements(self.value), _elements(value)
+        try:
+            mine, other = _elements(self.value), _elements(value)
+        except (UsageError, ValueError):
+            return False  # of another kind, or not in the CPU's memory
         if mine.dtype != other.dtype or mine.shape != other.shape:
             return False
         if is_text(mine):
@@ -107,8 +110,11 @@ class ConstantValue:
 
     @functools.cached_property
     def digest(self) -> bytes:
-        """SHA-256 of type, shape and elements; the value must be in the CPU's memory."""
-        elements = _elements(self.feed)
+        """SHA-256 of type, shape and elements; a new one if these are not in the CPU's memory."""
+        try:
+            elements = _elements(self.feed)
+        except ValueError:
+            return os.urandom(32)
         digest = hashlib.sha256(f"{self.feed.data_type()}{elements.shape}".encode())
         if is_text(elements):
             digest.update(repr(elements.tolist()).encode())
@@ -130,11 +136,8 @@ def is_fixed(value: Feed) -> bool:
 
 def _elements(value: Feed) -> Array:
     """Return the elements of a value as a contiguous array, without a copy where possible."""
-    try:
-        array = value if isinstance(value, np.ndarray) else array_of(ort_value(value))
-        return np.asarray(array, order="C")
-    except ValueError:
-        raise UsageError("a runtime constant must be a tensor in the CPU's memory") from None
+    array = value if isinstance(value, np.ndarray) else array_of(ort_value(value))
+    return np.asarray(array, order="C")
 
 
 @dataclass(frozen=True)
@@ -225,6 +228,8 @@ class SessionFolding:
         found, (kernels, _) = [], self._kernels
         for names in self.bundle.manifest.components:
             known, loaded = made.get(names[0]), kernels.get(tuple(names))
+            if loaded is None and self.backend not in NOT_COMPILING:
+                loaded = f"it was not compiled: split the model with the backend {self.backend}"
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
             times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()

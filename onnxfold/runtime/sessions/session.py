@@ -387,5 +387,6 @@ def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundl
             backend = "onnxruntime"
         return split_in_memory(source, backend=backend, **arguments)
     if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):
-        raise UsageError("a bundle is split already: its runtime constants are fixed")
+        reason = f"its runtime constants are fixed ({', '.join(arguments)} cannot be given)"
+        raise UsageError(f"a bundle is split already: {reason}")
     return source

@@ -16,7 +16,7 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic.application import results_of
 from onnxfold.analysis.symbolic.elementwise_shapes import is_small
-from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     SIZE_DTYPES,
     UNKNOWN,
@@ -198,16 +198,16 @@ class FactPropagation:
     ) -> Fact:
         """Return the results of all iterations, stacked: sizes that may vary are unknown outside.
 
-        Without an iteration, onnxruntime uses the shape in the file.
+        Without an iteration, onnxruntime uses the shape in the file, which may be wrong for others.
         """
-        shape = None if shape is None else list(shape)
-        if shape is None or len(shape) != fact.rank or fact.other is not None:
+        declared = [] if shape is None else list(shape)
+        if fact.shape is None or len(declared) != fact.rank or fact.other is not None:
             return Fact(fact.dtype)
         sizes = [
             size
-            if isinstance(size, (int, Expr)) and all(k < mark for k in self.algebra.atoms_in(size))
+            if size == other and all(k < mark for k in self.algebra.atoms_in(size))
             else self.algebra.unknown(low=0)
-            for size in shape
+            for size, other in zip(fact.shape, declared, strict=True)
         ]
         return of_type(fact.dtype, [turns, *sizes], self.algebra)
 

@@ -1,9 +1,10 @@
 """Merge matrix products with biases, transposes and reshapes.
 
 A Gemm is a product with a bias. In onnxruntime it has the same bits as MatMul and Add if the sum
-fits into one pass of its kernels (128 elements) and there is more than one row; otherwise the bias
-is added earlier, and rounding differs. It also differs for transposed operands. The rules are for
-float32 and float64, as one rounding less would be visible in float16.
+fits into one pass of its kernels (128 elements) and there is more than one row, and more than one
+column if rows are transposed; otherwise the bias is added earlier, and rounding differs. It also
+differs for transposed operands. The rules are for float32 and float64, as one rounding less would
+be visible in float16.
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ _KERNEL_DEPTH = 128
 @computed
 def rounds_otherwise(product: Matched, x: Matched) -> bool:
     """Return whether a Gemm may round the sum with the bias differently from an Add."""
-    depth = x.shape[0 if product.attribute("transA") else -1]
-    several_rows = any(isinstance(size, int) and size != 1 for size in product.shape[:-1])
+    is_turned = bool(product.attribute("transA"))
+    depth, sizes = x.shape[-1 - is_turned], product.shape
+    is_row, is_column = (
+        all(not isinstance(size, int) or size == 1 for size in part)
+        for part in (sizes[:-1], sizes[-1:])
+    )
     scaled = product.attribute("alpha") not in (None, 1.0)
     is_deep = not isinstance(depth, int) or depth > _KERNEL_DEPTH
-    return scaled or not several_rows or is_deep
+    return scaled or is_row or (is_turned and is_column) or is_deep
 
 
 def _as_matrix(x: Value, y: Value) -> Any:

@@ -33,9 +33,7 @@ def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def has_references(node: ir.Node) -> bool:
-    """Return whether an attribute of a node, or of one in its subgraphs, is a reference to one of
-    the function's attributes.
-    """
+    """Return whether a node, or one in its subgraphs, refers to an attribute of its function."""
     for attribute in node.attributes.data.values():
         if attribute.is_ref():
             return True

@@ -21,13 +21,11 @@ def rounds_otherwise(product: Matched, x: Matched) -> bool:
     """Return whether a Gemm may round the sum with the bias differently from an Add."""
     is_turned = bool(product.attribute("transA"))
     depth, sizes = x.shape[-1 - is_turned], product.shape
-    is_row, is_column = (
-        all(not isinstance(size, int) or size == 1 for size in part)
-        for part in (sizes[:-1], sizes[-1:])
-    )
+    parts = (sizes[:-1], sizes[-1:]) if is_turned else (sizes[:-1],)
+    is_vector = any(all(not isinstance(n, int) or n == 1 for n in part) for part in parts)
     scaled = product.attribute("alpha") not in (None, 1.0)
     is_deep = not isinstance(depth, int) or depth > _KERNEL_DEPTH
-    return scaled or is_row or (is_turned and is_column) or is_deep
+    return scaled or is_vector or is_deep
 
 
 def _as_matrix(x: Value, y: Value) -> Any:

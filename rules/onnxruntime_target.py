@@ -65,7 +65,6 @@ _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
     """A product with the last axes of an operand swapped is FusedMatMul with transA or transB."""
     fused, name = ms("FusedMatMul"), "transA" if of_first else "transB"
-    batch = "transBatchA" if of_first else "transBatchB"
     turned = op.Transpose(x if of_first else y, perm=p)
     operands = (turned, y) if of_first else (x, turned)
     before = any_of(op.MatMul(*operands), fused(*operands, **{name: 0}))
@@ -74,7 +73,7 @@ def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
         x.dtype == FLOAT,
         # it broadcasts transposed operands only if both have the same rank
         p == (y if of_first else x).last_two_swapped,
-        result.attribute(batch, 0) == 0,
+        result.attribute(f"transBatch{name[-1]}", 0) == 0,
         ~(x if of_first else y).is_constant,
     )
 

@@ -79,9 +79,8 @@ class Widening:
         """Return the results rounded from wide ones; None if the given results are used."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
-        if node in self._refused or not (continues or node.op_type not in _MOVES):
-            return None
-        if node.op_type == "BitShift":  # no bits beyond those of the dtype
+        stays = node in self._refused or node.op_type == "BitShift"  # of the bits of the dtype
+        if stays or not (continues or node.op_type not in _MOVES):
             return None
         if node.op_type in _CASTS and node.domain == "":
             return self._cast(operation, results)

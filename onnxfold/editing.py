@@ -27,11 +27,8 @@ class Names:
         self._nodes: Counter[str] = Counter()
         self._next: dict[str, int] = {}
         for graph in graphs:
-            self._values.update([v.name for v in graph.inputs if v.name])
-            self._values.update(graph.initializers.keys())
-            nodes = nodes_in(graph)
-            self._nodes.update([name for node in nodes if (name := node.name)])
-            self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
+            self._nodes.update([name for node in nodes_in(graph) if (name := node.name)])
+            self._values.update([name for v in values_of(graph) if (name := v.name)])
 
     def fresh(self, stem: str, *, for_node: bool = False) -> str:
         """Return a new name for a value, or for a node: "" if the model's nodes have no names."""
@@ -52,6 +49,14 @@ class Names:
         if name and self._values[name] > 1:
             self._values[name] -= 1
             value.name = self.fresh(name)
+
+
+def values_of(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs, initializers and results of a graph."""
+    values = [*graph.inputs, *graph.initializers.data.values()]
+    for node in nodes_in(graph):
+        values += node.outputs
+    return values
 
 
 def replace(old: ir.Value, new: ir.Value) -> None:
@@ -134,10 +139,7 @@ def remove_foreign_users(model: ir.Model) -> None:
     """Remove users that are not in the model, as of an If's branch that another library removed."""
     known = set(all_graphs(model))
     for graph in known:
-        values = [*graph.inputs, *graph.initializers.data.values()]
-        for node in nodes_in(graph):
-            values += node.outputs
-        for value in values:
+        for value in values_of(graph):
             for user, position in [*uses(value)]:
                 if user.graph not in known:
                     set_input(user, position, None)

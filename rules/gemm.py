@@ -1,9 +1,10 @@
 """Merge matrix products with biases, transposes and reshapes.
 
 A Gemm is a product with a bias. In onnxruntime it has the same bits as MatMul and Add if the sum
-fits into one pass of its kernels (128 elements) and there is more than one row; otherwise the bias
-is added earlier, and rounding differs. It also differs for transposed operands. The rules are for
-float32 and float64, as one rounding less would be visible in float16.
+fits into one pass of its kernels (128 elements) and there is more than one row, and more than one
+column if rows are transposed; otherwise the bias is added earlier, and rounding differs. It also
+differs for transposed operands. The rules are for float32 and float64, as one rounding less would
+be visible in float16.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ _KERNEL_DEPTH = 128
 @computed
 def rounds_otherwise(product: Matched, x: Matched) -> bool:
     """Return whether a Gemm may round the sum with the bias differently from an Add."""
-    depth = x.shape[0 if product.attribute("transA") else -1]
-    several_rows = any(isinstance(size, int) and size != 1 for size in product.shape[:-1])
+    is_turned = bool(product.attribute("transA"))
+    depth, sizes = x.shape[-1 - is_turned], product.shape
+    parts = (sizes[:-1], sizes[-1:]) if is_turned else (sizes[:-1],)
+    is_vector = any(all(not isinstance(n, int) or n == 1 for n in part) for part in parts)
     scaled = product.attribute("alpha") not in (None, 1.0)
     is_deep = not isinstance(depth, int) or depth > _KERNEL_DEPTH
-    return scaled or not several_rows or is_deep
+    return scaled or is_vector or is_deep
 
 
 def _as_matrix(x: Value, y: Value) -> Any:

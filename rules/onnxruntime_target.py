@@ -73,6 +73,7 @@ def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
         x.dtype == FLOAT,
         # it broadcasts transposed operands only if both have the same rank
         p == (y if of_first else x).last_two_swapped,
+        result.attribute(f"transBatch{name[-1]}", 0) == 0,
         ~(x if of_first else y).is_constant,
     )
 

@@ -16,7 +16,7 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing import Names, remove_foreign_users
+from onnxfold.editing import Names, remove_foreign_users, values_of
 from onnxfold.graphs import root_graphs
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import schema_of
@@ -34,6 +34,17 @@ class ModelFacts:
         self._evaluator = evaluator
         self._types: SymbolicAnalysis | None = None
         self._has_old_types = False
+        if self.scopes.parents:
+            self._rename_shadowing()
+
+    def _rename_shadowing(self) -> None:
+        """Rename the values of subgraphs that hide outer values: those could not be read there."""
+        graphs, path = self.scopes.graphs(), self.scopes.path
+        found = {graph: {value.name for value in values_of(graph)} for graph in graphs}
+        for graph in graphs:
+            for value in values_of(graph):
+                if any(value.name in found[outer] for outer in path(graph)[1:]):
+                    self.names.make_unique(value)
 
     @cached_property
     def known(self) -> KnownValues:

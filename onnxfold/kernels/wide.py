@@ -4,9 +4,9 @@ A result of a chain has the declared dtype and is rounded from a wide buffer, fr
 results are computed. Both are postponed like other operations: only what is stored is rounded, tile
 by tile. A chain continues behind a stored result as long as that is postponed.
 
-A chain ends where the dtype matters: comparisons, casts, quantization, bodies and functions get the
-rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers that
-overflow at the end wrap: sums and products have the same results with and without.
+A chain ends where the dtype matters: comparisons, casts, shifts, quantization, bodies and functions
+get the rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers
+that overflow at the end wrap: sums and products have the same results with and without.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Widening:
         """Return the results rounded from wide ones; None if the given results are used."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
-        if node in self._refused or not (continues or node.op_type not in _MOVES):
+        stays = node in self._refused or node.op_type == "BitShift"  # of the bits of the dtype
+        if stays or not (continues or node.op_type not in _MOVES):
             return None
         if node.op_type in _CASTS and node.domain == "":
             return self._cast(operation, results)

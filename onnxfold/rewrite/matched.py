@@ -352,10 +352,12 @@ class Value(Recorded):
 
         Args:
             name: The name of the attribute.
-            default: What to return if there is neither the attribute nor a default in the schema,
-                or it is a tensor, a graph, or what the caller of a function says.
+            default: What to return if there is neither the attribute nor a default in the schema.
+                A tensor, a graph, and what the caller of a function says are not known.
         """
         found = plain_number(self.facts.attribute(self.node, name))
+        if found is None and name in self.node.attributes:
+            raise NotKnown
         return default if found is None else found
 
     @fact

@@ -6,7 +6,7 @@ between iterations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from itertools import chain, repeat
 
 import onnx_ir as ir
@@ -16,12 +16,13 @@ from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.analysis.symbolic.application import results_of
 from onnxfold.analysis.symbolic.elementwise_shapes import is_small
-from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
+from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     SIZE_DTYPES,
     UNKNOWN,
     Fact,
     FactTable,
+    Shape,
     common,
     of_array,
     of_type,
@@ -194,20 +195,19 @@ class FactPropagation:
         return [*facts, *self._run_body(body, (*turn, *facts))[1 + len(given) :]]
 
     def _stacked(
-        self, fact: Fact, shape: Iterable[object] | None, mark: int, turns: Number
+        self, fact: Fact, shape: Shape | ir.Shape | None, mark: int, turns: Number
     ) -> Fact:
         """Return the results of all iterations, stacked: sizes that may vary are unknown outside.
 
-        Without an iteration, onnxruntime uses the shape in the file.
+        Without an iteration, onnxruntime uses the shape in the file, which may be wrong for others.
         """
-        shape = None if shape is None else list(shape)
-        if shape is None or len(shape) != fact.rank or fact.other is not None:
+        if shape is None or fact.shape is None or len(shape) != fact.rank:
             return Fact(fact.dtype)
         sizes = [
             size
-            if isinstance(size, (int, Expr)) and all(k < mark for k in self.algebra.atoms_in(size))
+            if size == other and all(k < mark for k in self.algebra.atoms_in(size))
             else self.algebra.unknown(low=0)
-            for size in shape
+            for size, other in zip(fact.shape, shape, strict=True)
         ]
         return of_type(fact.dtype, [turns, *sizes], self.algebra)
 

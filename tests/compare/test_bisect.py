@@ -139,6 +139,12 @@ def test_an_output_that_is_a_constant_is_looked_at() -> None:
     assert found is not None and found.value == "c"
 
 
+def test_strings_are_looked_at() -> None:
+    text = 'g (string[2] x) => (string[2] y) <string[1] s = {{"{}"}}> {{ y = StringConcat(x, s) }}'
+    found = compare(parse(text.format("a")), parse(text.format("b")), bisect=True).first_difference
+    assert found is not None and found.value == "y"
+
+
 def test_random_values_are_no_difference() -> None:
     text = (
         "g (float[2] x) => (float[2] y, float[2] z) {{ r = RandomNormal<shape = [2]>() "

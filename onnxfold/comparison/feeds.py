@@ -17,6 +17,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from onnxfold.errors import UsageError
 
@@ -25,6 +26,11 @@ Feed = Array | list[Array] | None
 Feeds = dict[str, Feed]
 GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]
+_MESSAGES: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
+    ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
+    ir.OptionalType: (onnx.OptionalProto, numpy_helper.to_optional),
+}
+"""What a file of a test data set holds, and how it is read, where it is no tensor."""
 
 
 def random_floats(
@@ -99,10 +105,11 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
         if match is None or int(match[1]) >= len(inputs):
             raise UsageError(f"the model has {len(inputs)} inputs", file=file)
-        name = inputs[int(match[1])].name or ""
+        value = inputs[int(match[1])]
+        message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))
         try:
-            fed[name] = onnx.numpy_helper.to_array(onnx.load_tensor(file))
-        except (DecodeError, ValueError, TypeError) as error:
+            fed[value.name or ""] = read(message.FromString(file.read_bytes()))
+        except (DecodeError, ValueError, TypeError, OSError) as error:
             raise UsageError(f"cannot read the feed: {error}", file=file) from error
     return fed
 
@@ -121,9 +128,19 @@ def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.V
 
 
 def _converted(value: Any, wanted: ir.Value) -> Feed:
+    """Convert the feed of an input, which is None where an optional has no value."""
+    kind = wanted.type.elem_type if isinstance(wanted.type, ir.OptionalType) else wanted.type
+    if value is None or not isinstance(kind, ir.SequenceType):
+        return None if value is None else _array_for(value, wanted)
+    try:
+        items = list(value)
+    except TypeError as error:
+        raise UsageError(f"input {wanted.name!r} cannot be fed: {error}") from error
+    return [_array_for(item, wanted) for item in items]
+
+
+def _array_for(value: Any, wanted: ir.Value) -> Array:
     """Lists of numbers become arrays of the input's type; an array must have it already."""
-    if value is None or isinstance(wanted.type, ir.SequenceType):
-        return None if value is None else [np.asarray(item) for item in value]
     if wanted.dtype is None:
         return np.asarray(value)
     dtype = wanted.dtype.numpy()

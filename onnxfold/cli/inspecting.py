@@ -145,6 +145,7 @@ def explain(
             d
             for d in onnxfold.explain(model, **options)
             if not values
+            or {d.value, d.node}.intersection(values)
             or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
         )
         if values and not answer:

@@ -380,7 +380,7 @@ def _check(
             graph = None  # no name of a Constant node is told: they are read as fast as at first
             if isinstance(given, str | os.PathLike):
                 graph = storage.load(given, lift_constants=True)
-            original = Subject(given, "the original", graph)
+            original = Subject(given, storage.path_of(source) or "the original", graph)
             with original, Subject(candidate, candidate, model) as second:
                 comparison = compare_opened(
                     *(original, second, tolerance, max(1, options.seeds), options.feeds),

@@ -95,6 +95,7 @@ def _content(folder: Path) -> dict[str, int]:
     return {p.as_posix(): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("command", "message"), MISTAKES)
 def test_a_mistake_is_told_in_one_line(run, files, monkeypatch, command, message):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of files with rules

@@ -73,9 +73,9 @@ def optimize(
 
     Args:
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned), an ``onnx.ModelProto`` or its bytes (left alone; new
-            ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
-            is returned).
+            (changed in place and returned; as before if its check fails), an ``onnx.ModelProto`` or
+            its bytes (left alone; new ones are returned), or a ``torch.onnx.ONNXProgram`` (its
+            model is changed in place; it is returned).
         return_report: Also return what was done, as `optimize_file` does.
         options: See `onnxfold.options.CheckedOptionArguments`.
 
@@ -96,6 +96,7 @@ def optimize(
         original = given
         if isinstance(given, ir.Model) and (fold.seeds or fold.max_growth is not None):
             original = storage.opened(given)  # it may be needed again
+            stack.enter_context(_restored_after_errors(given, original))
         with clock.stage("load"):
             opened = given if isinstance(given, ir.Model) else _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
@@ -111,11 +112,7 @@ def optimize(
                         opened, lambda: _opened(original, fold), fold, bytes_before=bytes_before
                     )
                     if kept is not opened:
-                        opened.graph, opened.ir_version = kept.graph, kept.ir_version
-                        opened.functions.clear()
-                        opened.functions.update(kept.functions)
-                        opened.metadata_props.clear()
-                        opened.metadata_props.update(kept.metadata_props)
+                        _replace_content(opened, kept)
             else:
                 bytes_before = storage.model_bytes(opened)
                 opened, result = run_bounded(
@@ -266,6 +263,24 @@ def optimize_file(
             document = recording.document(told, model)
             write_page(report, "optimize", path or "", os.fspath(destination), document)
     return told
+
+
+@contextlib.contextmanager
+def _restored_after_errors(model: ir.Model, original: ir.Model) -> Iterator[None]:
+    """Change a model in this context, which has the content of the original after an error."""
+    try:
+        yield
+    except BaseException:
+        _replace_content(model, original)
+        raise
+
+
+def _replace_content(model: ir.Model, other: ir.Model) -> None:
+    model.graph, model.ir_version = other.graph, other.ir_version
+    model.functions.clear()
+    model.functions.update(other.functions)
+    model.metadata_props.clear()
+    model.metadata_props.update(other.metadata_props)
 
 
 def _opened(given: ModelLike, fold: Options) -> ir.Model:

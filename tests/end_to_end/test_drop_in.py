@@ -92,6 +92,10 @@ def test_a_check_compares():
     assert onnxfold.slim(model, rules=rules).graph.node[0].op_type == "Abs"
     with pytest.raises(CheckFailedError):
         onnxfold.slim(model, model_check=True, rules=rules)
+    changed = onnxfold.storage.from_proto(model)
+    with pytest.raises(CheckFailedError):
+        onnxfold.optimize(changed, check=1, rules=rules)
+    assert changed.graph[0].op_type == "Neg"
 
 
 @pytest.mark.parametrize(

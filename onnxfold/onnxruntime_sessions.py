@@ -53,6 +53,7 @@ DECIDING = (
 )
 """Entries of session options that decide what onnxruntime makes of a model."""
 
+_STOP = "session.force_spinning_stop"
 _FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
 
 # y = Neg(x), serialized: a session on a bundle does not import onnx.
@@ -91,7 +92,7 @@ def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxrunt
     options.log_severity_level = 4
     options.intra_op_num_threads = threads
     # threads that wait for work in a loop would disturb other sessions
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.add_session_config_entry(_STOP, "1")
     if node_by_node:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_prepacking", "1")
@@ -122,7 +123,8 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
     options = copy_of(given)
     options.enable_cpu_mem_arena = options.enable_mem_pattern = False
     # after a fold, threads that wait for work in a loop would disturb entry and kernels
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if entries_of(options, [_STOP]) != {_STOP: "1"}:  # onnxruntime warns of setting it again
+        options.add_session_config_entry(_STOP, "1")
     for name, value in _WRITING.items():
         setattr(options, name, value)
     if options.log_severity_level < 0:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
@@ -88,13 +87,13 @@ def given_feeds(
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
+    if not zipfile.is_zipfile(path):
+        reason = "not an .npz file" if path.exists() else "no such file"
+        raise UsageError(f"cannot read the feeds: {reason}", file=path)
     try:
-        if not zipfile.is_zipfile(path):
-            reason = "not an .npz file" if path.exists() else "no such file"
-            raise UsageError(f"cannot read the feeds: {reason}", file=path)
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy, zipfile and zlib raise many classes for damaged files
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error
 
 
@@ -109,7 +108,7 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
         message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))
         try:
             fed[value.name or ""] = read(message.FromString(file.read_bytes()))
-        except (DecodeError, ValueError, TypeError, OSError) as error:
+        except Exception as error:  # onnx raises many classes for damaged files
             raise UsageError(f"cannot read the feed: {error}", file=file) from error
     return fed
 

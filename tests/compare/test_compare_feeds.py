@@ -46,6 +46,7 @@ def test_feeds_of_sequences_and_optionals(tmp_path):
         (tmp_path / f"input_{index}.pb").write_bytes(message.SerializeToString())
     assert compare(model, model, feeds=tmp_path).equal
     assert compare(model, model, feeds={"x": [[1, 2], [3, 4]], "o": None}).equal
+    assert compare(parse(NEG), parse(NEG), feeds={"x": [1, 2]}).equal
     with pytest.raises(UsageError, match="input 'x' cannot be fed: 'int' object is not iterable"):
         compare(model, model, feeds={"x": 5, "o": None})
 
@@ -80,14 +81,12 @@ def test_files_that_are_no_feeds(tmp_path):
     (tmp_path / "text.npz").write_text("hello")
     np.save(tmp_path / "single.npy", np.ones(2))
     (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
-    for path in ("empty", "text.npz", "single.npy", "."):
+    np.savez_compressed(tmp_path / "cut.npz", x=np.ones(2, np.float32))
+    content = (tmp_path / "cut.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[:55] + b"\xff" * 9 + content[64:])
+    for path in ("empty", "text.npz", "single.npy", "cut.npz", "."):
         with pytest.raises(UsageError):
             compare(model, model, feeds=tmp_path / path)
-
-
-def test_lists_become_arrays_of_the_inputs_type():
-    model = parse(NEG)
-    assert compare(model, model, feeds={"x": [1, 2]}).equal
 
 
 def test_sizes_of_a_decoder():

@@ -93,36 +93,39 @@ def optimize(
     with contextlib.ExitStack() as stack:
         given = storage.model_in(model)
         stack.enter_context(storage.explained(given))
-        original = given
-        if isinstance(given, ir.Model) and (fold.seeds or fold.max_growth is not None):
-            original = storage.opened(given)  # it may be needed again
-            stack.enter_context(_restored_after_errors(given, original))
-        with clock.stage("load"):
-            opened = given if isinstance(given, ir.Model) else _opened(given, fold)
+        is_in_memory = isinstance(given, ir.Model)
+        is_bounded = not is_in_memory or fold.max_growth is not None
+        with clock.stage("load"):  # a copy, where what was given may be needed again
+            opened: Any = _opened(given, fold) if fold.seeds or is_bounded else given
         if isinstance(given, onnx.ModelProto):
             stack.enter_context(dismantled(opened))
         with clock.stage("fold"):
-            if isinstance(given, ir.Model):
+            if is_in_memory:
                 bytes_before = storage.planned(opened).size
                 put_in_order(opened)
-                if fold.max_growth is None:
-                    result = run_passes(opened, fold, bytes_before=bytes_before)
-                else:
-                    kept, result = run_bounded(
-                        opened, lambda: _opened(original, fold), fold, bytes_before=bytes_before
-                    )
-                    if kept is not opened:
-                        _replace_content(opened, kept)
             else:
                 bytes_before = storage.model_bytes(opened)
+            if is_bounded:
                 opened, result = run_bounded(
-                    opened, lambda: storage.opened(given), fold, bytes_before=bytes_before
+                    opened,
+                    lambda: _opened(given, fold) if is_in_memory else storage.opened(given),
+                    fold,
+                    bytes_before=bytes_before,
                 )
+            else:
+                result = run_passes(opened, fold, bytes_before=bytes_before)
         if fold.seeds:
             with clock.stage("check"), files.scratch_folder("check") as folder:
                 candidate = os.path.join(folder, "model.onnx")
                 storage.save(opened, candidate, fsync=False, plan=result.plan)
-                comparison = _check(original, opened, candidate, result, fold)
+                comparison = _check(given, opened, candidate, result, fold)
+        if isinstance(given, ir.Model) and opened is not given:
+            given.graph, given.ir_version = opened.graph, opened.ir_version
+            given.functions.clear()
+            given.functions.update(opened.functions)
+            given.metadata_props.clear()
+            given.metadata_props.update(opened.metadata_props)
+            opened = given
         for warning in result.warnings:
             logger.warning("%s", warning)
         report = None
@@ -263,24 +266,6 @@ def optimize_file(
             document = recording.document(told, model)
             write_page(report, "optimize", path or "", os.fspath(destination), document)
     return told
-
-
-@contextlib.contextmanager
-def _restored_after_errors(model: ir.Model, original: ir.Model) -> Iterator[None]:
-    """Change a model in this context, which has the content of the original after an error."""
-    try:
-        yield
-    except BaseException:
-        _replace_content(model, original)
-        raise
-
-
-def _replace_content(model: ir.Model, other: ir.Model) -> None:
-    model.graph, model.ir_version = other.graph, other.ir_version
-    model.functions.clear()
-    model.functions.update(other.functions)
-    model.metadata_props.clear()
-    model.metadata_props.update(other.metadata_props)
 
 
 def _opened(given: ModelLike, fold: Options) -> ir.Model:

@@ -79,6 +79,7 @@ def files(tmp_path_factory) -> Path:
         model = _model("[add] y = Add(x, w)")
         model.graph.initializer.append(external("w", [64], **entries))
         onnx.save(model, folder / name)
+    onnx.save(_model("y = Softplus(x)"), folder / "in.onnx")
     onnx.save(_model("[add] y = Add(x, z)"), folder / "undefined.onnx")
     onnx.save(_model("[addd] y = Addd(x, x)"), folder / "unknown.onnx")
     onnx.save(_model("[foo] y = my.ops.Foo(x)"), folder / "custom.onnx")

@@ -347,14 +347,9 @@ def plan(
             share_weights=share_weights,
             check=fold.seeds > 0,
         )
+    name = storage.path_of(given) or "a model in memory"
     decisions = [decision for _, decision in folding.decisions]
-    return Plan(
-        storage.path_of(given) or "a model in memory",
-        nodes,
-        len(folding.cut.removed),
-        prediction,
-        decisions,
-    )
+    return Plan(name, nodes, len(folding.cut.removed), prediction, decisions)
 
 
 def _check(

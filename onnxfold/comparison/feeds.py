@@ -132,10 +132,9 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
     if value is None or not isinstance(kind, ir.SequenceType):
         return None if value is None else _array_for(value, wanted)
     try:
-        items = list(value)
+        return [_array_for(item, wanted) for item in value]
     except TypeError as error:
         raise UsageError(f"input {wanted.name!r} cannot be fed: {error}") from error
-    return [_array_for(item, wanted) for item in items]
 
 
 def _array_for(value: Any, wanted: ir.Value) -> Array:

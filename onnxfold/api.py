@@ -236,10 +236,8 @@ def optimize_file(
         is_checked = bool(fold.seeds or result.inexact)
         if result.inexact and not fold.seeds and total > _MOST_MEASURED:
             is_checked = False
-            result.warnings.append(
-                f"the error of the inexact rules is not known: onnxruntime takes long to load "
-                f"{total:,} nodes; {option('check')} measures it"
-            )
+            why = f"onnxruntime takes long to load {total:,} nodes; {option('check')} measures it"
+            result.warnings.append(f"the error of the inexact rules is not known: {why}")
 
         def check(candidate: str) -> None:
             nonlocal comparison

@@ -155,9 +155,8 @@ def _array_for(value: Any, wanted: ir.Value) -> Array:
     if array.dtype != dtype:
         raise UsageError(f"input {wanted.name!r} is {dtype}, the feed {array.dtype}")
     if wanted.shape is not None and len(wanted.shape) != array.ndim:
-        raise UsageError(
-            f"input {wanted.name!r} has {len(wanted.shape)} dimensions, the feed {array.ndim}"
-        )
+        has = f"input {wanted.name!r} has {len(wanted.shape)} dimensions"
+        raise UsageError(f"{has}, the feed {array.ndim}")
     return array
 
 

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +100,9 @@ def _npz(file: Path) -> dict[str, Array]:
     try:
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except (ValueError, EOFError, zipfile.BadZipFile):
+    except OSError:
+        raise
+    except Exception:  # NumPy, zipfile and zlib raise many classes
         raise ModelError("not an .npz file, or damaged", file=file) from None
 
 

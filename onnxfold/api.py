@@ -73,9 +73,9 @@ def optimize(
 
     Args:
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned), an ``onnx.ModelProto`` or its bytes (left alone; new
-            ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
-            is returned).
+            (changed in place and returned; as before if its check fails), an ``onnx.ModelProto`` or
+            its bytes (left alone; new ones are returned), or a ``torch.onnx.ONNXProgram`` (its
+            model is changed in place; it is returned).
         return_report: Also return what was done, as `optimize_file` does.
         options: See `onnxfold.options.CheckedOptionArguments`.
 
@@ -93,39 +93,39 @@ def optimize(
     with contextlib.ExitStack() as stack:
         given = storage.model_in(model)
         stack.enter_context(storage.explained(given))
-        original = given
-        if isinstance(given, ir.Model) and (fold.seeds or fold.max_growth is not None):
-            original = storage.opened(given)  # it may be needed again
-        with clock.stage("load"):
-            opened = given if isinstance(given, ir.Model) else _opened(given, fold)
+        is_in_memory = isinstance(given, ir.Model)
+        is_bounded = not is_in_memory or fold.max_growth is not None
+        with clock.stage("load"):  # a copy, where what was given may be needed again
+            opened: Any = _opened(given, fold) if fold.seeds or is_bounded else given
         if isinstance(given, onnx.ModelProto):
             stack.enter_context(dismantled(opened))
         with clock.stage("fold"):
-            if isinstance(given, ir.Model):
+            if is_in_memory:
                 bytes_before = storage.planned(opened).size
                 put_in_order(opened)
-                if fold.max_growth is None:
-                    result = run_passes(opened, fold, bytes_before=bytes_before)
-                else:
-                    kept, result = run_bounded(
-                        opened, lambda: _opened(original, fold), fold, bytes_before=bytes_before
-                    )
-                    if kept is not opened:
-                        opened.graph, opened.ir_version = kept.graph, kept.ir_version
-                        opened.functions.clear()
-                        opened.functions.update(kept.functions)
-                        opened.metadata_props.clear()
-                        opened.metadata_props.update(kept.metadata_props)
             else:
                 bytes_before = storage.model_bytes(opened)
+            if is_bounded:
                 opened, result = run_bounded(
-                    opened, lambda: storage.opened(given), fold, bytes_before=bytes_before
+                    opened,
+                    lambda: _opened(given, fold) if is_in_memory else storage.opened(given),
+                    fold,
+                    bytes_before=bytes_before,
                 )
+            else:
+                result = run_passes(opened, fold, bytes_before=bytes_before)
         if fold.seeds:
             with clock.stage("check"), files.scratch_folder("check") as folder:
                 candidate = os.path.join(folder, "model.onnx")
                 storage.save(opened, candidate, fsync=False, plan=result.plan)
-                comparison = _check(original, opened, candidate, result, fold)
+                comparison = _check(given, opened, candidate, result, fold)
+        if isinstance(given, ir.Model) and opened is not given:
+            given.graph, given.ir_version = opened.graph, opened.ir_version
+            given.functions.clear()
+            given.functions.update(opened.functions)
+            given.metadata_props.clear()
+            given.metadata_props.update(opened.metadata_props)
+            opened = given
         for warning in result.warnings:
             logger.warning("%s", warning)
         report = None
@@ -236,10 +236,8 @@ def optimize_file(
         is_checked = bool(fold.seeds or result.inexact)
         if result.inexact and not fold.seeds and total > _MOST_MEASURED:
             is_checked = False
-            result.warnings.append(
-                f"the error of the inexact rules is not known: onnxruntime takes long to load "
-                f"{total:,} nodes; {option('check')} measures it"
-            )
+            why = f"onnxruntime takes long to load {total:,} nodes; {option('check')} measures it"
+            result.warnings.append(f"the error of the inexact rules is not known: {why}")
 
         def check(candidate: str) -> None:
             nonlocal comparison
@@ -347,14 +345,9 @@ def plan(
             share_weights=share_weights,
             check=fold.seeds > 0,
         )
+    name = storage.path_of(given) or "a model in memory"
     decisions = [decision for _, decision in folding.decisions]
-    return Plan(
-        storage.path_of(given) or "a model in memory",
-        nodes,
-        len(folding.cut.removed),
-        prediction,
-        decisions,
-    )
+    return Plan(name, nodes, len(folding.cut.removed), prediction, decisions)
 
 
 def _check(
@@ -380,7 +373,7 @@ def _check(
             graph = None  # no name of a Constant node is told: they are read as fast as at first
             if isinstance(given, str | os.PathLike):
                 graph = storage.load(given, lift_constants=True)
-            original = Subject(given, "the original", graph)
+            original = Subject(given, storage.path_of(source) or "the original", graph)
             with original, Subject(candidate, candidate, model) as second:
                 comparison = compare_opened(
                     *(original, second, tolerance, max(1, options.seeds), options.feeds),

@@ -14,9 +14,10 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, about
 from onnxfold.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
 from onnxfold.passes import create
+from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.signatures import checked
 from onnxfold.storage import ModelLike
 
@@ -100,7 +101,7 @@ def simplify(
         result,
         seeds=max(1, check_n),
         feeds=input_data,
-        dims=_sizes(result, test_input_shapes or {}),
+        dims=_sizes(result, test_input_shapes) if test_input_shapes else {},
         rtol=check_rtol or 0.0,
         atol=check_atol or 0.0,
         inexact=is_inexact and check_rtol is check_atol is None,
@@ -151,7 +152,7 @@ def slim(
             raise UsageError(f"cannot read the inputs of the check: {error}") from error
     elif pairs:
         shapes = dict(map(named_shape, model_check_inputs or ()))
-        options["check_dims"] = _sizes(storage.to_proto(storage.opened(model)), shapes)
+        options["check_dims"] = _sizes(model, shapes)
     if output_model is None:
         return _optimized(model, options)
     optimize_file(model, output_model, external_data=save_as_external_data or None, **options)
@@ -166,14 +167,19 @@ def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name not in found}
 
 
-def _sizes(model: onnx.ModelProto, shapes: Shapes) -> dict[str, int]:
-    """Return the sizes of dynamic dimensions that shapes of inputs give them, by name."""
+def _sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
+    """Return the sizes of dynamic dimensions that shapes of inputs give them, by name. A UsageError
+    says that a shape does not fit, or that there is no such input.
+    """
     found = {}
-    for value in model.graph.input:
-        dims = value.type.tensor_type.shape.dim
-        for k, (dim, size) in enumerate(zip(dims, shapes.get(value.name, ()), strict=False)):
-            if not dim.HasField("dim_value"):
-                found[dim.dim_param or f"{value.name}[{k}]"] = size
+    opened = storage.opened(model)
+    declared = {value.name: list(value.shape or ()) for value in opened.graph.inputs}
+    with about(storage.path_of(model)):
+        fix_dims(opened, {}, shapes)
+    for name, shape in shapes.items():
+        for k, (dim, size) in enumerate(zip(declared[name], shape, strict=False)):
+            if isinstance(dim, ir.SymbolicDim) and size != -1:
+                found[dim.value or f"{name}[{k}]"] = size
     return found
 
 

@@ -125,9 +125,8 @@ class Dump:
         self._lines: list[str] = []
         try:
             if self._folder.exists() and any(self._folder.iterdir()):
-                raise UsageError(
-                    f"{option('dump_ir')} must be a new folder or an empty one", file=folder
-                )
+                reason = f"{option('dump_ir')} must be a new folder or an empty one"
+                raise UsageError(reason, file=folder)
         except OSError as error:
             raise os_error(error, os.fspath(folder)) from error
         self.passed("source", model)

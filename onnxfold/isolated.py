@@ -198,7 +198,7 @@ class _Process:
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
         """Run a function with a request and limits, see `run`; close the process if it fails."""
-        timer = threading.Timer(seconds or 0, self._expire)
+        timer = threading.Timer(min(seconds or 0, threading.TIMEOUT_MAX), self._expire)
         try:
             with files.scratch_folder("isolated") as folder:
                 if seconds is not None:

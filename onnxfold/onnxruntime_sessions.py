@@ -13,6 +13,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,6 +53,7 @@ DECIDING = (
 )
 """Entries of session options that decide what onnxruntime makes of a model."""
 
+_STOP = "session.force_spinning_stop"
 _FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
 
 # y = Neg(x), serialized: a session on a bundle does not import onnx.
@@ -73,6 +75,9 @@ def open_session(
     import onnxruntime as ort
 
     source = model if isinstance(model, bytes) else os.fspath(model)
+    if isinstance(source, str) and re.search("[\ud800-\udfff]", source):
+        # onnxruntime takes no path that is not UTF-8
+        source = Path(source).read_bytes()
     return ort.InferenceSession(source, options, providers=list(providers))
 
 

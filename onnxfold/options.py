@@ -176,7 +176,7 @@ class Options:
         names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
         for argument, globs in (("keep", self.keep), ("fold", self.fold)):
             for glob in globs:
-                is_name = any(fnmatch.fnmatchcase(name, glob) for name in names)
+                is_name = glob in names or any(fnmatch.fnmatchcase(name, glob) for name in names)
                 if is_name and glob in ops:
                     both = "is an op type and the name of a value: both are meant"
                     found.append(f"{option(argument)} {glob!r} {both}")
@@ -217,13 +217,12 @@ class Options:
 
 
 def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
-    """Return whether a glob matches the name of a value, or is the op type of its node."""
+    """Return whether a glob is or matches the name of a value, or is the op type of its node."""
     from onnxfold.graphs import op_name
 
     node, name = value.producer(), value.name or ""
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs) or (
-        node is not None and op_name(node) in globs
-    )
+    is_named = name in globs or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+    return is_named or (node is not None and op_name(node) in globs)
 
 
 def byte_size(size: int | str | None) -> int | None:

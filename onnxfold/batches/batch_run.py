@@ -142,8 +142,7 @@ def _as_json(options: Options) -> dict[str, Any]:
                 raise MissingFileError(file=path)
     sent["feeds"] = next(iter(sent["feeds"]), None)
     text = json.dumps(sent, default=lambda v: dict(v) if isinstance(v, Mapping) else [*v])
-    plain: dict[str, Any] = json.loads(text)
-    return plain
+    return dict(json.loads(text))
 
 
 def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:

@@ -98,17 +98,15 @@ def inspect(
     for option, is_given in (("--depth", depth is not None), ("--dim", bool(dims))):
         if is_given and not tree:
             raise click.UsageError(f"{option} goes with --tree")
+    from onnxfold.report.inventory import take_difference, take_inventory
+
     if tree:
         from onnxfold.report.module_tree import take_modules
 
         show(take_modules(model, dims), as_json, depth=depth)
     elif other is not None:
-        from onnxfold.report.inventory import take_difference
-
         show(take_difference(model, other), as_json)
     else:
-        from onnxfold.report.inventory import take_inventory
-
         show(take_inventory(model), as_json)
 
 
@@ -145,13 +143,12 @@ def explain(
             d
             for d in onnxfold.explain(model, **options)
             if not values
+            or {d.value, d.node}.intersection(values)
             or any(fnmatch.fnmatchcase(name, glob) for name in (d.value, d.node) for glob in values)
         )
         if values and not answer:
-            names = " ".join(map(repr, values))
-            raise UsageError(
-                f"no constant node matches {names}; --why explains any node", file=model
-            )
+            reason = f"no constant node matches {' '.join(map(repr, values))}"
+            raise UsageError(f"{reason}; --why explains any node", file=model)
     if as_json:
         write_json({"model": model, **answer.to_dict()})
     else:

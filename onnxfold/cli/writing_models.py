@@ -117,7 +117,7 @@ def optimize(
         done = watched(
             *(onnxfold.optimize_file, source, target),
             quiet=quiet,
-            external_data=external_data_name or external_data,
+            external_data=external_data if external_data_name is None else external_data_name,
             fsync=not no_fsync,
             count_withheld=as_json or is_verbose(),
             **options,

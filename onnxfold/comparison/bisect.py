@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
@@ -131,7 +130,7 @@ class Search:
         nbytes = [
             _UNKNOWN
             if f.static_shape is None or f.dtype is None
-            else int(math.prod(f.static_shape) * f.dtype.itemsize)
+            else storage.data_bytes(f.dtype, f.static_shape)
             for f in facts
         ]
         limit = max(_GROUP, sum(nbytes) // _GROUPS)
@@ -164,7 +163,7 @@ def _can_be_given_out(value: ir.Value) -> bool:
     """False for what onnxruntime's Python interface does not give as arrays."""
     if isinstance(value.type, (ir.OptionalType, ir.SparseTensorType)):
         return False
-    return value.dtype is None or value.dtype.bitwidth >= 8
+    return value.dtype in (None, ir.DataType.STRING) or value.dtype.bitwidth >= 8
 
 
 def _since(values: Sequence[ir.Value], equal: Collection[ir.Value]) -> list[ir.Node]:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
+from onnx import numpy_helper
 
 from onnxfold.errors import UsageError
 
@@ -25,6 +25,11 @@ Feed = Array | list[Array] | None
 Feeds = dict[str, Feed]
 GivenFeeds = Mapping[str, Any] | str | os.PathLike[str]
 _Make = Callable[[np.random.Generator, Sequence[int]], Any]
+_MESSAGES: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
+    ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
+    ir.OptionalType: (onnx.OptionalProto, numpy_helper.to_optional),
+}
+"""What a file of a test data set holds, and how it is read, where it is no tensor."""
 
 
 def random_floats(
@@ -82,13 +87,13 @@ def given_feeds(
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
+    if not zipfile.is_zipfile(path):
+        reason = "not an .npz file" if path.exists() else "no such file"
+        raise UsageError(f"cannot read the feeds: {reason}", file=path)
     try:
-        if not zipfile.is_zipfile(path):
-            reason = "not an .npz file" if path.exists() else "no such file"
-            raise UsageError(f"cannot read the feeds: {reason}", file=path)
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # NumPy, zipfile and zlib raise many classes for damaged files
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error
 
 
@@ -99,10 +104,11 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
         if match is None or int(match[1]) >= len(inputs):
             raise UsageError(f"the model has {len(inputs)} inputs", file=file)
-        name = inputs[int(match[1])].name or ""
+        value = inputs[int(match[1])]
+        message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))
         try:
-            fed[name] = onnx.numpy_helper.to_array(onnx.load_tensor(file))
-        except (DecodeError, ValueError, TypeError) as error:
+            fed[value.name or ""] = read(message.FromString(file.read_bytes()))
+        except Exception as error:  # onnx raises many classes for damaged files
             raise UsageError(f"cannot read the feed: {error}", file=file) from error
     return fed
 
@@ -121,9 +127,18 @@ def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.V
 
 
 def _converted(value: Any, wanted: ir.Value) -> Feed:
+    """Convert the feed of an input, which is None where an optional has no value."""
+    kind = wanted.type.elem_type if isinstance(wanted.type, ir.OptionalType) else wanted.type
+    if value is None or not isinstance(kind, ir.SequenceType):
+        return None if value is None else _array_for(value, wanted)
+    try:
+        return [_array_for(item, wanted) for item in value]
+    except TypeError as error:
+        raise UsageError(f"input {wanted.name!r} cannot be fed: {error}") from error
+
+
+def _array_for(value: Any, wanted: ir.Value) -> Array:
     """Lists of numbers become arrays of the input's type; an array must have it already."""
-    if value is None or isinstance(wanted.type, ir.SequenceType):
-        return None if value is None else [np.asarray(item) for item in value]
     if wanted.dtype is None:
         return np.asarray(value)
     dtype = wanted.dtype.numpy()
@@ -140,9 +155,8 @@ def _converted(value: Any, wanted: ir.Value) -> Feed:
     if array.dtype != dtype:
         raise UsageError(f"input {wanted.name!r} is {dtype}, the feed {array.dtype}")
     if wanted.shape is not None and len(wanted.shape) != array.ndim:
-        raise UsageError(
-            f"input {wanted.name!r} has {len(wanted.shape)} dimensions, the feed {array.ndim}"
-        )
+        has = f"input {wanted.name!r} has {len(wanted.shape)} dimensions"
+        raise UsageError(f"{has}, the feed {array.ndim}")
     return array
 
 

@@ -199,9 +199,12 @@ class OutputResult(Distance):
         """How far the two are apart, in words."""
         if self.note is not None:
             return self.note
+        differing = f"{self.differing} of {self.elements} elements differ"
+        if self.dtype in ("bool", "string"):
+            return f"{shaped(self.dtype, self.shape)}: {differing}"
         return (
-            f"{shaped(self.dtype, self.shape)}: {self.differing} of {self.elements} elements "
-            f"differ, by up to {self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
+            f"{shaped(self.dtype, self.shape)}: {differing}, "
+            f"by up to {self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
             + ("" if self.max_ulp is None else f", {self.max_ulp} ulp")
             + (f"; {self.nonfinite_mismatch} NaN or infinite" if self.nonfinite_mismatch else "")
         )

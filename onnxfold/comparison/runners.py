@@ -61,10 +61,8 @@ class Subject(contextlib.ExitStack):
             self.model = given if isinstance(given, ir.Model) else storage.from_proto(given)
             for value in () if self.model is given else self.model.graph.initializers.values():
                 if isinstance(value.const_value, ir.ExternalTensor):
-                    raise UsageError(
-                        f"weight {value.name!r} of the model in memory is external data; "
-                        "compare the model by its path"
-                    )
+                    what = f"weight {value.name!r} of the model in memory is external data"
+                    raise UsageError(f"{what}; compare the model by its path")
             with contextlib.ExitStack() as stack:
                 folder = stack.enter_context(files.scratch_folder("compare"))
                 self.source = os.path.join(folder, "model.onnx")

@@ -158,10 +158,8 @@ def _node_named(model: ir.Model, name: str) -> ir.Node:
     if name and name in found:
         return found[name]
     if any(name == v.name for v in model.graph.inputs):
-        raise UsageError(
-            f"{name!r} is an input of the graph: it may change with every run, unless "
-            f"{option('runtime_constants')} declares it constant"
-        )
+        what = f"{name!r} is an input of the graph: it may change with every run"
+        raise UsageError(f"{what}, unless {option('runtime_constants')} declares it constant")
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant")
     known = sorted(filter(None, found), key=lambda n: (len(n), n))

@@ -83,10 +83,8 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
 
 def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
     """Yield what changed, what it cost, what stayed and why; if ``verbose``, also all figures."""
-    yield ops_table(
-        *(report.nodes_before, report.nodes_after),
-        *(report.bytes_before, report.bytes_after),
-    )
+    stored = report.bytes_before, report.bytes_after
+    yield ops_table(report.nodes_before, report.nodes_after, *stored)
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
     details = f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time"
     peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""

@@ -143,7 +143,7 @@ FOLDS = """g (float[n, 400] x, float[400, 400] r) => (float[n, 400] y) {
 }"""
 
 
-def test_bundles_beside_their_models(tmp_path):
+def test_bundles_beside_their_models(tmp_path, capfd):
     path = written(tmp_path / "model.onnx", FOLDS)
     onnxfold.split(path, tmp_path / "b", runtime_constants=["r"], fsync=False)
     few = {"rounds": 1, "threads": [1], "dims": {"n": 1}, "rtol": 1e-2, "atol": 1.0}
@@ -160,6 +160,7 @@ def test_bundles_beside_their_models(tmp_path):
         assert after.folding.break_even_runs >= 1 and found.sizes == {"n": 1}
         assert [place.backend for place in after.folding.placements] == ["onnxruntime"]
         assert "cached; 1 component on onnxruntime" in repr(found)
+    assert capfd.readouterr() == ("", "")  # onnxruntime warns of nothing
     with pytest.raises(UsageError, match="give the model that the bundle was made of"):
         bench_models([tmp_path / "b"])
     with pytest.raises(UsageError, match="those of one model"):

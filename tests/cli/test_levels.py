@@ -100,7 +100,6 @@ def test_level_2_loads_a_model_of_very_many_nodes_only_if_asked(run, model, tmp_
 def test_a_disabled_rule_does_not_fire(run, model, tmp_path):
     run("optimize", model, "--disable", "transpose_of_transpose", "-o", tmp_path / "o.onnx")
     assert ops(tmp_path / "o.onnx").count("Transpose") == 2
-    assert run("optimize", model, "--disable", "no_such", "-o", tmp_path / "p.onnx").code == 2
 
 
 def test_rules_of_a_file(run, model, tmp_path):
@@ -111,19 +110,11 @@ def test_rules_of_a_file(run, model, tmp_path):
     )
     assert run("optimize", model, "--rules", rules, "-o", tmp_path / "o.onnx").code == 0
     assert "Neg" in ops(tmp_path / "o.onnx")
-    rules.write_text("x = 1\n")
-    result = run("optimize", model, "--rules", rules, "-o", tmp_path / "p.onnx")
-    assert result.code == 2
-    assert "no rule" in result.err
 
 
-def test_passes_by_name(run, done, model, tmp_path):
-    result = done("optimize", model, "--passes", "simplify,dead-code", "-o", tmp_path / "o.onnx")
+def test_passes_by_name(done, model, tmp_path):
+    done("optimize", model, "--passes", "simplify,dead-code", "-o", tmp_path / "o.onnx")
     assert ops(tmp_path / "o.onnx") == ["Add", "Relu"]
-    result = run("optimize", model, "--passes", "simplify,no-such", "-o", tmp_path / "p.onnx")
-    assert result.code == 2
-    assert "no-such" in result.err
-    assert not (tmp_path / "p.onnx").exists()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +137,6 @@ def test_dims_that_stay_dynamic(run, tmp_path):
         assert result.code == 0, result.err
         dims = onnx.load(tmp_path / "o.onnx").graph.input[0].type.tensor_type.shape.dim
         assert [d.dim_param or d.dim_value for d in dims] == ["batch", 3, 4]
-    assert run(*fix, "x:1,3,4", "--keep-dim", "height").code == 2
 
 
 def test_what_is_taken_for_granted(run, model, tmp_path):

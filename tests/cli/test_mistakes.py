@@ -79,6 +79,7 @@ def files(tmp_path_factory) -> Path:
         model = _model("[add] y = Add(x, w)")
         model.graph.initializer.append(external("w", [64], **entries))
         onnx.save(model, folder / name)
+    onnx.save(_model("y = Softplus(x)"), folder / "in.onnx")
     onnx.save(_model("[add] y = Add(x, z)"), folder / "undefined.onnx")
     onnx.save(_model("[addd] y = Addd(x, x)"), folder / "unknown.onnx")
     onnx.save(_model("[foo] y = my.ops.Foo(x)"), folder / "custom.onnx")
@@ -95,6 +96,7 @@ def _content(folder: Path) -> dict[str, int]:
     return {p.as_posix(): p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize(("command", "message"), MISTAKES)
 def test_a_mistake_is_told_in_one_line(run, files, monkeypatch, command, message):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of files with rules

@@ -130,13 +130,16 @@ def test_a_wrong_fold_is_found_by_name() -> None:
     assert "stores it" in str(found)
 
 
-def test_an_output_that_is_a_constant_is_looked_at() -> None:
+def test_constant_outputs_and_strings_are_looked_at() -> None:
     text = (
         "g (float[2] x) => (float[2] y) <int64[1] s = {{2}}> "
         "{{ c = Constant<value = float {{{}}}>() d = Exp(c) y = Expand(d, s) }}"
     )
     found = compare(parse(text.format(1)), parse(text.format(2)), bisect=True).first_difference
     assert found is not None and found.value == "c"
+    text = 'g (string[2] x) => (string[2] y) <string[1] s = {{"{}"}}> {{ y = StringConcat(x, s) }}'
+    found = compare(parse(text.format("a")), parse(text.format("b")), bisect=True).first_difference
+    assert found is not None and found.value == "y"
 
 
 def test_random_values_are_no_difference() -> None:

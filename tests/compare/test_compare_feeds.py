@@ -34,6 +34,23 @@ def test_npz_and_test_data_sets(tmp_path):
     assert result.equal
 
 
+def test_feeds_of_sequences_and_optionals(tmp_path):
+    model = parse(
+        "g (seq(float[2]) x, optional(float[2]) o) => (float[2] y, bool z) "
+        "{ i = Constant<value_int = 1>() y = SequenceAt(x, i) z = OptionalHasElement(o) }"
+    )
+    x = np.array([1, 2], np.float32)
+    for index, message in enumerate(
+        (numpy_helper.from_list([x, x]), numpy_helper.from_optional(x))
+    ):
+        (tmp_path / f"input_{index}.pb").write_bytes(message.SerializeToString())
+    assert compare(model, model, feeds=tmp_path).equal
+    assert compare(model, model, feeds={"x": [[1, 2], [3, 4]], "o": None}).equal
+    assert compare(parse(NEG), parse(NEG), feeds={"x": [1, 2]}).equal
+    with pytest.raises(UsageError, match="input 'x' cannot be fed: 'int' object is not iterable"):
+        compare(model, model, feeds={"x": 5, "o": None})
+
+
 def test_npz_of_a_type_that_numpy_does_not_have(tmp_path):
     model = parse("g (bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }")
     np.savez(tmp_path / "feeds.npz", x=np.ones(2, ml_dtypes.bfloat16))
@@ -64,14 +81,12 @@ def test_files_that_are_no_feeds(tmp_path):
     (tmp_path / "text.npz").write_text("hello")
     np.save(tmp_path / "single.npy", np.ones(2))
     (tmp_path / "input_0.pb").write_bytes(b"\xff\xff\xff")
-    for path in ("empty", "text.npz", "single.npy", "."):
+    np.savez_compressed(tmp_path / "cut.npz", x=np.ones(2, np.float32))
+    content = (tmp_path / "cut.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[:55] + b"\xff" * 9 + content[64:])
+    for path in ("empty", "text.npz", "single.npy", "cut.npz", "."):
         with pytest.raises(UsageError):
             compare(model, model, feeds=tmp_path / path)
-
-
-def test_lists_become_arrays_of_the_inputs_type():
-    model = parse(NEG)
-    assert compare(model, model, feeds={"x": [1, 2]}).equal
 
 
 def test_sizes_of_a_decoder():

@@ -92,6 +92,10 @@ def test_a_check_compares():
     assert onnxfold.slim(model, rules=rules).graph.node[0].op_type == "Abs"
     with pytest.raises(CheckFailedError):
         onnxfold.slim(model, model_check=True, rules=rules)
+    changed = onnxfold.storage.from_proto(model)
+    with pytest.raises(CheckFailedError):
+        onnxfold.optimize(changed, check=1, rules=rules)
+    assert changed.graph[0].op_type == "Neg"
 
 
 @pytest.mark.parametrize(
@@ -108,10 +112,11 @@ def test_a_check_has_the_shapes_that_are_given():
     model = parse("g (float[n] x) => (float[a, b] y) <int64[2] s = {7, -1}> { y = Reshape(x, s) }")
     assert onnxfold.simplify(model, check_n=1, test_input_shapes={"x": [7]})[1]
     assert onnxfold.slim(model, model_check=True, model_check_inputs=["x:7"])
-    with pytest.raises(UsageError):
-        onnxfold.simplify(model, check_n=1, test_input_shapes={"x": [5]})
-    with pytest.raises(UsageError):
-        onnxfold.slim(model, model_check=True, model_check_inputs=["x:5"])
+    for name, size in (("x", 5), ("z", 7)):
+        with pytest.raises(UsageError, match=r"fails on|no input 'z'"):
+            onnxfold.simplify(model, check_n=1, test_input_shapes={name: [size]})
+        with pytest.raises(UsageError, match=r"fails on|no input 'z'"):
+            onnxfold.slim(model, model_check=True, model_check_inputs=[f"{name}:{size}"])
 
 
 def test_functions_are_inlined_on_request():

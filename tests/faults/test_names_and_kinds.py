@@ -59,7 +59,7 @@ def optimize(capsys, *words: str, fails: str = "") -> None:
 @pytest.mark.parametrize("name", [os.fsdecode(name) for name in NAMES])
 def test_names(folder, capsys, name) -> None:
     optimize(capsys, "-o", name, "--", "m.onnx")
-    optimize(capsys, "-o", "back.onnx", "--", name)
+    optimize(capsys, "-o", "back.onnx", "--check", "1", "--", name)
     assert storage.load("back.onnx").graph.initializers
     utf8 = "" if name.encode(errors="replace").decode() == name else "not UTF-8"
     optimize(capsys, "m.onnx", "-o", "e.onnx", "--external-data-name", name[:-1], fails=utf8)

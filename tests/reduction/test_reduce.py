@@ -1,7 +1,6 @@
 """Failures that are planted in long models: the smaller model has little else."""
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -139,29 +138,6 @@ def test_command_line(tmp_path, capsys, monkeypatch):
     assert text.splitlines()[3].split() == ["nodes", "13", "1"]
     assert main(["reduce", "in.onnx", "-o", "small.onnx", "--json", *command]) == 0
     assert json.loads(capsys.readouterr().out)["after"]["nodes"] == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["-o", "small.onnx"], "in.onnx: the model shows no failure: it runs and optimizes"),
-        (["-o", "small.onnx", "--", "true"], "no failure: the command ends with exit code 0"),
-        (["-o", "small.onnx", "--", "./none"], "the command cannot be run: ./none: No such file"),
-        (["-o", "small.onnx", "--disable", "none"], "'none' is neither a rule nor a rule set"),
-        (["-o", "missing/small.onnx"], "missing/small.onnx: cannot be written: its folder does"),
-        (["-o", "in.onnx/small.onnx"], "in.onnx/small.onnx: cannot be written: its folder does"),
-        (["-o", "in.onnx"], "in.onnx: the smaller model would replace the model"),
-        (["-o", "small.onnx", "--check-dim", "m=3"], "no input has a dimension 'm'"),
-        ([], "Missing option '-o' / '--output'"),
-    ],
-)
-def test_mistakes(tmp_path, capsys, monkeypatch, words, message):
-    monkeypatch.chdir(tmp_path)
-    long_model(tmp_path / "in.onnx", SOFTPLUS, 4)
-    assert main(["reduce", "in.onnx", *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert os.listdir() == ["in.onnx"]
 
 
 def test_an_error_of_a_condition(tmp_path):

@@ -220,6 +220,7 @@ def test_half_precision_is_widened(session, tmp_path):
     assert is_near(got, update(a.astype("f"), b.astype("f")))
 
 
+ONE_ARRAY = b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '|u1', 'fortran_order': False, 'shape': ()}"
 SIX_BITS = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
 
 
@@ -231,6 +232,7 @@ SIX_BITS = b'{"a": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
         ("safetensors", struct.pack("<Q", 8) + b'{"a": 3}', "damaged: "),
         ("safetensors", struct.pack("<Q", len(SIX_BITS)) + SIX_BITS + b"abc", "F6_E2M3"),
         ("npz", b"PK but no more", "not an .npz file, or damaged"),
+        ("npz", ONE_ARRAY.ljust(127) + b"\n1", "not an .npz file, or damaged"),
         ("onnx_adapter", b"no adapter", "onnxruntime does not read it"),
     ],
 )

@@ -62,7 +62,6 @@ _NEG = (
     b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
 )
 
-_STOP = "session.force_spinning_stop"
 _options_lock = threading.Lock()
 
 

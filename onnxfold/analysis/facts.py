@@ -42,6 +42,9 @@ class ModelFacts:
         graphs, path = self.scopes.graphs(), self.scopes.path
         found = {graph: {value.name for value in values_of(graph)} for graph in graphs}
         for graph in graphs:
+            holder = self.scopes.of(graph).parent
+            if holder is None or holder.domain not in ("", "ai.onnx"):
+                continue  # BeamSearch and others of onnxruntime require names of their bodies
             for value in values_of(graph):
                 if any(value.name in found[outer] for outer in path(graph)[1:]):
                     self.names.make_unique(value)

@@ -247,3 +247,12 @@ def test_constants_of_functions_may_be_in_another_file(tmp_path):
     assert [node.op_type for node in made.graph.node] == ["Add"]
     feeds = {"x": np.array([5, 6], np.float32)}
     np.testing.assert_array_equal(run(made, feeds)[0], run(onnx.parser.parse_model(text), feeds)[0])
+
+
+def test_bodies_of_other_domains_keep_their_names():
+    """onnxruntime's BeamSearch requires some, which may be those of outer values, too."""
+    body = "b (float[2] x) => (float[2] z) { w = Exp(x) z = Neg(w) }"
+    nodes = f"w = Abs(x) y = com.microsoft.BeamSearch<decoder = {body}>(w)"
+    made = onnxfold.optimize(parse(f"g (float[2] x) => (float[2] y) {{ {nodes} }}"))
+    graph = made.graph.node[-1].attribute[0].g
+    assert [graph.input[0].name, *graph.node[0].output] == ["x", "w"]

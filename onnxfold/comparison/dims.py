@@ -10,6 +10,7 @@ from onnxfold.errors import UsageError, suggestion
 from onnxfold.graphs import dim_with, symbols_in
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
+_MOST_DISTINCT = 64  # with thousands of dimensions, distinct sizes would not be small
 _LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
 _SIDES = ("height", "width", "h", "w")
 _IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
@@ -37,12 +38,12 @@ def axes_of(value: ir.Value) -> list[list[str]]:
 
 
 def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
-    """Small sizes, one for every name, other ones with another seed.
+    """Small sizes, one for every name (up to 64 names), other ones with another seed.
 
     Distinct sizes notice a dimension that was frozen or taken for another one.
     "total" is past + current length, as exporters of decoders name them.
     """
-    sizes = {name: 2 + index + seed for index, name in enumerate(names)}
+    sizes = {name: 2 + index % _MOST_DISTINCT + seed for index, name in enumerate(names)}
     for index, name in enumerate(sizes):
         if name.lower().rpartition("_")[2] in _SIDES:
             sizes[name] = _IMAGE_SIDES[(index + seed) % 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import numpy as np
@@ -193,9 +193,9 @@ class Trials:
         """Number of the sizes, the sizes, and the value of integers (None: random)."""
         fills = self._random.fills
         seen: list[dict[str, int]] = []
-        every = list(enumerate(self._sizes(seed)))
-        every.insert(0, every[self._worked.get(choice, 0)])
-        for number, proposed in every:
+        worked = self._worked.get(choice, 0)
+        first = islice(enumerate(self._sizes(seed)), worked, worked + 1)
+        for number, proposed in chain(first, enumerate(self._sizes(seed))):
             sizes = {**proposed, **(self._demanded or {}), **self._dims}
             if sizes in seen:
                 continue

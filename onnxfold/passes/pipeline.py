@@ -26,6 +26,7 @@ from onnxfold.passes.shapes.fixed_dims import check_fit, fix_dims
 from onnxfold.passes.simplify import Simplify, withheld
 from onnxfold.passes.stored_cut import NEGLIGIBLE_GROWTH
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
+from onnxfold.rewrite.apply import forget_origins
 from onnxfold.storage.checks import NEWEST_OPSETS
 
 logger = logging.getLogger("onnxfold")
@@ -66,6 +67,8 @@ def run_bounded(
         if any(may_grow) or options.passes is not None:
             break
         result.plan = result.plan or storage.planned(model)
+        if result.plan.size > allowed and forget_origins(model):
+            result.plan = storage.planned(model)
         if result.plan.size <= allowed:
             break
     if tried is not options:

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import Texts, differ
 from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
+from onnxfold.graphs import all_graphs
 from onnxfold.kernels.inference import may_be_constant
-from onnxfold.onnx_ir_private import uses
+from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.build import Builder, Refused
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import Rule
@@ -197,3 +198,10 @@ def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.No
         if node.op_type != "Constant":
             node.metadata_props[RULE_KEY] = ", ".join(rules)
             node.metadata_props[FROM_KEY] = ", ".join(names)
+
+
+def forget_origins(model: ir.Model) -> bool:
+    """Remove what `apply` recorded in nodes; return whether there was anything."""
+    nodes = [node for graph in all_graphs(model) for node in nodes_of(graph)]
+    removed = [node.metadata_props.pop(key, None) for node in nodes for key in (RULE_KEY, FROM_KEY)]
+    return any(removed)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,9 @@ _Slots = dict[object, Any]
 _Pending = tuple[Any, Any, Any] | None
 """A pattern, the value or values that it must match, and what follows; or conditions."""
 
+_Way = tuple[Sequence[Any], Sequence[Any]]
+"""Patterns and the values or tuples of values that they must match."""
+
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
@@ -152,7 +156,8 @@ def _find(match: Match, pending: _Pending) -> bool:
             if not all(map(match.holds, pattern)):
                 return False
             continue
-        op, swap, ways = pattern.op, None, []
+        op, swap = pattern.op, None
+        ways: Iterable[_Way] = ()
         if op is not None:
             node = None if value is None else value.producer()
             if node is None or node.op_type not in op.op_types or node.domain != op.domain:
@@ -171,29 +176,29 @@ def _find(match: Match, pending: _Pending) -> bool:
             if op in checks and not all(map(match.holds, checks[op])):
                 return False
             swap = None if op.variable is None else op.variable.swap
-            for inputs in _ways(op, node, swap is not None):
-                after = pending
-                for operand, value in zip(op.operands[::-1], inputs[::-1], strict=True):
-                    after = operand, value, after
-                ways.append(after)
+            ways = zip(repeat(op.operands), _ways(op, node, swap is not None))
         elif type(pattern) is any_of:
             slots[pattern] = value
-            after = (checks[pattern], None, pending) if pattern in checks else pending
-            ways = [(choice, value, after) for choice in pattern.operands]
+            pending = (checks[pattern], None, pending) if pattern in checks else pending
+            ways = [((choice,), (value,)) for choice in pattern.operands]
         elif _accepts(facts, pattern, value, slots):
             if pattern in checks:
                 pending = checks[pattern], None, pending
             continue
-        if not ways:
+        count, way = 0, pending
+        for operands, inputs in ways:  # there are many for an op with thousands of operands
+            if count:
+                match.slots = slots.copy()
+                if _find(match, way):
+                    return True
+            count, way = count + 1, pending
+            for operand, value in zip(operands[::-1], inputs[::-1], strict=True):
+                way = operand, value, way
+        if not count:
             return False
-        *others, pending = ways
-        for way in others:
-            match.slots = slots.copy()
-            if _find(match, way):
-                return True
-        match.slots = slots
+        match.slots, pending = slots, way
         if swap is not None:
-            slots[swap] = bool(others)
+            slots[swap] = count > 1
     return True
 
 
@@ -239,13 +244,13 @@ def _has_attributes(facts: ModelFacts, op: Op, node: ir.Node, slots: _Slots) -> 
     return True
 
 
-def _ways(op: Op, node: ir.Node, either_way: bool) -> Sequence[Sequence[Any]]:
+def _ways(op: Op, node: ir.Node, either_way: bool) -> Iterable[Sequence[Any]]:
     """Return the inputs of a node for the operands of an op: the two of a commutative op in either
     order, and with variadic variables in every distribution.
     """
     inputs, count = node.inputs, len(op.operands)
     if True in op.variadic:
-        return [*_shares(inputs, op.variadic)]
+        return _shares(inputs, op.variadic)
     if len(inputs) != count:
         if any(v is not None for v in inputs[count:]):
             return ()

@@ -149,10 +149,17 @@ class Values(Variable):
     @property
     def length(self) -> Term:
         """The number of inputs."""
-        return Term(len, self)
+        return _Length(len, self)
 
     def __iter__(self) -> Iterator[Rest]:
         return iter((Rest(self),))
+
+
+class _Length(Term):
+    """The number of inputs, without a value of each."""
+
+    def evaluate(self, match: Any) -> int:
+        return len(match.bound(self.args[0]))
 
 
 class Rest(Expression):

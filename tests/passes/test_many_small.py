@@ -176,6 +176,13 @@ def test_rules_are_not_used_where_the_model_may_not_grow_by_them(options, tmp_pa
     assert any("level 0 was used" in warning for warning in report.warnings)
 
 
+def test_rules_are_used_where_only_their_metadata_takes_too_many_bytes():
+    adds = "".join(f"e{k} = Expand (w{k}, s) x{k + 1} = Add (x{k}, e{k})" for k in range(1800))
+    held = "".join(f"float[1, 1] w{k} = {{{k}}}, " for k in range(1800)) + "int64[2] s = {65, 64}"
+    model = parse(f"g (float[65, 64] x0) => (float[65, 64] x1800) <{held}> {{ {adds} }}")
+    assert len(onnxfold.optimize(model).graph.node) == 1800
+
+
 def test_branches_that_are_put_in_the_place_of_an_if():
     """They name their values alike: those of the second get longer names."""
     nodes = " ".join(f"n{k} = Relu (x) s{k} = Max ({', '.join(20 * [f'n{k}'])})" for k in range(20))

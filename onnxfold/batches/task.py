@@ -22,7 +22,7 @@ from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
 from onnxfold.runtime.bundles.bundle import hash_file
-from onnxfold.storage.load import external_locations
+from onnxfold.storage.load import external_files
 from onnxfold.tables import bytes_text
 
 # A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
@@ -191,9 +191,7 @@ def _content(path: str) -> str:
     """Return a key of the content of a model and its external data; of their version at a URL."""
     if model_files.is_url(path):
         return model_files.version_of(path)
-    folder = Path(path).parent
-    digests = [hash_file(Path(path))]
-    digests += [hash_file(folder / name) for name in sorted(external_locations(path))]
+    digests = [hash_file(Path(file)) for file in (path, *external_files(path))]
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     )

@@ -28,6 +28,7 @@ from storage_models import (
     write,
 )
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.load import external_locations
@@ -145,6 +146,7 @@ def test_length_may_be_omitted(tmp_path) -> None:
     ("entries", "reason"),
     [
         ({"location": "/etc/passwd"}, "absolute"),
+        ({"location": "/dev/zero"}, "absolute"),
         ({"location": "../m.bin"}, "out of"),
         ({"location": "a/../../m.bin"}, "out of"),
         ({"location": "..\\m.bin"}, "out of"),
@@ -178,6 +180,9 @@ def test_external_data_is_checked(tmp_path, entries: dict[str, str], reason: str
     assert caught.value.file == str(path)
     if "length" not in entries and "offset" not in entries:
         assert isinstance(caught.value, ExternalDataError)
+        assert onnxfold.batch(path, tmp_path / "out").failed  # reads no file elsewhere
+        with pytest.raises(Exception, match="xternal"):  # onnxruntime raises its own errors
+            onnxfold.InferenceSession(path)
 
 
 def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:

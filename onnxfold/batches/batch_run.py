@@ -74,7 +74,9 @@ def batch(
         UsageError: There is no such model, or an option is invalid. Nothing was done.
     """
     began = time.perf_counter()
-    sent = _as_json(options_of(options))
+    chosen = options_of(options)
+    sent = _as_json(chosen)
+    _check_names(chosen)
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
@@ -108,6 +110,15 @@ def batch(
     return Batch([outcomes[m.source] for m in models], seconds, written)
 
 
+def _check_names(options: Options) -> None:
+    """See that the rules and passes named by options are there, before each model fails by it."""
+    from onnxfold.passes import create
+
+    names_rules = options.enable or options.disable or options.rules
+    for name in (*(["simplify"] if names_rules else []), *(options.passes or ())):
+        create(name, options)
+
+
 def _outcomes(
     tasks: Sequence[Task], workers: int, executor: Executor | None, scheduler: str | None
 ) -> Generator[Outcome, None, None]:
@@ -118,7 +129,7 @@ def _outcomes(
     else:
         limit = available_memory()
         with isolated.workers(workers) as executor:
-            yield from _by(executor, [replace(task, limit=task.limit or limit) for task in tasks])
+            yield from _by(executor, [_limited(task, limit) for task in tasks])
 
 
 def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
@@ -126,6 +137,10 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
     for future in as_completed(futures):
         error = future.exception()
         yield future.result() if error is None else lost(futures[future], error)
+
+
+def _limited(task: Task, limit: int | None) -> Task:
+    return task if task.limit is not None else replace(task, limit=limit)
 
 
 def _as_json(options: Options) -> dict[str, Any]:
@@ -199,4 +214,4 @@ def _run_on_worker(task: Task, planned: Outcome) -> Outcome:
     from distributed import get_worker
 
     limit = get_worker().memory_manager.memory_limit
-    return run_task(replace(task, limit=task.limit or limit), planned)
+    return run_task(_limited(task, limit), planned)

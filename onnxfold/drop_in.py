@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
-from onnxfold.errors import UsageError
+from onnxfold.errors import UsageError, suggestion
 from onnxfold.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
 from onnxfold.passes import create
 from onnxfold.signatures import checked
@@ -168,7 +168,10 @@ def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
 
 def _sizes(model: onnx.ModelProto, shapes: Shapes) -> dict[str, int]:
     """Return the sizes of dynamic dimensions that shapes of inputs give them, by name."""
-    found = {}
+    found, names = {}, [value.name for value in model.graph.input]
+    for name in shapes:
+        if name not in names:
+            raise UsageError(f"there is no input {name!r}{suggestion(name, names)}")
     for value in model.graph.input:
         dims = value.type.tensor_type.shape.dim
         for k, (dim, size) in enumerate(zip(dims, shapes.get(value.name, ()), strict=False)):

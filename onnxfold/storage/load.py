@@ -398,7 +398,7 @@ class _ExternalData:
     def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
         """Return the tensor with its data located."""
         length = data_bytes(tensor.dtype, tensor.shape)
-        if tensor.length not in (None, length):
+        if tensor.length and tensor.length != length:  # 0, too, is to the end of the file
             reason = (
                 f"tensor {tensor.name!r} of type {shaped(tensor.dtype, tensor.shape)} takes "
                 f"{length} bytes, its length says {tensor.length}"

@@ -158,15 +158,20 @@ class Example:
         """Return the nodes that the outputs need, each behind those that it reads."""
         made = {name: key for key in self.nodes for name in key.split(", ")}
         seen, ordered = {*self.inputs, *self.constants, ""}, list[str]()
+        around: list[str] = []  # the nodes that need the one that is looked at
 
         def need(name: str) -> None:
             if name not in made:
                 raise UsageError(f"nothing is called {name!r}")
             text = self.nodes[made[name]]
             seen.update(made[name].split(", "))
+            around.append(made[name])
             for read in re.findall(r"\w+", text.partition("(")[2]):
+                if made.get(read) in around and "{" not in text:
+                    raise UsageError(f"{read!r} needs itself")
                 if read not in seen and (read in made or "{" not in text):
                     need(read)
+            around.pop()
             ordered.append(text)
 
         for name in self.settings["outputs"].split(", "):

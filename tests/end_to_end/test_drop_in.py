@@ -112,6 +112,8 @@ def test_a_check_has_the_shapes_that_are_given():
         onnxfold.simplify(model, check_n=1, test_input_shapes={"x": [5]})
     with pytest.raises(UsageError):
         onnxfold.slim(model, model_check=True, model_check_inputs=["x:5"])
+    with pytest.raises(UsageError, match="there is no input 'z'"):
+        onnxfold.simplify(model, check_n=1, test_input_shapes={"z": [7]})
 
 
 def test_functions_are_inlined_on_request():

@@ -18,6 +18,7 @@ from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, OnnxFoldError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, options_of
+from onnxfold.passes import create
 from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
 from onnxfold.tables import bytes_text
@@ -76,7 +77,9 @@ def batch(
     began = time.perf_counter()
     chosen = options_of(options)
     sent = _as_json(chosen)
-    _check_names(chosen)
+    names_rules = chosen.enable or chosen.disable or chosen.rules
+    for name in (*["simplify"] * bool(names_rules), *(chosen.passes or ())):
+        create(name, chosen)  # before each model fails by a name
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
@@ -110,15 +113,6 @@ def batch(
     return Batch([outcomes[m.source] for m in models], seconds, written)
 
 
-def _check_names(options: Options) -> None:
-    """See that the rules and passes named by options are there, before each model fails by it."""
-    from onnxfold.passes import create
-
-    names_rules = options.enable or options.disable or options.rules
-    for name in (*(["simplify"] if names_rules else []), *(options.passes or ())):
-        create(name, options)
-
-
 def _outcomes(
     tasks: Sequence[Task], workers: int, executor: Executor | None, scheduler: str | None
 ) -> Generator[Outcome, None, None]:
@@ -127,9 +121,10 @@ def _outcomes(
     elif executor is not None:
         yield from _by(executor, tasks)
     else:
-        limit = available_memory()
+        free = available_memory()
+        tasks = [replace(t, limit=free if t.limit is None else t.limit) for t in tasks]
         with isolated.workers(workers) as executor:
-            yield from _by(executor, [_limited(task, limit) for task in tasks])
+            yield from _by(executor, tasks)
 
 
 def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
@@ -137,10 +132,6 @@ def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
     for future in as_completed(futures):
         error = future.exception()
         yield future.result() if error is None else lost(futures[future], error)
-
-
-def _limited(task: Task, limit: int | None) -> Task:
-    return task if task.limit is not None else replace(task, limit=limit)
 
 
 def _as_json(options: Options) -> dict[str, Any]:
@@ -213,5 +204,5 @@ def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
 def _run_on_worker(task: Task, planned: Outcome) -> Outcome:
     from distributed import get_worker
 
-    limit = get_worker().memory_manager.memory_limit
-    return run_task(_limited(task, limit), planned)
+    limit = get_worker().memory_manager.memory_limit if task.limit is None else task.limit
+    return run_task(replace(task, limit=limit), planned)

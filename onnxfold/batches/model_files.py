@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.storage.load import external_locations
+from onnxfold.storage.load import external_files, external_locations
 
 
 class FoundModel(NamedTuple):
@@ -110,12 +110,10 @@ def fetch(url: str, folder: str) -> str:
     with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
-        for location in external_locations(local):
-            is_above = os.path.isabs(location) or ".." in location.replace("\\", "/").split("/")
-            if not is_above:  # data elsewhere is refused when the model is loaded
-                beside = os.path.join(folder, location)
-                os.makedirs(os.path.dirname(beside), exist_ok=True)
-                files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
+        for beside in external_files(local):
+            os.makedirs(os.path.dirname(beside), exist_ok=True)
+            location = os.path.relpath(beside, folder)
+            files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
     return local
 
 

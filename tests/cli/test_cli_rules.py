@@ -60,15 +60,12 @@ def test_a_condition_that_is_not_needed(check):
     assert "  FAULT ~x.is_constant: no model shows that it is needed; add one, or " in result.out
 
 
-@pytest.mark.parametrize(
-    ("table", "reason"),
-    [
-        ("", "there is no table of models for the rules"),
-        (TABLE + "\udcff", "the table cannot be read: "),
-        (TABLE + "  + t = Relu(y) |  | float[3] c", "'y' needs itself"),
-    ],
-)
-def test_a_table_that_cannot_be_read(check, table: str, reason: str):
-    result = check("c.number > 0", table)
-    assert result.code == 2
-    assert reason in result.err and "own.txt" in result.err and "bug" not in result.err
+def test_a_table_that_cannot_be_read(check):
+    cycle = TABLE + "  + t = Relu(y) |  | float[3] c"
+    for table, reason in (
+        ("", "own.txt: there is no table of models for the rules\n"),
+        (TABLE + "\udcff", "own.txt: the table cannot be read: 'utf-8'"),
+        (cycle, "own.txt:4: 'y' needs itself\n"),
+    ):
+        result = check("c.number > 0", table)
+        assert result.code == 2 and reason in result.err

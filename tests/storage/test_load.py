@@ -87,8 +87,7 @@ def test_tensors_everywhere(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)],
+    "dtype", [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 )
 def test_every_dtype(tmp_path, dtype: ir.DataType) -> None:
     if dtype.value not in TensorProto.DataType.values():
@@ -253,17 +252,9 @@ RAW = bytes(8192)
         ({"dims": [2048], "data_type": 77, "raw_data": RAW}, "unknown", "w"),
         ({"dims": [2048], "data_type": 0, "raw_data": RAW}, "without", "w"),
         ("g () => (float y) { [id] y = Identity(x) }", "'x' is not defined", "id"),
-        (
-            "g (float x) => () { [one] y = Identity(x) [id] y = Identity(x) }",
-            "already defined",
-            "id",
-        ),
+        ("g (float x) => () { [a] y = Identity(x) [id] y = Identity(x) }", "already defined", "id"),
         ("g (float x, float y) => () { [id] y = Identity(x) }", "already defined", "id"),
-        (
-            "g (float x) => (float z) { [id] y = Identity(x) }",
-            "'z' of graph 'g' is not comp",
-            None,
-        ),
+        ("g (float x) => (float z) { [id] y = Identity(x) }", "'z' of graph 'g' is not comp", None),
         ("g (float x, float x) => () { }", "declared twice", None),
     ],
 )
@@ -350,10 +341,7 @@ def test_small_sparse_tensors_become_dense(tmp_path, coordinates) -> None:
         model.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(at))
     loaded = opened(tmp_path, model)
     (constant,) = loaded.graph
-    for stored in (
-        loaded.graph.initializers["sp"].const_value,
-        constant.attributes["value"].value,
-    ):
+    for stored in (loaded.graph.initializers["sp"].const_value, constant.attributes["value"].value):
         np.testing.assert_array_equal(stored.numpy(), expected.reshape(3, 4))
 
 

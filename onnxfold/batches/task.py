@@ -181,7 +181,7 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
 
 def _key(task: Task, source: str) -> str:
     """Return a key of the model, the options, the files with rules and the version of onnxfold."""
-    options = {**task.options, "check": options_of(task.options).seeds > 0}
+    options = {**task.options, "check": options_of(task.options).seeds}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
         path = Path(options["feeds"])  # reading them tells what is missing

@@ -232,6 +232,7 @@ def test_a_check_takes_what_compare_takes(tmp_path: Path):
     np.savez(feeds, x=np.ones((3, 2), np.float32))
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"unchanged": 1}
+    assert onnxfold.batch(folder, out, feeds=feeds, check=2).count() == {"done": 1}
     np.savez(feeds, x=np.ones((4, 2), np.float32))
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
     assert main(["batch", str(folder), "-o", str(out), "--check-dim", "n=4", "--rtol", "1"]) == 0

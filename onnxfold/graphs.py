@@ -208,8 +208,7 @@ def attribute_text(attribute: ir.Attr) -> str:
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     if attribute.type == ir.AttributeType.TENSOR:
-        tensor = attribute.as_tensor()
-        return shaped(tensor.dtype, tensor.shape)
+        return shaped(attribute.value.dtype, attribute.value.shape)  # as_tensor() is slow
     if attribute.type in (_GRAPH, _GRAPHS):
         return "..."
     return str(attribute.value)

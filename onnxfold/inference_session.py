@@ -195,13 +195,12 @@ def _kept(
     found = _found(link)
     if found is not None:
         return found
-    from onnxfold.storage.load import external_locations
+    from onnxfold.storage.load import external_files
 
     cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
     try:
         if isinstance(source, str):
-            folder = os.path.dirname(source)
-            names = [source, *(os.path.join(folder, p) for p in sorted(external_locations(source)))]
+            names = [source, *external_files(source)]
         target = _description(cache, names)
     except (OnnxFoldError, OSError, ValueError) as error:
         logger.debug("onnxruntime is to say what is wrong: %s", error)

@@ -18,12 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.application import (
-    INVALID_NODE_ERRORS,
-    Application,
-    Undecided,
-    find,
-)
+from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, Application, Undecided, find
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.kernels.inference import is_elementwise, schema_of
 from onnxfold.kernels.operation import python_value

@@ -18,6 +18,7 @@ from onnxfold.batches.task import Task, lost, run_task
 from onnxfold.errors import MissingFileError, OnnxFoldError, UsageError
 from onnxfold.memory import available_memory, processors
 from onnxfold.options import CheckedOptionArguments, Options, options_of
+from onnxfold.passes import create
 from onnxfold.signatures import Positive, Progress, checked
 from onnxfold.storage import PathLike
 from onnxfold.tables import bytes_text
@@ -74,7 +75,11 @@ def batch(
         UsageError: There is no such model, or an option is invalid. Nothing was done.
     """
     began = time.perf_counter()
-    sent = _as_json(options_of(options))
+    chosen = options_of(options)
+    sent = _as_json(chosen)
+    names_rules = chosen.enable or chosen.disable or chosen.rules
+    for name in (*["simplify"] * bool(names_rules), *(chosen.passes or ())):
+        create(name, chosen)  # before each model fails by a name
     if executor is not None and scheduler is not None:
         raise UsageError("an executor and a scheduler contradict each other")
     output = os.fspath(output)
@@ -116,9 +121,10 @@ def _outcomes(
     elif executor is not None:
         yield from _by(executor, tasks)
     else:
-        limit = available_memory()
+        free = available_memory()
+        tasks = [replace(t, limit=free if t.limit is None else t.limit) for t in tasks]
         with isolated.workers(workers) as executor:
-            yield from _by(executor, [replace(task, limit=task.limit or limit) for task in tasks])
+            yield from _by(executor, tasks)
 
 
 def _by(executor: Executor, tasks: Sequence[Task]) -> Iterator[Outcome]:
@@ -197,5 +203,5 @@ def _place_for(memory: int, client: Any) -> dict[str, Any] | str:
 def _run_on_worker(task: Task, planned: Outcome) -> Outcome:
     from distributed import get_worker
 
-    limit = get_worker().memory_manager.memory_limit
-    return run_task(replace(task, limit=task.limit or limit), planned)
+    limit = get_worker().memory_manager.memory_limit if task.limit is None else task.limit
+    return run_task(replace(task, limit=limit), planned)

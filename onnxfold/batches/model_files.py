@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.storage.load import external_locations
+from onnxfold.storage.load import external_files, external_locations
 
 
 class FoundModel(NamedTuple):
@@ -32,7 +32,7 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
     A pattern is a file, a folder (all ``.onnx`` files in it, at any depth) or has wildcards. A
     result has below ``output`` the path that its model has below the folder, or below the part of
     the pattern without wildcards. What is in ``output`` is no model. A UsageError says that a
-    pattern matches nothing, or that two models have the same result path.
+    pattern matches nothing, that a model is its own result, or that two have the same result path.
     """
     results: dict[str, FoundModel] = {}
     seen: set[str] = set()
@@ -49,6 +49,8 @@ def find(patterns: Sequence[str | os.PathLike[str]], output: str) -> list[FoundM
             below = path[len(folder) :].lstrip("/" + os.sep)
             is_remote = is_url(output)
             target = f"{output.rstrip('/')}/{below}" if is_remote else os.path.join(output, below)
+            if os.path.realpath(path) == os.path.realpath(target):
+                raise UsageError("it would be written over: give another output folder", file=path)
             if target in results:
                 other = results[target].source
                 raise UsageError(f"{other} and {path} would both be written to {target}")
@@ -108,12 +110,10 @@ def fetch(url: str, folder: str) -> str:
     with _file_system(url) as (files, path):
         local = os.path.join(folder, path.rpartition("/")[2])
         files.get_file(path, local)
-        for location in external_locations(local):
-            is_above = os.path.isabs(location) or ".." in location.replace("\\", "/").split("/")
-            if not is_above:  # data elsewhere is refused when the model is loaded
-                beside = os.path.join(folder, location)
-                os.makedirs(os.path.dirname(beside), exist_ok=True)
-                files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
+        for beside in external_files(local):
+            os.makedirs(os.path.dirname(beside), exist_ok=True)
+            location = os.path.relpath(beside, folder)
+            files.get_file(f"{path.rpartition('/')[0]}/{location}", beside)
     return local
 
 

@@ -112,7 +112,7 @@ class Journal:
             raise UsageError(f"the journal cannot be read: {error}", file=path) from error
         found = filter(None, map(_outcome, text.splitlines()))
         self.before = {outcome.target: outcome for outcome in found}
-        if text and not self.before:
+        if text and not self.before and not text.startswith('{"source": '):
             raise UsageError("it is no journal of a batch", file=path)
         self._begin = "" if text.endswith("\n") or not text else "\n"
 

@@ -22,7 +22,7 @@ from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
 from onnxfold.runtime.bundles.bundle import hash_file
-from onnxfold.storage.load import external_locations
+from onnxfold.storage.load import external_files
 from onnxfold.tables import bytes_text
 
 # A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
@@ -136,6 +136,10 @@ def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any],
             from onnxfold.api import optimize_file, plan
 
             if target is None:
+                passes = options["passes"]
+                if passes is not None and "constant-propagation" not in passes:
+                    # the memory of constants is part of what is predicted: an upper bound
+                    options = {**options, "passes": [*passes, "constant-propagation"]}
                 made = plan(source, **options)
                 return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
             report = optimize_file(source, target, **options)
@@ -168,7 +172,7 @@ def lost(task: Task, error: BaseException) -> Outcome:
 
 def _is_same(before: Outcome, outcome: Outcome) -> bool:
     if before.key != outcome.key or before.status == "failed":
-        return before.key == outcome.key and before.is_final
+        return (before.key, before.source) == (outcome.key, outcome.source) and before.is_final
     try:
         return before.written == _content(outcome.target)
     except (OnnxFoldError, OSError):  # it was removed meanwhile
@@ -177,7 +181,7 @@ def _is_same(before: Outcome, outcome: Outcome) -> bool:
 
 def _key(task: Task, source: str) -> str:
     """Return a key of the model, the options, the files with rules and the version of onnxfold."""
-    options = {**task.options, "check": options_of(task.options).seeds > 0}
+    options = {**task.options, "check": options_of(task.options).seeds}
     options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
     if options["feeds"] is not None:
         path = Path(options["feeds"])  # reading them tells what is missing
@@ -191,9 +195,7 @@ def _content(path: str) -> str:
     """Return a key of the content of a model and its external data; of their version at a URL."""
     if model_files.is_url(path):
         return model_files.version_of(path)
-    folder = Path(path).parent
-    digests = [hash_file(Path(path))]
-    digests += [hash_file(folder / name) for name in sorted(external_locations(path))]
+    digests = [hash_file(Path(file)) for file in (path, *external_files(path))]
     return (
         digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
     )

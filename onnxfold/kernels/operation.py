@@ -117,9 +117,11 @@ class Operation(Deferred):
 
 
 def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value; tensors are converted to arrays."""
+    """Return an attribute's value; tensors are converted to arrays, one without a type to None."""
     value = attribute.value
-    return value.numpy() if attribute.type == ir.AttributeType.TENSOR else value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return None if value.dtype is ir.DataType.UNDEFINED else value.numpy()
+    return value
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:

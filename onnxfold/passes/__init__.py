@@ -117,10 +117,7 @@ _KNOWN = {
         ".cleanups:InlineFunctions",
         "Inline functions with the opsets of the model (onnx-ir).",
     ),
-    "sort": (
-        "onnx_ir.passes.common:TopologicalSortPass",
-        "Sort nodes topologically (onnx-ir).",
-    ),
+    "sort": ("onnx_ir.passes.common:TopologicalSortPass", "Sort nodes topologically (onnx-ir)."),
     "clear-metadata": (
         ".cleanups:ClearMetadata",
         "Remove metadata and doc strings of graphs and nodes (onnx-ir).",

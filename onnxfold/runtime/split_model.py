@@ -32,13 +32,7 @@ from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, create, report_rest
 from onnxfold.runtime.backends.compilation import compile_kernels, dump_stages
-from onnxfold.runtime.bundles.bundle import (
-    Bundle,
-    check_source,
-    hash_model,
-    open_bundle,
-    replacing,
-)
+from onnxfold.runtime.bundles.bundle import Bundle, check_source, hash_model, open_bundle, replacing
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Manifest
 from onnxfold.runtime.splitting.parts import (

@@ -166,6 +166,8 @@ def kind_of(content: npt.NDArray[np.uint8]) -> str:
     for magic, what in _KINDS_AT_4:
         if head[4:8] == magic:
             return what
+    if b"ir_version" in head or b'"irVersion"' in head:
+        return "a model as text: load it by onnx.load with its format, and save it by onnx.save"
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < len(content):
         return "a safetensors file: it holds weights, not a model"
     return ""

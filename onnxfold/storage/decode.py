@@ -411,9 +411,9 @@ class _Reader:
             value = self.graph(proto.g, scopes)
         elif kind == _A.TYPE_PROTO and is_representable(proto.tp):
             return ir.serde.deserialize_attribute(proto)
-        elif kind == _A.SPARSE_TENSOR:
+        elif kind == _A.SPARSE_TENSOR and getattr(owner, "op_type", "Constant") == "Constant":
             value, kind = self.dense(proto.sparse_tensor, owner), _A.TENSOR
-            if isinstance(owner, onnx.NodeProto) and owner.op_type == "Constant":
+            if isinstance(owner, onnx.NodeProto):
                 name = "value"
         else:
             reason = f"attribute {name!r} has no value, or one of a type that is not supported"

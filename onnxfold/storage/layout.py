@@ -77,10 +77,7 @@ class SavePlan:
     placed: list[ir.TensorProtocol]
 
 
-def plan_model(
-    model: ir.Model,
-    share: Callable[[Span], str | None] | None = None,
-) -> SavePlan:
+def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = None) -> SavePlan:
     """Plan a model in one file of up to 2 GiB, or with ``share`` in one that has a data file.
 
     ``share`` returns the location at which the new model may refer to a span of an existing file,

@@ -326,6 +326,11 @@ def external_locations(path: str) -> set[str]:
     return {entry.value for entry in entries if entry.key == "location"}
 
 
+def external_files(path: str) -> list[str]:
+    """Return the paths of the data files of the model at ``path``, which may be missing."""
+    return [check_location(location, path) for location in sorted(external_locations(path))]
+
+
 def _hollow(path: str) -> onnx.ModelProto:
     """Return the model at ``path`` without the elements of its large tensors."""
     stand_ins = Placeholders()
@@ -393,7 +398,7 @@ class _ExternalData:
     def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
         """Return the tensor with its data located."""
         length = data_bytes(tensor.dtype, tensor.shape)
-        if tensor.length not in (None, length):
+        if tensor.length and tensor.length != length:  # 0, too, is to the end of the file
             reason = (
                 f"tensor {tensor.name!r} of type {shaped(tensor.dtype, tensor.shape)} takes "
                 f"{length} bytes, its length says {tensor.length}"

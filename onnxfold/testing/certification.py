@@ -15,6 +15,7 @@ import onnx
 from onnxfold.errors import OnnxFoldError
 from onnxfold.rewrite import Rule
 from onnxfold.rewrite.rule import load_rules
+from onnxfold.signatures import checked
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.needed_conditions import Need, find_needs
@@ -24,11 +25,9 @@ from onnxfold.testing.running import LOOSE, Instance, NeverRuns, nodes_left, rew
 _CHANGES = 50
 
 
+@checked
 def certify(
-    rules: Rule | Sequence[Rule],
-    *models: str,
-    refused: Iterable[str] = (),
-    thorough: bool = True,
+    rules: Rule | Sequence[Rule], *models: str, refused: Iterable[str] = (), thorough: bool = True
 ) -> None:
     """Assert that rules apply to models and keep what they compute, and need their conditions.
 
@@ -46,6 +45,7 @@ def certify(
 
     Raises:
         AssertionError: They do not; with the model and the reason.
+        UsageError: A model is not written right, or an argument is of another type.
     """
     several = (rules,) if isinstance(rules, Rule) else tuple(rules)
     cases = [
@@ -57,6 +57,7 @@ def certify(
         assert not certificate.faults, certificate
 
 
+@checked
 def certify_file(path: str | os.PathLike[str]) -> None:
     """Assert that the rules of a file are right, by the table of models beside it.
 

@@ -112,7 +112,7 @@ class Example:
         if not text.startswith("<"):
             return Example().changed(text, text)
         model, _, changes = text.rpartition("}")
-        return _example_of(onnx.parser.parse_model(model + "}")).changed(changes, text)
+        return _example_of(_parsed(model + "}", text)).changed(changes, text)
 
     def changed(self, text: str, place: str = "") -> Example:
         """Return this example with the changes in a text; without a place, they are added to it."""
@@ -158,17 +158,24 @@ class Example:
         """Return the nodes that the outputs need, each behind those that it reads."""
         made = {name: key for key in self.nodes for name in key.split(", ")}
         seen, ordered = {*self.inputs, *self.constants, ""}, list[str]()
+        around: list[str] = []  # the nodes that need the one that is looked at
 
         def need(name: str) -> None:
             if name not in made:
                 raise UsageError(f"nothing is called {name!r}")
             text = self.nodes[made[name]]
             seen.update(made[name].split(", "))
+            around.append(made[name])
             for read in re.findall(r"\w+", text.partition("(")[2]):
+                if made.get(read) in around and "{" not in text:
+                    raise UsageError(f"{read!r} needs itself")
                 if read not in seen and (read in made or "{" not in text):
                     need(read)
+            around.pop()
             ordered.append(text)
 
+        if "outputs" not in self.settings:
+            raise UsageError("the model has no nodes; write, for example, y = Relu(x)")
         for name in self.settings["outputs"].split(", "):
             if name not in seen:
                 need(name)
@@ -206,11 +213,7 @@ class Example:
         inputs = ", ".join(str(replace(each, value="")) for each in self.inputs.values())
         head = f"<ir_version: 10, opset_import: [{imports}]> g ({inputs})"
         body = f"({self.settings['outputs']}) {{ {' '.join(nodes)} }}"
-        try:
-            model = onnx.parser.parse_model(f"{head} => {body}")
-        except onnx.parser.ParseError as error:
-            reason = error.args[0].decode().splitlines()[-1]
-            raise UsageError(f"cannot read the model: {reason} {body}") from error
+        model = _parsed(f"{head} => {body}", body)
         for name, constant in self.constants.items():
             tensor = ir.Tensor(constant.array(self.sizes), name=name)
             model.graph.initializer.append(ir.serde.serialize_tensor(tensor))
@@ -218,6 +221,15 @@ class Example:
             helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
         feeds = {n: each.array(self.sizes) for n, each in self.inputs.items() if each.value}
         return Instance(model, self.sizes, feeds)
+
+
+def _parsed(text: str, shown: str) -> onnx.ModelProto:
+    """Return the model of a text; an error shows the part of it that a user has written."""
+    try:
+        return onnx.parser.parse_model(text)
+    except onnx.parser.ParseError as error:
+        reason = error.args[0].decode().splitlines()[-1]
+        raise UsageError(f"cannot read the model: {reason} {shown}") from error
 
 
 def _example_of(model: onnx.ModelProto) -> Example:

@@ -51,9 +51,11 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
     """
     by_name = {rule.name: rule for rule in rules}
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UsageError("there is no table of models for the rules", file=path) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the table cannot be read: {error}", file=path) from None
     lines = [re.sub(r"(^|\s)#.*", "", line).rstrip() for line in text.splitlines()]
     starts = [k for k, line in enumerate(lines) if line and not line[0].isspace()]
     for start, end in itertools.pairwise([*starts, len(lines)]):
@@ -102,7 +104,7 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
         header = above = Example().changed(f"{tolerance};{settings}")
     for place, line in others:
         sign, text = (line[0], line[1:]) if line[0] in "+-" else ("", line)
-        for part in map(str.strip, re.split(r"\s\|\s", text)):
+        for part in filter(None, map(str.strip, re.split(r"\s\|\s", text))):
             with about(place):
                 made = (header if part[0] == "(" else above).changed(part, place)
             made = made if made.after else replace(made, after=above.after)

@@ -68,10 +68,7 @@ def test_dynamic_sizes(tmp_path):
 
 @pytest.mark.parametrize(
     "body",
-    [
-        "k = NonZero (a)  f = Cast <to = 1> (k)  z = Exp (f)  y = Identity (z)",
-        "y = custom.Op (a)",
-    ],
+    ["k = NonZero (a)  f = Cast <to = 1> (k)  z = Exp (f)  y = Identity (z)", "y = custom.Op (a)"],
 )
 def test_what_is_not_known_is_told(body, tmp_path):
     found = totals(

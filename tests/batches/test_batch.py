@@ -85,6 +85,7 @@ def test_a_model_that_fails_is_one_line(tmp_path: Path):
     assert again.count() == {"failed": 3, "unchanged": 6}
     assert again.failed == done.failed
     assert (out / "onnxfold-batch.jsonl").read_text().splitlines() == lines
+    assert len(onnxfold.batch(f"{folder}/../in", out).failed) == 3  # the same, called otherwise
 
 
 def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
@@ -104,6 +105,7 @@ def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
     assert [o.source for o in tight.failed] == [f"{folder}/large.onnx"]
     assert "of memory, and a worker has" in (tight.failed[0].reason or "")
     assert onnxfold.batch(folder, tmp_path / "tight").count() == {"done": 1, "unchanged": 1}
+    assert onnxfold.batch(folder, tmp_path / "none", memory=0).count() == {"failed": 2}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
@@ -175,21 +177,21 @@ def test_copies_of_a_batch_that_was_killed_go_with_the_next(tmp_path: Path):
 
 
 def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
-    with pytest.raises(UsageError, match="there is no model"):
-        onnxfold.batch(tmp_path / "nowhere", tmp_path / "out")
-    other = tmp_path / "other" / "d0"
+    other, out = tmp_path / "other" / "d0", tmp_path / "out"
     other.mkdir(parents=True)
     (other / "m0.onnx").write_bytes(b"")
-    with pytest.raises(UsageError, match="would both be written to"):
-        onnxfold.batch([models, tmp_path / "other"], tmp_path / "out")
-    with pytest.raises(UsageError, match="level must be"):
-        onnxfold.batch(models, tmp_path / "out", level=7)
     (tmp_path / "notes").write_text("no journal\n")
-    with pytest.raises(UsageError, match="no journal of a batch"):
-        onnxfold.batch(models, tmp_path / "out", journal=tmp_path / "notes")
+    for sources, output, reason, options in (
+        (tmp_path / "nowhere", out, "there is no model", {}),
+        ([models, tmp_path / "other"], out, "would both be written to", {}),
+        (models, out, "level must be", {"level": 7}),
+        (models, out, "no journal of a batch", {"journal": tmp_path / "notes"}),
+    ):
+        with pytest.raises(UsageError, match=reason):
+            onnxfold.batch(sources, output, **options)
     with pytest.raises(onnxfold.OnnxFoldError, match="cannot be written: File exists"):
         onnxfold.batch(other / "m0.onnx", tmp_path / "notes")
-    assert not (tmp_path / "out").exists()
+    assert not out.exists()
 
 
 def test_a_journal_with_a_line_that_was_cut(models: Path, tmp_path: Path):
@@ -200,6 +202,8 @@ def test_a_journal_with_a_line_that_was_cut(models: Path, tmp_path: Path):
     journal.write_text(text[: len(text) - 40])
     assert onnxfold.batch(models, out).count() == {"done": 1, "unchanged": 9}
     assert onnxfold.batch(models, out).count() == {"unchanged": 10}
+    journal.write_text(text[:40])
+    assert onnxfold.batch(models, out, passes=["dead-code"]).count() == {"done": 10}
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -228,6 +232,7 @@ def test_a_check_takes_what_compare_takes(tmp_path: Path):
     np.savez(feeds, x=np.ones((3, 2), np.float32))
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"unchanged": 1}
+    assert onnxfold.batch(folder, out, feeds=feeds, check=2).count() == {"done": 1}
     np.savez(feeds, x=np.ones((4, 2), np.float32))
     assert onnxfold.batch(folder, out, feeds=feeds).count() == {"done": 1}
     assert main(["batch", str(folder), "-o", str(out), "--check-dim", "n=4", "--rtol", "1"]) == 0

@@ -135,12 +135,7 @@ class _Watch:
         for patch in self._patches:
             patch.stop()
 
-    def _wrap(
-        self,
-        owner: Any,
-        name: str,
-        describe: Callable[..., list[tuple[str, str]]],
-    ) -> Any:
+    def _wrap(self, owner: Any, name: str, describe: Callable[..., list[tuple[str, str]]]) -> Any:
         """Count what a call is described by."""
         original = getattr(owner, name)
         is_child = name == "evaluate_isolated"

@@ -24,14 +24,14 @@ def check(run, tmp_path):
         path = tmp_path / "own.py"
         path.write_text(RULES.format(conditions), encoding="utf-8")
         if table:
-            path.with_suffix(".txt").write_text(table, encoding="utf-8")
+            path.with_suffix(".txt").write_bytes(table.encode("utf-8", "surrogateescape"))
         return run("rules", "check", path)
 
     return check_
 
 
 def test_a_right_rule(check):
-    result = check("c.number > 0")
+    result = check("c.number > 0", "\ufeff" + TABLE)
     assert result.code == 0
     applies, need = result.out.splitlines()
     assert applies == "max_of_relu (own.py:4): applies to 1 models and not to 0"
@@ -60,7 +60,12 @@ def test_a_condition_that_is_not_needed(check):
     assert "  FAULT ~x.is_constant: no model shows that it is needed; add one, or " in result.out
 
 
-def test_a_file_without_a_table(check):
-    result = check("c.number > 0", "")
-    assert result.code == 2
-    assert result.err.endswith("own.txt: there is no table of models for the rules\n")
+def test_a_table_that_cannot_be_read(check):
+    cycle = TABLE + "  + t = Relu(y) |  | float[3] c"
+    for table, reason in (
+        ("", "own.txt: there is no table of models for the rules\n"),
+        (TABLE + "\udcff", "own.txt: the table cannot be read: 'utf-8'"),
+        (cycle, "own.txt:4: 'y' needs itself\n"),
+    ):
+        result = check("c.number > 0", table)
+        assert result.code == 2 and reason in result.err

@@ -19,6 +19,7 @@ FILES = {
     "keras.h5": b"\x89HDF\r\n\x1a\n" + bytes(100),
     "mobile.tflite": b"\x1c\x00\x00\x00TFL3" + bytes(100),
     "mobile.ort": b"\x1c\x00\x00\x00ORTM" + bytes(100),
+    "model.json": b'{ "irVersion": "10" }',
     "frozen.pb": b"\x0a\x10\x0a\x01x\x12\x0bPlaceholder",
     "model.onnx.gz": b"\x1f\x8b\x08" + bytes(100),
     "weights.safetensors": (20).to_bytes(8, "little") + b'{"a": [1, 2, 3, 4] }' + bytes(100),

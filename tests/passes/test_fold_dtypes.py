@@ -41,10 +41,7 @@ def bits(array: np.ndarray) -> bytes:
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_transpose_and_reshape(dtype):
     got = moved(
-        dtype,
-        (3, 5),
-        "t = Transpose <perm = [1, 0]> (w) y = Reshape (t, s)",
-        s=np.int64([3, -1]),
+        dtype, (3, 5), "t = Transpose <perm = [1, 0]> (w) y = Reshape (t, s)", s=np.int64([3, -1])
     )
     assert bits(got) == bits(random((3, 5), dtype).T.reshape(3, 5))
     assert got.dtype == dtype.numpy()

@@ -42,10 +42,7 @@ def tensors(path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize(
     ("op_types", "held", "sessions"),
-    [
-        (("Neg", "Abs"), 1, 0),
-        pytest.param(("Tanh", "Exp", "Neg"), 2, 3, marks=pytest.mark.slow),
-    ],
+    [(("Neg", "Abs"), 1, 0), pytest.param(("Tanh", "Exp", "Neg"), 2, 3, marks=pytest.mark.slow)],
 )
 def test_forty_ops_and_a_mean(tmp_path, op_types, held, sessions):
     """64 MiB go through: a reduction and onnxruntime's functions get all of them at once."""

@@ -26,11 +26,7 @@ from .scopes import Refused
 
 ROOT = Path(__file__).parents[2]
 # Sizes for dims by their usual names: as exported, others, one.
-SIZES = [
-    {},
-    {"batch": 3, "seq": 7, "past": 5},
-    {"batch": 1, "seq": 1, "past": 0},
-]
+SIZES = [{}, {"batch": 3, "seq": 7, "past": 5}, {"batch": 1, "seq": 1, "past": 0}]
 
 
 class NoPart(Exception):

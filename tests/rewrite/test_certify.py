@@ -2,6 +2,7 @@
 
 import pytest
 
+from onnxfold.errors import UsageError
 from onnxfold.rewrite import Constant, op, rule, where
 from onnxfold.testing import certify
 
@@ -35,6 +36,12 @@ def test_without_a_search():
 
 def test_a_refused_model_shows_the_need():
     certify(add_to_transposed, TRANSPOSE, refused=[f"{TRANSPOSE}; float[1,1,1] c = {{1}}"])
+
+
+@pytest.mark.parametrize("text", ["(float x)", "<ir_version: 10> g (float x) { y = Relu(x) }"])
+def test_a_text_that_is_no_model(text: str):
+    with pytest.raises(UsageError, match=r"the model has no nodes|cannot read the model: Expected"):
+        certify(max_of_relu, text)
 
 
 def test_a_model_of_an_older_opset():

@@ -118,7 +118,7 @@ def test_calls_have_no_more_inputs_and_outputs_than_the_function() -> None:
             onnxfold.optimize(model)
 
 
-def test_what_is_allowed() -> None:
+def test_what_is_allowed(tmp_path) -> None:
     """Any order, operands left out, attributes of others, ops that nobody knows."""
     for body in (
         "y = Neg(t) t = Abs(x)",
@@ -130,6 +130,13 @@ def test_what_is_allowed() -> None:
         " else_branch = e () => (float[2] q) { q = Neg(x) }> s = Abs(x)",
     ):
         assert len(storage.from_proto(graph(body)).graph) > 0
+    model = graph("y = local.What(x)")
+    attributes = model.graph.node[0].attribute
+    attributes.add(name="empty", type=onnx.AttributeProto.TENSOR)  # without a data type
+    onnxfold.optimize_file(model, tmp_path / "m.onnx", report=tmp_path / "page.html")
+    attributes.add(name="sparse", type=onnx.AttributeProto.SPARSE_TENSOR)  # must stay one
+    with pytest.raises(ModelError, match="'sparse' has no value, or one of a type that is not"):
+        onnxfold.optimize(model)
 
 
 @pytest.mark.parametrize(

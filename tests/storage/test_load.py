@@ -28,6 +28,7 @@ from storage_models import (
     write,
 )
 
+import onnxfold
 from onnxfold import storage
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.storage.load import external_locations
@@ -86,8 +87,7 @@ def test_tensors_everywhere(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "dtype",
-    [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)],
+    "dtype", [d for d in ir.DataType if d not in (ir.DataType.UNDEFINED, ir.DataType.STRING)]
 )
 def test_every_dtype(tmp_path, dtype: ir.DataType) -> None:
     if dtype.value not in TensorProto.DataType.values():
@@ -136,15 +136,18 @@ def test_length_may_be_omitted(tmp_path) -> None:
     model = onnx.load(external(tmp_path), load_external_data=False)
     entries = model.graph.initializer[0].external_data
     (length,) = (e for e in entries if e.key == "length")
+    length.value = "0"  # all the rest, too
+    zero = opened(tmp_path, model).graph.initializers["w"].const_value
     entries.remove(length)
     weight = opened(tmp_path, model).graph.initializers["w"].const_value
-    assert weight.tobytes() == array(64, 64).tobytes()
+    assert zero.tobytes() == weight.tobytes() == array(64, 64).tobytes()
 
 
 @pytest.mark.parametrize(
     ("entries", "reason"),
     [
         ({"location": "/etc/passwd"}, "absolute"),
+        ({"location": "/dev/zero"}, "absolute"),
         ({"location": "../m.bin"}, "out of"),
         ({"location": "a/../../m.bin"}, "out of"),
         ({"location": "..\\m.bin"}, "out of"),
@@ -178,6 +181,9 @@ def test_external_data_is_checked(tmp_path, entries: dict[str, str], reason: str
     assert caught.value.file == str(path)
     if "length" not in entries and "offset" not in entries:
         assert isinstance(caught.value, ExternalDataError)
+        assert onnxfold.batch(path, tmp_path / "out").failed  # reads no file elsewhere
+        with pytest.raises(Exception, match="xternal"):  # onnxruntime raises its own errors
+            onnxfold.InferenceSession(path)
 
 
 def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:
@@ -246,17 +252,9 @@ RAW = bytes(8192)
         ({"dims": [2048], "data_type": 77, "raw_data": RAW}, "unknown", "w"),
         ({"dims": [2048], "data_type": 0, "raw_data": RAW}, "without", "w"),
         ("g () => (float y) { [id] y = Identity(x) }", "'x' is not defined", "id"),
-        (
-            "g (float x) => () { [one] y = Identity(x) [id] y = Identity(x) }",
-            "already defined",
-            "id",
-        ),
+        ("g (float x) => () { [a] y = Identity(x) [id] y = Identity(x) }", "already defined", "id"),
         ("g (float x, float y) => () { [id] y = Identity(x) }", "already defined", "id"),
-        (
-            "g (float x) => (float z) { [id] y = Identity(x) }",
-            "'z' of graph 'g' is not comp",
-            None,
-        ),
+        ("g (float x) => (float z) { [id] y = Identity(x) }", "'z' of graph 'g' is not comp", None),
         ("g (float x, float x) => () { }", "declared twice", None),
     ],
 )
@@ -343,10 +341,7 @@ def test_small_sparse_tensors_become_dense(tmp_path, coordinates) -> None:
         model.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(at))
     loaded = opened(tmp_path, model)
     (constant,) = loaded.graph
-    for stored in (
-        loaded.graph.initializers["sp"].const_value,
-        constant.attributes["value"].value,
-    ):
+    for stored in (loaded.graph.initializers["sp"].const_value, constant.attributes["value"].value):
         np.testing.assert_array_equal(stored.numpy(), expected.reshape(3, 4))
 
 

@@ -9,12 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.application import (
-    Application,
-    Undecided,
-    axis_of,
-    shape_function,
-)
+from onnxfold.analysis.symbolic.application import Application, Undecided, axis_of, shape_function
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import (
     MOST_ELEMENTS,

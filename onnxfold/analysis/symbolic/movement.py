@@ -8,12 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.application import (
-    Application,
-    Undecided,
-    axis_of,
-    shape_function,
-)
+from onnxfold.analysis.symbolic.application import Application, Undecided, axis_of, shape_function
 from onnxfold.analysis.symbolic.expression import Algebra, Number
 from onnxfold.analysis.symbolic.fact import UNKNOWN, Fact, Shape, list_of, of_items, of_type
 

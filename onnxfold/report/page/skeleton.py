@@ -137,7 +137,7 @@ class Skeleton:
     def _content(self, tensor: ir.TensorProtocol) -> str:
         """Return range and first elements as text; of large tensors only these, if stored."""
         is_plain = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
-        is_small = tensor.nbytes <= min(_READ, self._unread)
+        is_small = storage.data_bytes(tensor.dtype, tensor.shape) <= min(_READ, self._unread)
         if not is_plain or not tensor.size or not (is_small or storage.span_of(tensor) is not None):
             return ""
         array = tensor.numpy().reshape(-1)[: tensor.size if is_small else _FIRST]

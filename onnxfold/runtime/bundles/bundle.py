@@ -215,6 +215,8 @@ def _files_of(path: Path) -> list[Path]:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
+    if path.exists() and not path.is_file():  # a named pipe or a device has no end
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 18):  # two of them may stay in the heap

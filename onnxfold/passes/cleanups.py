@@ -8,6 +8,7 @@ from onnx_ir.passes import common
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import Names, remove_nodes, remove_unused
 from onnxfold.graphs import all_graphs, tensor_of
+from onnxfold.kernels.inference import schema_of
 from onnxfold.onnx_ir_private import is_unused, is_used, nodes_in, nodes_of
 from onnxfold.passes.shapes import fixed_dims
 from onnxfold.passes.stored import store
@@ -71,12 +72,15 @@ class InlineFunctions(ir.passes.InPlacePass):
         """Run the pass on a model."""
         names, opsets = Names(all_graphs(model)), model.opset_imports
         for node in (node for graph in all_graphs(model) for node in graph):
-            for value in node.outputs if node.op_identifier() in model.functions else ():
+            if function := model.functions.get(node.op_identifier()):
+                node.resize_outputs(len(function.outputs))
+            for value in node.outputs if function else ():
                 value.name = value.name or names.fresh("unread")  # the function itself may read it
         others = {
             name
             for name, function in model.functions.items()
             if any(opsets.get(domain, v) != v for domain, v in function.opset_imports.items())
+            or schema_of(name[1], opsets.get(name[0], 1), name[0])  # onnxruntime runs its own op
         }
         return common.InlinePass(lambda function: function.identifier() not in others)(model)
 

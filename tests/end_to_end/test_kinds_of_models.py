@@ -302,6 +302,23 @@ def test_nodes_in_any_order(tmp_path):
         for cyclic in (model, through):
             with pytest.raises(onnxfold.ModelError, match="the nodes cannot be put in order"):
                 function(cyclic)
+    other, another = onnxfold.load(tmp_path / "in.onnx"), onnxfold.load(tmp_path / "in.onnx")
+    other.graph[0].replace_input_with(0, through.graph.inputs[0])
+    another.graph.initializers["w"].const_value = None
     model.graph.remove(model.graph[-1])
-    with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
-        onnxfold.optimize(model)
+    for incomplete in (model, other, another):
+        with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
+            onnxfold.optimize(incomplete)
+    taken.outputs[0] = ir.Value(name="x")  # as onnx-ir reads an outer value that is an output
+    with pytest.raises(onnxfold.ModelError, match="'x' of graph 'a' is not computed in it"):
+        onnxfold.optimize(through)
+
+
+@pytest.mark.parametrize("name", [None, "", "w"])
+def test_values_without_names_of_their_own(tmp_path, name):
+    model = ir.load(path := saved(SMALL, tmp_path / "in.onnx"))
+    for node in model.graph[:-1]:
+        node.outputs[0].name = name
+    onnxfold.optimize_file(model, tmp_path / "out.onnx", check=1)
+    onnxfold.save(onnxfold.optimize(model), path)
+    assert path.read_bytes() == (tmp_path / "out.onnx").read_bytes()

@@ -49,11 +49,10 @@ class RemoveDeadCode(_Cleanup):
         return ir.passes.PassResult(model, modified=modified)
 
 
-class LiftConstants(_Cleanup):
+class LiftConstants(ir.passes.InPlacePass):
     """Turn Constant nodes into initializers.
 
-    A node stays if it makes a graph output, is to be kept, or is in a function, which has no
-    initializers.
+    A node stays if it makes a graph output, or is in a function, which has no initializers.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
@@ -66,7 +65,7 @@ class LiftConstants(_Cleanup):
                     continue
                 value, (attribute,) = node.outputs[0], node.attributes.data.values()
                 tensor = tensor_of(attribute, value.name)
-                if tensor is not None and not self._keeps(value):
+                if tensor is not None:
                     store((value,), tensor, facts)
                     lifted.append(node)
         remove_nodes(lifted)

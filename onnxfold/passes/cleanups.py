@@ -8,24 +8,32 @@ from onnx_ir.passes import common
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import Names, remove_nodes, remove_unused
 from onnxfold.graphs import all_graphs, tensor_of
+from onnxfold.kernels.inference import schema_of
 from onnxfold.onnx_ir_private import is_unused, is_used, nodes_in, nodes_of
+from onnxfold.options import Options
 from onnxfold.passes.shapes import fixed_dims
 from onnxfold.passes.stored import store
 
 
-class RemoveDeadCode(ir.passes.InPlacePass):
+class _Cleanup(ir.passes.InPlacePass):
+    def __init__(self, options: Options | None = None) -> None:
+        self._keeps = (options or Options()).keeps
+
+
+class RemoveDeadCode(_Cleanup):
     """Remove nodes whose results are unused, unused initializers, and uncalled functions.
 
     Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
-    model stay. So do all outputs of a used node, as the results of a kernel may depend on which of
-    them are used.
+    model stay, as do nodes that are to be kept, and all outputs of a used node: the results of a
+    kernel may depend on which of them are used.
     """
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         graphs = facts_of(model).scopes.graphs()
         before = sum(map(len, graphs))
-        remove_unused([node for graph in graphs for node in nodes_in(graph) if is_unused(node)])
+        unused_nodes = [node for graph in graphs for node in nodes_in(graph) if is_unused(node)]
+        remove_unused(unused_nodes, self._keeps)
         modified = sum(map(len, graphs)) < before
         for graph in graphs:
             unused = [
@@ -64,19 +72,25 @@ class LiftConstants(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(lifted))
 
 
-class InlineFunctions(ir.passes.InPlacePass):
+class InlineFunctions(_Cleanup):
     """Replace calls of functions with the opsets of the model by their nodes; other calls stay."""
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         names, opsets = Names(all_graphs(model)), model.opset_imports
+        kept = set()
         for node in (node for graph in all_graphs(model) for node in graph):
-            for value in node.outputs if node.op_identifier() in model.functions else ():
+            if function := model.functions.get(node.op_identifier()):
+                node.resize_outputs(len(function.outputs))
+                if any(map(self._keeps, node.outputs)):
+                    kept.add(node.op_identifier())
+            for value in node.outputs if function else ():
                 value.name = value.name or names.fresh("unread")  # the function itself may read it
-        others = {
+        others = kept | {
             name
             for name, function in model.functions.items()
             if any(opsets.get(domain, v) != v for domain, v in function.opset_imports.items())
+            or schema_of(name[1], opsets.get(name[0], 1), name[0])  # onnxruntime runs its own op
         }
         return common.InlinePass(lambda function: function.identifier() not in others)(model)
 

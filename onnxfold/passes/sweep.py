@@ -267,6 +267,8 @@ class Sweep:
         assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
         taken = node.attributes[branch].as_graph()
+        if self._options.keep and any(map(self._options.keeps, (*node.outputs, *taken.outputs))):
+            return None
         self.inlined += 1
         return inline_branch(node, taken, self.facts.names, self.scopes.of(graph))
 

@@ -112,7 +112,8 @@ class _Writer:
         add_entries(proto.metadata_props, graph.metadata_props)
 
     def function(self, proto: onnx.FunctionProto, function: ir.Function) -> None:
-        _set(proto, function, "domain", "name", "overload", "doc_string")
+        proto.domain = function.domain  # also if it is empty: onnx.checker requires the field
+        _set(proto, function, "name", "overload", "doc_string")
         _import_opsets(proto, function.opset_imports)
         add_entries(proto.metadata_props, function.metadata_props)
         proto.input.extend([value.name for value in function.inputs])
@@ -133,7 +134,7 @@ class _Writer:
         inputs = ["" if value is None else value.name for value in node.inputs]
         values = node.outputs
         outputs = [value.name for value in values]
-        while outputs and not outputs[-1]:
+        while outputs and not (outputs[-1] or node.domain):  # a function needs all
             outputs.pop()
         proto = protos.add(
             op_type=node.op_type,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -24,11 +24,13 @@ from onnxfold.graphs import (
     all_graphs,
     captured_values,
     is_constant_node,
+    is_initialized,
     op_name,
     root_graphs,
     shaped,
 )
 from onnxfold.memory import paused_garbage_collection
+from onnxfold.onnx_ir_private import is_used
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
 from onnxfold.storage.checks import BODIES, check_bodies, kind_of, messages_in, parse
@@ -171,14 +173,16 @@ def take_out(proto: onnx.ModelProto, stand_ins: Placeholders) -> bytes:
 def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
     """Return the model that is given; that of a program, and the message that bytes hold.
 
-    Nodes of an ``ir.Model`` must not read values that onnx-ir left out, sparse initializers, nor
-    their own results.
+    Nodes and outputs of an ``ir.Model`` must not read values that onnx-ir left out, sparse
+    initializers, those of other models, nor their own results. Its values get names, without which
+    it cannot be written.
     """
     model = given.model if isinstance(given, ONNXProgram) else given
     if isinstance(model, bytes):
         return parse(model)
     is_ordered = True  # a copy is made of a model in another order, unless it has a cycle
-    for graph in all_graphs(model) if isinstance(model, ir.Model) else ():
+    graphs = dict.fromkeys(all_graphs(model) if isinstance(model, ir.Model) else ())
+    for graph in graphs:
         visited = set[ir.Node]()
         for node in graph:
             read = node.inputs
@@ -186,16 +190,38 @@ def model_in(given: ModelLike) -> PathLike | ir.Model | onnx.ModelProto:
                 check_bodies(node)
                 read = (*read, *captured_values(node))
             for value in filter(None, read):
-                producer = value.producer()
-                if producer is not None and producer.graph is not None:
-                    is_ordered &= producer.graph is not graph or producer in visited
-                elif not value.is_graph_input() and not value.is_initializer():
+                if not _is_defined(value, graphs):
                     reason = f"input {value.name!r} is not defined anywhere"
                     raise ModelError(reason, node=node.name or op_name(node))
+                producer = value.producer()
+                is_ordered &= producer is None or producer.graph is not graph or producer in visited
             visited.add(node)
-    if not is_ordered and isinstance(model, ir.Model):
+        for value in graph.outputs:
+            if not _is_defined(value, graphs):
+                reason = f"output {value.name!r} of graph {graph.name!r} is not computed in it"
+                raise ModelError(f"{reason}: add an Identity, as onnxfold.load does")
+    if isinstance(model, ir.Model) and not all(map(_has_names, graphs)):
+        from onnx_ir.passes.common import NameFixPass  # few models need it
+
+        NameFixPass()(model)
+    if isinstance(model, ir.Model) and not is_ordered:
         _cloned_in_order(model)
     return model
+
+
+def _has_names(graph: ir.Graph) -> bool:
+    """Return whether each used value of a graph has a name of its own."""
+    inputs = [value.name for value in graph.inputs]
+    names = [*inputs, *(graph.initializers.keys() - set(inputs))]
+    names += [v.name for node in graph for v in node.outputs if v.name or is_used(v)]
+    return all(names) and len(names) == len(set(names))
+
+
+def _is_defined(value: ir.Value, graphs: Container[ir.Graph | ir.Function | None]) -> bool:
+    """Return whether a value is a result, an input or an initializer of one of the graphs."""
+    if (producer := value.producer()) is not None:
+        return producer.graph in graphs
+    return value.graph in graphs and (value.is_graph_input() or is_initialized(value))
 
 
 def path_of(given: ModelLike) -> str | None:

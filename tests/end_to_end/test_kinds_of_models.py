@@ -293,15 +293,34 @@ def test_nodes_in_any_order(tmp_path):
     assert [*model.graph] == backwards
     assert len(onnxfold.optimize(model, check=1).graph) == 3
     model.graph[0].replace_input_with(0, model.graph[-1].outputs[0])
-    branch = "() => (float[2] z) { z = Abs(x) }"
+    branch = "() => (float[2] z) { a = Exp(x) z = Abs(a) }"
     node = f"y = If(c) <then_branch = a {branch}, else_branch = b {branch}>"
     through = ir.from_proto(parse(f"g (float[2] x, bool c) => (float[2] y) {{ {node} }}"))
     taken = through.graph[0].attributes["then_branch"].as_graph()
+    taken.extend([*taken][::-1])
+    assert onnxfold.compare(through, through).equal
     taken[0].replace_input_with(0, through.graph.outputs[0])
     for function in (onnxfold.optimize, onnxfold.plan, lambda x: onnxfold.compare(x, x)):
         for cyclic in (model, through):
             with pytest.raises(onnxfold.ModelError, match="the nodes cannot be put in order"):
                 function(cyclic)
+    other, another = onnxfold.load(tmp_path / "in.onnx"), onnxfold.load(tmp_path / "in.onnx")
+    other.graph[0].replace_input_with(0, through.graph.inputs[0])
+    another.graph.initializers["w"].const_value = None
     model.graph.remove(model.graph[-1])
-    with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
-        onnxfold.optimize(model)
+    for incomplete in (model, other, another):
+        with pytest.raises(onnxfold.ModelError, match="is not defined anywhere"):
+            onnxfold.optimize(incomplete)
+    taken.outputs[0] = ir.Value(name="x")  # as onnx-ir reads an outer value that is an output
+    with pytest.raises(onnxfold.ModelError, match="'x' of graph 'a' is not computed in it"):
+        onnxfold.optimize(through)
+
+
+@pytest.mark.parametrize("name", [None, "", "w"])
+def test_values_without_names_of_their_own(tmp_path, name):
+    model = ir.load(path := saved(SMALL, tmp_path / "in.onnx"))
+    for node in model.graph[:-1]:
+        node.outputs[0].name = name
+    onnxfold.optimize_file(model, tmp_path / "out.onnx", check=1)
+    onnxfold.save(onnxfold.optimize(model), path)
+    assert path.read_bytes() == (tmp_path / "out.onnx").read_bytes()

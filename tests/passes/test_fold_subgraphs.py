@@ -96,18 +96,6 @@ def test_a_branch_with_an_initializer_in_a_function(inside):
     assert run(folded.proto, X)[0].tolist() == wanted[0].tolist()
 
 
-def test_a_loop_that_onnxruntime_refuses_stays():
-    """onnxruntime has no Abs of bfloat16; onnx stacks the numbers to a column."""
-    model = parse("""
-        g () => (bfloat16[2] y) <int64 n = {2}, bool c = {1}, bfloat16 s = {10}> {
-            last, y = Loop (n, c, s) <body = b (int64 i, bool going, bfloat16 p)
-                => (bool goes, bfloat16 q, bfloat16 r) {
-                    goes = Identity (going) q = Abs (p) r = Identity (p) }>
-        }""")
-    folded = onnxfold.optimize(model, fold_all=True)
-    assert [node.op_type for node in folded.graph.node] == ["Loop"]
-
-
 def test_strings_in_a_chain():
     """Where onnxruntime lacks a locale, it joins the strings and does not change their case."""
     folded = fold(

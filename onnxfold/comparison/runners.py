@@ -58,9 +58,8 @@ class Subject(contextlib.ExitStack):
         given = storage.model_in(given)
         if isinstance(given, (onnx.ModelProto, ir.Model)):
             self.name = name
-            is_proto = isinstance(given, onnx.ModelProto)
-            self.model = storage.opened(given)
-            for value in self.model.graph.initializers.values() if is_proto else ():
+            self.model = given if isinstance(given, ir.Model) else storage.from_proto(given)
+            for value in () if self.model is given else self.model.graph.initializers.values():
                 if isinstance(value.const_value, ir.ExternalTensor):
                     what = f"weight {value.name!r} of the model in memory is external data"
                     raise UsageError(f"{what}; compare the model by its path")

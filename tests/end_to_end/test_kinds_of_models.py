@@ -293,12 +293,10 @@ def test_nodes_in_any_order(tmp_path):
     assert [*model.graph] == backwards
     assert len(onnxfold.optimize(model, check=1).graph) == 3
     model.graph[0].replace_input_with(0, model.graph[-1].outputs[0])
-    branch = "() => (float[2] z) { a = Exp(x) z = Abs(a) }"
+    branch = "() => (float[2] z) { z = Abs(x) }"
     node = f"y = If(c) <then_branch = a {branch}, else_branch = b {branch}>"
     through = ir.from_proto(parse(f"g (float[2] x, bool c) => (float[2] y) {{ {node} }}"))
     taken = through.graph[0].attributes["then_branch"].as_graph()
-    taken.extend([*taken][::-1])
-    assert onnxfold.compare(through, through).equal
     taken[0].replace_input_with(0, through.graph.outputs[0])
     for function in (onnxfold.optimize, onnxfold.plan, lambda x: onnxfold.compare(x, x)):
         for cyclic in (model, through):

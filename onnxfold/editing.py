@@ -27,8 +27,11 @@ class Names:
         self._nodes: Counter[str] = Counter()
         self._next: dict[str, int] = {}
         for graph in graphs:
-            self._nodes.update([name for node in nodes_in(graph) if (name := node.name)])
-            self._values.update([name for v in values_of(graph) if (name := v.name)])
+            self._values.update([v.name for v in graph.inputs if v.name])
+            self._values.update(graph.initializers.keys())
+            nodes = nodes_in(graph)
+            self._nodes.update([name for node in nodes if (name := node.name)])
+            self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
 
     def fresh(self, stem: str, *, for_node: bool = False) -> str:
         """Return a new name for a value, or for a node: "" if the model's nodes have no names."""

@@ -84,17 +84,13 @@ def conv_of_pad(x, w, pads: Constant, axes: Constant, amounts: Attribute, rest: 
     conv = op.any_of("Conv", "ConvInteger")
     before = conv(_zero_padded(x, pads, axes, amounts), w, *rest)
     both = padded(amounts.or_else(pads.ints), axes.or_else(None), before)
+    steps = before.attribute("strides", (1,)) + before.attribute("dilations", (1,))
     return (
         before >> conv(x, w, *rest, pads=both, auto_pad=None),
         # a ConvInteger pads with its zero point
         where((before.op_type == "Conv") | (rest.length == 0)),
         # onnxruntime may sum in another order for a kernel that is as long as its axis
-        inexact_if(
-            (w.shape[1] == 1)
-            & (before.attribute("strides", (1,)).product == 1)
-            & (before.attribute("dilations", (1,)).product == 1)
-            & (before.shape[2:].smallest <= 1)
-        ),
+        inexact_if((w.shape[1] == 1) & (steps.product == 1) & (before.shape[2:].smallest <= 1)),
     )
 
 

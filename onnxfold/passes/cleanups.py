@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -15,12 +17,8 @@ from onnxfold.passes.shapes import fixed_dims
 from onnxfold.passes.stored import store
 
 
-class _Cleanup(ir.passes.InPlacePass):
-    def __init__(self, options: Options | None = None) -> None:
-        self._keeps = (options or Options()).keeps
-
-
-class RemoveDeadCode(_Cleanup):
+@dataclass(eq=False)
+class RemoveDeadCode(ir.passes.InPlacePass):
     """Remove nodes whose results are unused, unused initializers, and uncalled functions.
 
     Nodes that only subgraphs of an unused node use are removed, too. Inputs and outputs of the
@@ -28,12 +26,14 @@ class RemoveDeadCode(_Cleanup):
     kernel may depend on which of them are used.
     """
 
+    options: Options = field(default_factory=Options)
+
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
         graphs = facts_of(model).scopes.graphs()
         before = sum(map(len, graphs))
         unused_nodes = [node for graph in graphs for node in nodes_in(graph) if is_unused(node)]
-        remove_unused(unused_nodes, self._keeps)
+        remove_unused(unused_nodes, self.options.keeps if self.options.keep else None)
         modified = sum(map(len, graphs)) < before
         for graph in graphs:
             unused = [
@@ -72,8 +72,11 @@ class LiftConstants(ir.passes.InPlacePass):
         return ir.passes.PassResult(model, modified=bool(lifted))
 
 
-class InlineFunctions(_Cleanup):
+@dataclass(eq=False)
+class InlineFunctions(ir.passes.InPlacePass):
     """Replace calls of functions with the opsets of the model by their nodes; other calls stay."""
+
+    options: Options = field(default_factory=Options)
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
@@ -82,7 +85,7 @@ class InlineFunctions(_Cleanup):
         for node in (node for graph in all_graphs(model) for node in graph):
             if function := model.functions.get(node.op_identifier()):
                 node.resize_outputs(len(function.outputs))
-                if any(map(self._keeps, node.outputs)):
+                if any(map(self.options.keeps, node.outputs)):
                     kept.add(node.op_identifier())
             for value in node.outputs if function else ():
                 value.name = value.name or names.fresh("unread")  # the function itself may read it

@@ -128,9 +128,6 @@ _Slots = dict[object, Any]
 _Pending = tuple[Any, Any, Any] | None
 """A pattern, the value or values that it must match, and what follows; or conditions."""
 
-_Way = tuple[Sequence[Any], Sequence[Any]]
-"""Patterns and the values or tuples of values that they must match."""
-
 _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 
 
@@ -157,7 +154,7 @@ def _find(match: Match, pending: _Pending) -> bool:
                 return False
             continue
         op, swap = pattern.op, None
-        ways: Iterable[_Way] = ()
+        ways: Iterable[tuple[Sequence[Any], Sequence[Any]]] = ()
         if op is not None:
             node = None if value is None else value.producer()
             if node is None or node.op_type not in op.op_types or node.domain != op.domain:

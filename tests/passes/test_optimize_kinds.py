@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from fold_check import assert_same, large, parse, with_weights
+from model_table import TEXTS
 
 import onnxfold
 from onnxfold.options import CheckedOptionArguments, Options
@@ -112,22 +113,7 @@ def test_the_report_is_json(path):
 
 def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
     """Also where the file is read; one that makes an output stays, so do a function's."""
-    model = parse(
-        """g (float[2] x) => (float[2] y, int64 z, float[2] b) {
-            i = Constant <value_ints = [2]> ()
-            f = Constant <value_float = 3.5> ()
-            v = Constant <value = float[2] {1, 2}> ()
-            z = Constant <value_int = 7> ()
-            b = local.Plus (v)
-            r = Reshape (x, i)
-            a = Mul (r, f)
-            y = Add (a, b)
-        }
-        <domain: "local", opset_import: ["": 17]> Plus (p) => (q) {
-            c = Constant <value_floats = [4.5, 5.5]> ()
-            q = Add (p, c)
-        }"""
-    )
+    model = parse(TEXTS["constants of every form"])
     onnx.save(model, tmp_path / "m.onnx")
     report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx", check=1)
     result = onnx.load(tmp_path / "n.onnx")
@@ -142,17 +128,7 @@ def test_constants_of_every_form_are_counted_and_lifted(tmp_path):
 
 def test_equal_constants_after_the_nodes_that_read_them(tmp_path):
     """onnxruntime sorts the nodes of a model."""
-    model = parse(
-        """g (float[2, 3] x) => (float[3, 2] y, float[6] z) {
-            y = Reshape (x, a)
-            t = Reshape (x, b)
-            z = Reshape (t, d)
-            a = Constant <value_ints = [3, 2]> ()
-            b = Constant <value_ints = [3, 2]> ()
-            c = Constant <value_ints = [3, 2]> ()
-            d = Constant <value_ints = [6]> ()
-        }"""
-    )
+    model = parse(TEXTS["constants behind their users"])
     onnx.save(model, tmp_path / "m.onnx")
     report = onnxfold.optimize_file(tmp_path / "m.onnx", tmp_path / "n.onnx", check=1, level=0)
     assert report.check.equal

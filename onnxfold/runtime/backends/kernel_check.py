@@ -182,7 +182,9 @@ def largest_error(
     def are_within(atol: Mapping[str, Any]) -> bool:
         return all(found.within for found, _ in errors(atol))
 
-    made = errors({} if are_within({}) else allowed(are_within))
+    made = errors({})
+    if not all(found.within for found, _ in made):
+        made = errors(allowed(are_within))
     for got, want, (found, magnitude) in zip(results, wanted.values(), made, strict=True):
         if not found.within:
             what = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"

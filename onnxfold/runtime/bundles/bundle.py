@@ -247,9 +247,8 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():
             raise UsageError("cannot be written: it is a folder", file=folder / name)
-    with contextlib.suppress(
-        OSError, ValueError, RecursionError
-    ):  # there is none, or it is damaged
+    # there may be none, or a damaged one
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         document = json.loads((folder / MANIFEST).read_bytes())
         if not isinstance(document, dict) or "format" not in document:
             reason = "is not the manifest of a bundle; write the bundle into another folder"

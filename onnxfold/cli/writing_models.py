@@ -295,7 +295,8 @@ def _list_candidates(
     found = candidates(source, **own)
     show(found, as_json)
     if not as_json and (found.found or found.pair):
-        rest = f"--runtime-const NAME -o {output or 'DIR'}"
+        level = "-O2 " * all(each.level == 2 for each in found.found)
+        write("dynamic dimensions count as 64, a batch as 1; --nominal NAME=SIZE gives others\n")
         write("nothing was written; name what stays the same over many runs:\n")
-        write(f"onnxfold split {source} {rest}\n")
+        write(f"onnxfold split {source} {level}--runtime-const NAME -o {output or 'DIR'}\n")
     return EXIT_ERROR

@@ -95,7 +95,9 @@ def _table_size(
 
 
 def _compared_with(node: ir.Node, position: int) -> Iterator[int]:
-    """Yield the values that decide a comparison with a constant: the same, or on its two sides."""
+    """Yield what decides a comparison with a constant (equal, on both sides), or runs a Loop."""
+    if node.op_type == "Loop" and position == 0:
+        yield 2
     if node.op_type != "Equal" and node.op_type not in _ORDERED:
         return
     constant = constant_array(node.inputs[1 - position])

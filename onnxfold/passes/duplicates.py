@@ -229,7 +229,10 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
         ["external_loop", "buffered", "zerosize_ok"],
         buffersize=_COMPARED_AT_ONCE,
     )
-    equal = all(np.array_equal(x, y) for x, y in pairs)
-    _release(a)
-    _release(b)
-    return equal
+    for x, y in pairs:
+        equal = np.array_equal(x, y)
+        _release(a)
+        _release(b)
+        if not equal:
+            return False
+    return True

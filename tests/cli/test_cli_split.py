@@ -125,6 +125,7 @@ def test_adapters_are_listed(run, tmp_path):
         result = run("split", MODELS / "lora" / f"{name}.onnx")
         assert result.code == 2
         assert "*.lora_?.* with -O2" in rows_of(result.out)
+        assert "onnx -O2 --runtime-const NAME" in result.out
 
 
 def test_inputs_that_let_nothing_run_once(run, tmp_path):

@@ -206,6 +206,13 @@ def test_integers_that_a_model_compares_with_a_constant():
     assert sizes["seed 0"]["n"] >= 40 > sizes["seed 1"]["n"]
 
 
+def test_a_loop_runs():
+    text = """g (float[n] x, int64 k) => (float[n] z) <bool go = {1}> { z = Loop(k, go, x) <body = b
+        (int64 i, bool c, float[n] v) => (bool d, float[n] w) { d = Identity(c) w = OP(v) }> }"""
+    one, other = (parse(text.replace("OP", op)) for op in ("Abs", "Exp"))
+    assert not compare(one, other, dims={"n": 16}).passed
+
+
 def test_an_integer_that_is_a_size():
     """None of the small numbers makes the scale large enough."""
     model = parse("""

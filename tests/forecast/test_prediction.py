@@ -87,6 +87,14 @@ def test_memory_of_exported_models(name, check, tmp_path):
     assert sum(prediction["memory"].values()) >= prediction["peak_bytes"]
 
 
+def test_comparing_equal_weights_takes_no_memory(tmp_path):
+    text = "g (float[1,4096] x) => (float[1,4096] z) { y = MatMul(x, a) z = MatMul(y, b) }"
+    model(tmp_path / "in.onnx", text, a=random(4096, 4096), b=random(4096, 4096))
+    plan = run(tmp_path / "in.onnx", "--plan")["prediction"]
+    report = run(tmp_path / "in.onnx", "-o", tmp_path / "out.onnx")
+    assert report["peak_rss_bytes"] <= plan["peak_bytes"] and report["bytes_written"] < 70e6
+
+
 def test_a_plan_computes_nothing_large(tmp_path):
     by_numpy(tmp_path / "in.onnx")  # 64 MiB, 40 times
     code = """

@@ -290,6 +290,8 @@ class _Prepared:
 
     def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
         model = self.model = storage.opened(source)  # the source itself is left alone
+        model.ir_version = max(model.ir_version, 4)  # the first with defaults that can be replaced
+        model.opset_imports.setdefault("", 1)  # older models need not say it
         if folder is not None:
             check_source(model, folder)
         own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()

@@ -20,7 +20,7 @@ from runtime_models import (
     session_on,
 )
 
-from onnxfold import compare, optimize_file, storage
+from onnxfold import Session, compare, optimize_file, storage
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
@@ -168,6 +168,19 @@ def test_overridable_initializers_on_request(tmp_path):
     bundle = check(model, tmp_path / "yes", feeds, overridable=True)
     assert cached(bundle) == ["t"]
     assert inputs_of(ort.InferenceSession(str(bundle.runtime_fold), options())) == ["w"]
+
+
+def test_in_ir_version_3_weights_are_inputs_and_not_overridable(tmp_path):
+    model = parse("overridable", w=random(64, 64))
+    model.ir_version = 3
+    bundle_of(model, tmp_path / "b", overridable=True)
+    session = Session(tmp_path / "b")
+    for given in ({}, {"w": random(64, 64, seed=3)}):
+        w = given.get("w", random(64, 64))
+        got = session.run(None, {"x": np.eye(64, dtype="f"), **given})[0]
+        np.testing.assert_allclose(got, w @ w, rtol=1e-3, atol=1e-3)
+    bundle_of(model, tmp_path / "b", "x")
+    assert inputs_of(Session(tmp_path / "b")) == ["x", "w"]
 
 
 def test_a_result_of_unknown_size_stays_in_entry(tmp_path):

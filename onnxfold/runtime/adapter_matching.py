@@ -15,7 +15,7 @@ import numpy as np
 from onnxfold.adapter_files import Adapter, LoraConfig, read_adapter
 from onnxfold.comparison.result import is_float
 from onnxfold.errors import UsageError
-from onnxfold.onnxruntime_sessions import Array, Feed, numpy_name
+from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
 
 _Parts = tuple[str, ...]
@@ -23,7 +23,8 @@ _Parts = tuple[str, ...]
 # The prefix of peft for the names of a model's modules.
 _WRAPPER = re.compile(r"(^|\.)base_model\.model\.")
 # Names followed by the name of the adapter, which its file omits.
-_NAMED = re.compile(r"\.(lora(?:_embedding)?_[AB]|modules_to_save)\.[^.]+(?=\.)")
+_NAMED = re.compile(r"\.(lora_[AB]|modules_to_save)\.[^.]+(?=\.)|\.(lora_embedding_[AB])\.[^.]+$")
+_SECOND = {"lora_B", "lora_embedding_B"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
 
 def _parts(name: str) -> _Parts:
     """Return the components of a parameter's name, without the additions of peft."""
-    name = _NAMED.sub(r".\1", "." + _WRAPPER.sub(r"\1", name, count=1))
+    name = _NAMED.sub(r".\1\2", "." + _WRAPPER.sub(r"\1", name, count=1))
     return tuple(part for part in name.split(".")[1:] if part != "modules_to_save")
 
 
@@ -124,19 +125,20 @@ def _fit(
     if dtype != wanted and not (is_float(dtype) and is_float(wanted)):
         return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
     parts = name.split(".")
-    if config is None or "lora_B" not in parts or len(fit.shape) < 2:
+    second = next((k for k, part in enumerate(parts) if part in _SECOND), None)
+    if config is None or second is None:
         return fit
     if weight is None or weight.scale is None:
         return replace(fit, problem="what the model multiplies it by is not known")
-    module = ".".join(parts[: parts.index("lora_B")])
+    module = ".".join(parts[:second])
     return replace(fit, factor=config.scale(module, fit.shape[1]) / weight.scale)
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
     """Convert a tensor to the layout and dtype of its runtime constant."""
-    if not isinstance(feed, np.ndarray):
+    if not (isinstance(feed, np.ndarray) or fit.transposed):
         return feed
-    array: Array = feed.T if fit.transposed else feed
+    array = array_of(feed).T if fit.transposed else array_of(feed)
     if fit.factor != 1:
         array = (array.astype(np.float64) * fit.factor).astype(array.dtype)
     return array.astype(_numpy_dtype(dtype), copy=False)

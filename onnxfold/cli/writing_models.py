@@ -196,6 +196,8 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
 
     done = watched(onnxfold.batch, sources, output, quiet=quiet, **options)
     show(done, as_json, quiet, verbose=is_verbose())
+    for outcome in done.failed if quiet and not as_json else ():
+        click.echo(f"onnxfold: error: {outcome.reason}", err=True)
     if not done.failed:
         return EXIT_OK
     return EXIT_DIFFERENT if all(o.differs for o in done.failed) else EXIT_ERROR

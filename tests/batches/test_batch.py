@@ -213,6 +213,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = capsys.readouterr().out
     assert "6 models: 5 done, 1 failed" in text
     assert f"failed: {folder}/d0/m0.onnx: not an ONNX model, or damaged" in text
+    assert main(["batch", str(folder), "-o", str(out), "--check", "1", "-q"]) == 2
+    quiet = capsys.readouterr()
+    assert quiet.out == "" and f"error: {folder}/d0/m0.onnx: not an ONNX model" in quiet.err
     assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(out), "--check", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["count"] == {"unchanged": 4}

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from model_table import saved
 
@@ -86,6 +87,14 @@ def test_a_model_that_fails_is_one_line(tmp_path: Path):
     assert again.failed == done.failed
     assert (out / "onnxfold-batch.jsonl").read_text().splitlines() == lines
     assert len(onnxfold.batch(f"{folder}/../in", out).failed) == 3  # the same, called otherwise
+
+
+def test_a_missing_data_file_is_named_after_its_model(tmp_path: Path):
+    weights = {"save_as_external_data": True, "location": "w", "size_threshold": 0}
+    onnx.save(small_model(0), tmp_path / "m.onnx", **weights)
+    (tmp_path / "w").unlink()
+    (failed,) = onnxfold.batch(tmp_path / "m.onnx", tmp_path / "out").failed
+    assert failed.reason == f"{tmp_path}/m.onnx: {tmp_path}/w: No such file or directory"
 
 
 def test_one_that_takes_too_long_or_too_much(tmp_path: Path):

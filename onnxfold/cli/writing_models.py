@@ -58,7 +58,7 @@ from onnxfold.errors import about
     click.option(
         "--external-data-name", metavar="NAME", help="Name of the data file.  [default: OUT.data]"
     ),
-    flag("--share-weights", help="Refer to IN's weights instead of copying them."),
+    flag("--share-weights", help="Refer to weights of IN that lie in OUT's folder or below."),
     flag("--no-fsync", help="Do not wait for the disk."),
 )
 @optimization_options

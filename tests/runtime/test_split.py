@@ -9,6 +9,7 @@ import pytest
 from model_table import MODELS, cases, feeds
 from model_table import parse as parse_case
 from runtime_models import (
+    TEXTS,
     adapter_feeds,
     bundle_of,
     decoder_feeds,
@@ -190,15 +191,7 @@ def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
 
 
 def test_half_and_quantized_constants(tmp_path):
-    model = parse(
-        """g (float[n, 64] x, int8[64, 64] w, float[64] s, bfloat16[64] h) => (float[n, 64] y) {
-            d = DequantizeLinear<axis = 1>(w, s)
-            z = MatMul(x, d)
-            hh = Mul(h, h)
-            c = Cast<to = 1>(hh)
-            y = Add(z, c)
-        }"""
-    )
+    model = parse("half and quantized")
     bundle = bundle_of(model, tmp_path, "w", "s", "h")
     assert cached(bundle) == ["d", "c"]
     assert bundle.manifest.cached[0].dtype == "float"
@@ -273,22 +266,9 @@ def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     compare(source, bundle.entry, seeds=1).assert_equal()
 
 
-LOOP = """loop ({counted}float[1, 64] x, float[n, k] states) => (float[1, 64] y) {{
-    {steps}
-    y = Loop (steps, , x) <body = body (int64 i, bool go_in, float[1, 64] q) =>
-        (bool go, float[1, 64] out) {{
-        go = Identity(go_in)
-        keys = MatMul(states, w)
-        turned = Transpose <perm = [1, 0]> (keys)
-        scores = MatMul(q, turned)
-        p = Softmax(scores)
-        out = MatMul(p, keys)
-    }}>
-}}"""
-
-
 def opened_loop(counted: str, steps: str):
-    model = parse(LOOP.format(counted=counted, steps=steps), w=random(64, 64) / np.float32(8))
+    text = TEXTS["a loop over states"].replace("COUNTED", counted).replace("STEPS", steps)
+    model = parse(text, w=random(64, 64) / np.float32(8))
     return model, session_on(model, "states")
 
 

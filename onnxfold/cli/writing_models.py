@@ -198,9 +198,7 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
     show(done, as_json, quiet, verbose=is_verbose())
     for outcome in done.failed if quiet and not as_json else ():
         click.echo(f"onnxfold: error: {outcome.reason}", err=True)
-    if not done.failed:
-        return EXIT_OK
-    return EXIT_DIFFERENT if all(o.differs for o in done.failed) else EXIT_ERROR
+    return max((EXIT_DIFFERENT if o.differs else EXIT_ERROR for o in done.failed), default=EXIT_OK)
 
 
 @click.command()

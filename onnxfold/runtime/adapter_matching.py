@@ -60,8 +60,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
         constants = [name] if name in infos else _candidates(_parts(name), names)
         if len(constants) == 1:
             constant = constants[0]
-            weight = weights.get(constant)
-            found.append(_fit(name, feed, infos[constant], weight, adapter.config))
+            found.append(_fit(name, feed, infos[constant], weights.get(constant), adapter.config))
         else:
             several = f"may be {' or '.join(map(repr, constants[:3]))}"
             problem = several if constants else "no runtime constant is called that"

@@ -176,9 +176,8 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
         return None if perm is None else (first, perm[axis] - len(perm))
     if node.op_type == "Gather" and axis == -1 and not node.attributes.get_int("axis", 0):
         turn = first.producer()
-        table = turn.inputs[0] if turn is not None and turn.op_type == "Transpose" else first
-        is_matrix = table is not None and table.shape is not None and len(table.shape) == 2
-        return (first, axis) if is_matrix else None
+        table = first if turn is None or turn.op_type != "Transpose" else turn.inputs[0]
+        return (first, axis) if table and table.shape and len(table.shape) == 2 else None
     if second is None or third is not None:
         return None
     if node.op_type in ("MatMul", "Gemm") and axis in (-2, -1):

@@ -24,7 +24,6 @@ _Parts = tuple[str, ...]
 _WRAPPER = re.compile(r"(^|\.)base_model\.model\.")
 # Names followed by the name of the adapter, which its file omits.
 _NAMED = re.compile(r"\.(lora_[AB]|modules_to_save)\.[^.]+(?=\.)|\.(lora_embedding_[AB])\.[^.]+$")
-_SECOND = {"lora_B", "lora_embedding_B"}
 
 
 @dataclass(frozen=True)
@@ -123,13 +122,11 @@ def _fit(
     dtype = feed.dtype if isinstance(feed, np.ndarray) else wanted
     if dtype != wanted and not (is_float(dtype) and is_float(wanted)):
         return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
-    parts = name.split(".")
-    second = next((k for k, part in enumerate(parts) if part in _SECOND), None)
-    if config is None or second is None:
+    module, *second = re.split(r"(?:^|\.)lora_(?:embedding_)?B(?=\.|$)", name)
+    if config is None or not second:
         return fit
     if weight is None or weight.scale is None:
         return replace(fit, problem="what the model multiplies it by is not known")
-    module = ".".join(parts[:second])
     return replace(fit, factor=config.scale(module, fit.shape[1]) / weight.scale)
 
 

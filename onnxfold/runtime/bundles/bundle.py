@@ -109,8 +109,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
 
         self._check()
         model = storage.load(self.folder / part)
-        fixed = model.graph.initializers.values() if model.ir_version < 4 else ()
-        inputs = [value for value in model.graph.inputs if value not in fixed]
+        inputs = [v for v in model.graph.inputs if model.ir_version > 3 or not v.is_initializer()]
         self._check_names(part, inputs, model.graph.outputs)
         return model
 

@@ -72,7 +72,8 @@ def read_adapter(path: str | os.PathLike[str]) -> Adapter:
         raise UsageError(f"an adapter is one of {', '.join(readers)}, or peft's folder", file=file)
     try:
         config = file.with_name("adapter_config.json")
-        return Adapter(read(file), file, _config(config) if config.is_file() else None)
+        is_scaled = file.suffix == ".onnx_adapter" or not config.is_file()
+        return Adapter(read(file), file, None if is_scaled else _config(config))
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}", file=file) from error
 

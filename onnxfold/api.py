@@ -166,8 +166,8 @@ def optimize_file(
         destination: Where the result goes; may be the source. It is replaced at once, at the end.
         external_data: Whether weights go to a file of their own (its name, if a string); None keeps
             the way of the source.
-        share_weights: Refer to the source's data files for unchanged weights; only new tensors
-            are written.
+        share_weights: Refer to the source's files for unchanged weights, if they are in the folder
+            of ``destination`` or below; only the other tensors are written.
         fsync: Wait until the result is on the disk.
         advise: Also try what other options would remove beyond what was done (``beyond`` in the
             report): costs about as much as the rules did.

@@ -94,7 +94,8 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
     except isolated.Failure as error:
         reason = f"{task.source}: {error}"
     except OSError as error:
-        reason = f"{error.filename or task.source}: {error.strerror or error}"
+        other = f"{error.filename}: " if error.filename not in (None, task.source) else ""
+        reason = f"{task.source}: {other}{error.strerror or error}"
     return replace(outcome, status="failed", reason=reason)
 
 

@@ -58,7 +58,7 @@ from onnxfold.errors import about
     click.option(
         "--external-data-name", metavar="NAME", help="Name of the data file.  [default: OUT.data]"
     ),
-    flag("--share-weights", help="Refer to IN's weights instead of copying them."),
+    flag("--share-weights", help="Refer to weights of IN that lie in OUT's folder or below."),
     flag("--no-fsync", help="Do not wait for the disk."),
 )
 @optimization_options
@@ -196,9 +196,9 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
 
     done = watched(onnxfold.batch, sources, output, quiet=quiet, **options)
     show(done, as_json, quiet, verbose=is_verbose())
-    if not done.failed:
-        return EXIT_OK
-    return EXIT_DIFFERENT if all(o.differs for o in done.failed) else EXIT_ERROR
+    for outcome in done.failed if quiet and not as_json else ():
+        click.echo(f"onnxfold: error: {outcome.reason}", err=True)
+    return max((EXIT_DIFFERENT if o.differs else EXIT_ERROR for o in done.failed), default=EXIT_OK)
 
 
 @click.command()

@@ -15,7 +15,7 @@ import numpy as np
 from onnxfold.adapter_files import Adapter, LoraConfig, read_adapter
 from onnxfold.comparison.result import is_float
 from onnxfold.errors import UsageError
-from onnxfold.onnxruntime_sessions import Array, Feed, numpy_name
+from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
 
 _Parts = tuple[str, ...]
@@ -23,7 +23,7 @@ _Parts = tuple[str, ...]
 # The prefix of peft for the names of a model's modules.
 _WRAPPER = re.compile(r"(^|\.)base_model\.model\.")
 # Names followed by the name of the adapter, which its file omits.
-_NAMED = re.compile(r"\.(lora(?:_embedding)?_[AB]|modules_to_save)\.[^.]+(?=\.)")
+_NAMED = re.compile(r"\.(lora_[AB]|modules_to_save)\.[^.]+(?=\.)|\.(lora_embedding_[AB])\.[^.]+$")
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def fits(adapter: Adapter, manifest: Manifest) -> list[Fit]:
         constants = [name] if name in infos else _candidates(_parts(name), names)
         if len(constants) == 1:
             constant = constants[0]
-            weight = weights.get(constant)
-            found.append(_fit(name, feed, infos[constant], weight, adapter.config))
+            found.append(_fit(name, feed, infos[constant], weights.get(constant), adapter.config))
         else:
             several = f"may be {' or '.join(map(repr, constants[:3]))}"
             problem = several if constants else "no runtime constant is called that"
@@ -103,7 +102,7 @@ def _candidates(parts: _Parts, names: Mapping[str, _Parts]) -> list[str]:
 
 def _parts(name: str) -> _Parts:
     """Return the components of a parameter's name, without the additions of peft."""
-    name = _NAMED.sub(r".\1", "." + _WRAPPER.sub(r"\1", name, count=1))
+    name = _NAMED.sub(r".\1\2", "." + _WRAPPER.sub(r"\1", name, count=1))
     return tuple(part for part in name.split(".")[1:] if part != "modules_to_save")
 
 
@@ -123,20 +122,19 @@ def _fit(
     dtype = feed.dtype if isinstance(feed, np.ndarray) else wanted
     if dtype != wanted and not (is_float(dtype) and is_float(wanted)):
         return replace(fit, problem=f"its type is {dtype}, the constant is {info}")
-    parts = name.split(".")
-    if config is None or "lora_B" not in parts or len(fit.shape) < 2:
+    module, *second = re.split(r"(?:^|\.)lora_(?:embedding_)?B(?=\.|$)", name)
+    if config is None or not second:
         return fit
     if weight is None or weight.scale is None:
         return replace(fit, problem="what the model multiplies it by is not known")
-    module = ".".join(parts[: parts.index("lora_B")])
     return replace(fit, factor=config.scale(module, fit.shape[1]) / weight.scale)
 
 
 def _converted(feed: Feed, fit: Fit, dtype: str) -> Feed:
     """Convert a tensor to the layout and dtype of its runtime constant."""
-    if not isinstance(feed, np.ndarray):
+    if not (isinstance(feed, np.ndarray) or fit.transposed):
         return feed
-    array: Array = feed.T if fit.transposed else feed
+    array = array_of(feed).T if fit.transposed else array_of(feed)
     if fit.factor != 1:
         array = (array.astype(np.float64) * fit.factor).astype(array.dtype)
     return array.astype(_numpy_dtype(dtype), copy=False)

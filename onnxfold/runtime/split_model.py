@@ -258,6 +258,7 @@ def _split(
     if cached:
         fold = made.optimized(fold_of(model, cached))
         remove_unused_inputs(fold, _names(fold.graph.inputs))
+    fixed = entry.graph.initializers.values() if entry.ir_version < 4 else ()
     constants = []
     for value in model.graph.inputs:
         if value.name in names:  # they may have any size
@@ -267,7 +268,7 @@ def _split(
         runtime_constants=constants,
         inputs=_names(model.graph.inputs),
         outputs=_names(model.graph.outputs),
-        entry_inputs=_names(entry.graph.inputs),
+        entry_inputs=_names(v for v in entry.graph.inputs if v not in fixed),
         cached=list(cached.values()),
         groups=[] if fold is None else groups_of(fold),
         fold_at=made.fold_at,
@@ -306,6 +307,9 @@ class _Prepared:
         overridable = arguments.get("overridable", False)
         chosen = select_runtime_constants(model, self.names, overridable=overridable)
         self.chosen = _names(chosen)
+        if any(value.is_initializer() for value in chosen):
+            model.ir_version = max(model.ir_version, 4)  # before, defaults cannot be replaced
+            model.opset_imports.setdefault("", 1)  # older models need not say it
         self.nodes, self.nbytes = model.graph.num_nodes(), storage.planned(model).size
         record(model, self.chosen)
         put_in_order(model)

@@ -458,8 +458,8 @@ class _Reader:
             array, at = map(onnx.numpy_helper.to_array, (values, proto.indices))
             if at.ndim == 2:
                 at = np.ravel_multi_index(tuple(at.T), shape)
-            if array.ndim != 1 or at.dtype != np.int64 or at.shape != array.shape:
-                raise ValueError("needs as many int64 indices as values")
+            if array.ndim != 1 or at.dtype.kind != "i" or at.shape != array.shape:
+                raise ValueError("needs as many integer indices as values")
             np.unravel_index(at, shape)  # refuses indices outside of the shape
             dense = np.zeros(shape, array.dtype)
             dense.reshape(-1)[at] = array

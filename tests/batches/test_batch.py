@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from model_table import saved
 
@@ -86,6 +87,14 @@ def test_a_model_that_fails_is_one_line(tmp_path: Path):
     assert again.failed == done.failed
     assert (out / "onnxfold-batch.jsonl").read_text().splitlines() == lines
     assert len(onnxfold.batch(f"{folder}/../in", out).failed) == 3  # the same, called otherwise
+
+
+def test_a_missing_data_file_is_named_after_its_model(tmp_path: Path):
+    weights = {"save_as_external_data": True, "location": "w", "size_threshold": 0}
+    onnx.save(small_model(0), tmp_path / "m.onnx", **weights)
+    (tmp_path / "w").unlink()
+    (failed,) = onnxfold.batch(tmp_path / "m.onnx", tmp_path / "out").failed
+    assert failed.reason == f"{tmp_path}/m.onnx: {tmp_path}/w: No such file or directory"
 
 
 def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
@@ -213,6 +222,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     text = capsys.readouterr().out
     assert "6 models: 5 done, 1 failed" in text
     assert f"failed: {folder}/d0/m0.onnx: not an ONNX model, or damaged" in text
+    assert main(["batch", str(folder), "-o", str(out), "--check", "1", "-q"]) == 2
+    quiet = capsys.readouterr()
+    assert quiet.out == "" and f"error: {folder}/d0/m0.onnx: not an ONNX model" in quiet.err
     assert main(["batch", f"{folder}/d[1-4]/*.onnx", "-o", str(out), "--check", "1", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["count"] == {"unchanged": 4}

@@ -127,16 +127,27 @@ def test_tensors_of_other_models_are_refused(lora, tmp_path):
     ],
 )
 def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
-    model = named(plain)
     a, b = random(3, 16, seed=4), random(12, 3, seed=5)
-    folder = tmp_path / "adapter"
-    folder.mkdir()
-    names = [f"base_model.model.proj.lora_{k}.weight" for k in "AB"]
-    save_file(dict(zip(names, (a, b), strict=True)), folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    session = onnxfold.Session(model, runtime_constants=LORA)
-    got = session.fold(folder).run(None, {"x": X})[0]
+    folder = adapter_of(tmp_path, config, **{"lora_A.weight": a, "lora_B.weight": b})
+    got = onnxfold.Session(named(plain), runtime_constants=LORA).fold(folder).run(None, {"x": X})[0]
     assert is_near(got, update(a.T, b.T, 2 * factor))
+
+
+def test_an_adapter_of_an_embedding_is_as_strong_as_it_says(tmp_path):
+    model = parse("factors of an embedding", a=random(4, 16), b=random(12, 4))
+    session = onnxfold.Session(named(model, "embedding_"), runtime_constants=["*.lora_*"])
+    a, b = random(3, 16, seed=4), random(12, 3, seed=5)
+    tensors = {"lora_embedding_A": a, "lora_embedding_B": b}
+    handle = session.fold(adapter_of(tmp_path, {"lora_alpha": 12}, **tensors))
+    assert is_near(handle.run(None, {"x": np.arange(16)})[0], 4 * (a.T @ b.T))
+
+
+def test_a_bias_of_which_the_factor_is_not_known_is_refused(tmp_path):
+    model = parse("factors with a bias", a=random(16, 4), b=random(4, 12), c=random(12))
+    session = onnxfold.Session(named(model), runtime_constants=["*.lora_*"])
+    adapter = adapter_of(tmp_path, {"lora_alpha": 12}, **{"lora_B.bias": random(12)})
+    with pytest.raises(UsageError, match="what the model multiplies it by is not known"):
+        session.fold(adapter)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +164,18 @@ def test_configurations_that_are_not_understood_are_refused(plain, tmp_path, con
         onnxfold.Session(named(plain), runtime_constants=LORA).fold(tmp_path / "adapter")
 
 
-def named(model):
-    names = {k: f"proj.lora_{k.upper()}.default.weight" for k in "ab"}
+def named(model, kind=""):
+    end = "" if kind else ".weight"
+    names = {k: f"proj.lora_{kind}{k.upper()}.default{end}" for k in "ab"}
+    names["c"] = "proj.lora_B.default.bias"
     return renamed(model, lambda name: names.get(name, name))
+
+
+def adapter_of(folder, config, **tensors):
+    tensors = {f"base_model.model.proj.{name}": tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
 
 
 def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
@@ -204,13 +224,28 @@ def test_files_of_all_kinds_give_the_same(session, tmp_path):
     want = session.fold(given).run(None, {"x": X})[0]
     save_file(given, tmp_path / "it.safetensors")
     np.savez(tmp_path / "it.npz", **given)
-    adapter = ort.AdapterFormat()
-    values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in given.items()}
-    adapter.set_parameters(values)
-    adapter.export_adapter(str(tmp_path / "it.onnx_adapter"))
+    stored(given, tmp_path)
     for kind in ("safetensors", "npz", "onnx_adapter"):
         got = session.fold(tmp_path / f"it.{kind}").run(None, {"x": X})[0]
         assert got.tobytes() == want.tobytes(), kind
+
+
+def test_values_of_onnxruntime_are_turned_and_those_in_its_files_are_not_scaled(plain, tmp_path):
+    session = onnxfold.Session(named(plain), runtime_constants=LORA)
+    given = {f"proj.lora_{k}.weight": random(*s) for k, s in (("A", (3, 16)), ("B", (12, 3)))}
+    adapter_of(tmp_path, {"lora_alpha": 12})
+    wanted, *others = (session.fold(each) for each in (given, *stored(given, tmp_path)))
+    want = wanted.run(None, {"x": X})[0]
+    assert all(other.run(None, {"x": X})[0].tobytes() == want.tobytes() for other in others)
+
+
+def stored(given, folder):
+    """Arrays as values of onnxruntime, and in its file."""
+    values = {n: ort.OrtValue.ortvalue_from_numpy(v) for n, v in given.items()}
+    adapter = ort.AdapterFormat()
+    adapter.set_parameters(values)
+    adapter.export_adapter(str(folder / "it.onnx_adapter"))
+    return values, folder / "it.onnx_adapter"
 
 
 def test_half_precision_is_widened(session, tmp_path):

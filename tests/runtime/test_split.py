@@ -9,6 +9,7 @@ import pytest
 from model_table import MODELS, cases, feeds
 from model_table import parse as parse_case
 from runtime_models import (
+    TEXTS,
     adapter_feeds,
     bundle_of,
     decoder_feeds,
@@ -20,7 +21,7 @@ from runtime_models import (
     session_on,
 )
 
-from onnxfold import compare, optimize_file, storage
+from onnxfold import Session, compare, optimize_file, storage
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError
 from onnxfold.graphs import all_graphs
@@ -170,6 +171,19 @@ def test_overridable_initializers_on_request(tmp_path):
     assert inputs_of(ort.InferenceSession(str(bundle.runtime_fold), options())) == ["w"]
 
 
+def test_in_ir_version_3_weights_are_inputs_and_not_overridable(tmp_path):
+    model = parse("overridable", w=random(64, 64))
+    model.ir_version = 3
+    bundle_of(model, tmp_path / "b", overridable=True)
+    session = Session(tmp_path / "b")
+    for given in ({}, {"w": random(64, 64, seed=3)}):
+        w = given.get("w", random(64, 64))
+        got = session.run(None, {"x": np.eye(64, dtype="f"), **given})[0]
+        np.testing.assert_allclose(got, w @ w, rtol=1e-3, atol=1e-3)
+    bundle_of(model, tmp_path / "b", "x", dump_ir=tmp_path / "ir")
+    assert inputs_of(Session(tmp_path / "b")) == ["x"]
+
+
 def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
     bundle = bundle_of(parse("the first of a sequence"), tmp_path, "r")
     assert cached(bundle) == []
@@ -177,15 +191,7 @@ def test_a_result_of_unknown_size_stays_in_entry(tmp_path):
 
 
 def test_half_and_quantized_constants(tmp_path):
-    model = parse(
-        """g (float[n, 64] x, int8[64, 64] w, float[64] s, bfloat16[64] h) => (float[n, 64] y) {
-            d = DequantizeLinear<axis = 1>(w, s)
-            z = MatMul(x, d)
-            hh = Mul(h, h)
-            c = Cast<to = 1>(hh)
-            y = Add(z, c)
-        }"""
-    )
+    model = parse("half and quantized")
     bundle = bundle_of(model, tmp_path, "w", "s", "h")
     assert cached(bundle) == ["d", "c"]
     assert bundle.manifest.cached[0].dtype == "float"
@@ -260,22 +266,9 @@ def test_compile_time_constants_are_folded_as_by_optimize(name, tmp_path):
     compare(source, bundle.entry, seeds=1).assert_equal()
 
 
-LOOP = """loop ({counted}float[1, 64] x, float[n, k] states) => (float[1, 64] y) {{
-    {steps}
-    y = Loop (steps, , x) <body = body (int64 i, bool go_in, float[1, 64] q) =>
-        (bool go, float[1, 64] out) {{
-        go = Identity(go_in)
-        keys = MatMul(states, w)
-        turned = Transpose <perm = [1, 0]> (keys)
-        scores = MatMul(q, turned)
-        p = Softmax(scores)
-        out = MatMul(p, keys)
-    }}>
-}}"""
-
-
 def opened_loop(counted: str, steps: str):
-    model = parse(LOOP.format(counted=counted, steps=steps), w=random(64, 64) / np.float32(8))
+    text = TEXTS["a loop over states"].replace("COUNTED", counted).replace("STEPS", steps)
+    model = parse(text, w=random(64, 64) / np.float32(8))
     return model, session_on(model, "states")
 
 

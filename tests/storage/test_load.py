@@ -285,7 +285,7 @@ def test_inconsistent_models(tmp_path, caplog, model, reason: str, node: str | N
         {"indices": numpy_helper.from_array(np.array([1, 6, -1], np.int64))},
         {"indices": numpy_helper.from_array(np.array([1, 6], np.int64))},
         {"indices": numpy_helper.from_array(np.array([[0, 0], [1, 1], [2, 4]], np.int64))},
-        {"indices": numpy_helper.from_array(np.array([1, 6, 2], np.int32))},
+        {"indices": numpy_helper.from_array(np.array([1, 6, 2], np.float32))},
         {"dims": [3, -4]},
         {"dims": [2**62, 2**62]},
         {"dims": [2**15, 2**14]},  # 2 GiB when it is dense
@@ -328,17 +328,18 @@ def test_all_sparse_tensors_together_are_small(tmp_path) -> None:
         opened(tmp_path, model)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])  # the second is onnxruntime's
 @pytest.mark.parametrize("coordinates", [False, True])
-def test_small_sparse_tensors_become_dense(tmp_path, coordinates) -> None:
+def test_small_sparse_tensors_become_dense(tmp_path, coordinates, dtype) -> None:
     places = np.array([1, 6, 11], np.int64)
     expected = np.zeros(12, np.float32)
     expected[places] = [1.5, -2.0, 3.0]
     node = helper.make_node("Constant", [], ["c"], sparse_value=sparse("v"))
     model = graph_model([node])
     model.graph.sparse_initializer.append(sparse("sp"))
-    if coordinates:
-        at = np.stack(np.unravel_index(places, (3, 4)), axis=1).astype(np.int64)
-        model.graph.sparse_initializer[0].indices.CopyFrom(numpy_helper.from_array(at))
+    at = np.stack(np.unravel_index(places, (3, 4)), axis=1) if coordinates else places
+    indices = numpy_helper.from_array(at.astype(dtype))
+    model.graph.sparse_initializer[0].indices.CopyFrom(indices)
     loaded = opened(tmp_path, model)
     (constant,) = loaded.graph
     for stored in (loaded.graph.initializers["sp"].const_value, constant.attributes["value"].value):

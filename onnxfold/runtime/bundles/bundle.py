@@ -109,7 +109,8 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
 
         self._check()
         model = storage.load(self.folder / part)
-        self._check_names(part, model.graph.inputs, model.graph.outputs)
+        inputs = [v for v in model.graph.inputs if model.ir_version > 3 or not v.is_initializer()]
+        self._check_names(part, inputs, model.graph.outputs)
         return model
 
     def open(

@@ -174,6 +174,10 @@ def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
     if node.op_type == "Transpose":
         perm = node.attributes.get_ints("perm")
         return None if perm is None else (first, perm[axis] - len(perm))
+    if node.op_type == "Gather" and axis == -1 and not node.attributes.get_int("axis", 0):
+        turn = first.producer()
+        table = first if turn is None or turn.op_type != "Transpose" else turn.inputs[0]
+        return (first, axis) if table and table.shape and len(table.shape) == 2 else None
     if second is None or third is not None:
         return None
     if node.op_type in ("MatMul", "Gemm") and axis in (-2, -1):

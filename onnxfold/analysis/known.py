@@ -152,7 +152,7 @@ class KnownValues:
         """Return whether a constant has only finite elements; None as for :meth:`all_equal`."""
         if not self.is_constant(value):
             return None
-        return self._look(value, lambda array: _passes(array, _is_finite))
+        return self._look(value, lambda whole: _passes(whole, lambda x: bool(np.isfinite(x).all())))
 
     def _look(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
         """Return what a function says of the elements of a constant."""
@@ -196,10 +196,6 @@ def _repeated(array: Array) -> Array:
     number = first[0].item() if kind in "iub" else float(first[0])
     alike = _passes(array, lambda part: is_exactly(part, number))
     return first[:alike]
-
-
-def _is_finite(array: Array) -> bool:
-    return array.dtype.kind in "iub" or bool(np.isfinite(array).all())
 
 
 def _passes(array: Array, test: Callable[[Array], bool]) -> bool:

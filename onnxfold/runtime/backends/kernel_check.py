@@ -179,12 +179,9 @@ def largest_error(
         pairs = zip(results, wanted.items(), strict=True)
         return [error_of(got, want, least, atol.get(name, 0.0)) for got, (name, want) in pairs]
 
-    def are_within(atol: Mapping[str, Any]) -> bool:
-        return all(found.within for found, _ in errors(atol))
-
     made = errors({})
     if not all(found.within for found, _ in made):
-        made = errors(allowed(are_within))
+        made = errors(allowed(lambda atol: all(found.within for found, _ in errors(atol))))
     for got, want, (found, magnitude) in zip(results, wanted.values(), made, strict=True):
         if not found.within:
             what = f"off by {found.max_abs_error:.3g} at magnitude {magnitude:.3g}"

@@ -94,7 +94,8 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
     except isolated.Failure as error:
         reason = f"{task.source}: {error}"
     except OSError as error:
-        reason = f"{error.filename or task.source}: {error.strerror or error}"
+        named = (task.source, error.filename, error.strerror or str(error))
+        reason = ": ".join(dict.fromkeys(filter(None, named)))
     return replace(outcome, status="failed", reason=reason)
 
 

@@ -94,8 +94,8 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
     except isolated.Failure as error:
         reason = f"{task.source}: {error}"
     except OSError as error:
-        other = f"{error.filename}: " if error.filename not in (None, task.source) else ""
-        reason = f"{task.source}: {other}{error.strerror or error}"
+        named = (task.source, error.filename, error.strerror or str(error))
+        reason = ": ".join(dict.fromkeys(filter(None, named)))
     return replace(outcome, status="failed", reason=reason)
 
 

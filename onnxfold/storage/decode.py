@@ -69,7 +69,7 @@ _MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become l
 def decode(
     skeleton: bytes,
     stand_ins: Placeholders,
-    external: Callable[[ir.ExternalTensor], ir.TensorProtocol],
+    external: Callable[[ir.ExternalTensor, str], ir.TensorProtocol],
     *,
     lift_constants: bool = False,
 ) -> ir.Model:
@@ -81,7 +81,7 @@ def decode(
     Args:
         skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts.
         stand_ins: What those texts stand for: spans, or arrays of bytes.
-        external: Gives the tensor for one whose data are in another file.
+        external: Gives the tensor for one whose data are in another file, and what errors name.
         lift_constants: Make initializers of Constant nodes, equal ones of a graph the same, before
             they cost anything; ``LIFTED_KEY`` tells how many.
     """
@@ -179,7 +179,7 @@ def _last_constants(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
 @dataclass(eq=False)
 class _Reader:
     stand_ins: Placeholders
-    external: Callable[[ir.ExternalTensor], ir.TensorProtocol]
+    external: Callable[[ir.ExternalTensor, str], ir.TensorProtocol]
     lift_constants: bool
     lifted: int = 0
     grown: int = 0
@@ -429,7 +429,7 @@ class _Reader:
             if raw is None or proto.data_location or not proto.data_type:
                 tensor = ir.serde.deserialize_tensor(proto)
                 if is_a(tensor, ir.ExternalTensor):
-                    return self.external(tensor)
+                    return self.external(tensor, label(owner))
                 return _FieldTensor(proto) if type(tensor) is ir.TensorProtoTensor else tensor
             stored = np.frombuffer(raw, dtype=np.uint8)
         else:

@@ -105,7 +105,7 @@ def load(
 
     with about(name):
         try:
-            locate = external.tensor if external_data else lambda tensor: tensor
+            locate = external.tensor if external_data else lambda tensor, _: tensor
             skeleton = _skeleton(file, stand_ins)
             model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
         except Exception as error:
@@ -143,7 +143,7 @@ def from_proto(proto: onnx.ModelProto, *, lift_constants: bool = False) -> ir.Mo
             return stand_ins.add(block[offset : offset + length])
 
         skeleton = wire.join(data, wire.rewrite(data, LARGE, replace)[0])
-    model = decode(skeleton, stand_ins, lambda tensor: tensor, lift_constants=lift_constants)
+    model = decode(skeleton, stand_ins, lambda tensor, _: tensor, lift_constants=lift_constants)
     model.meta[BYTES_KEY] = size
     model.meta[EXTERNAL_KEY] = any(isinstance(t, ir.ExternalTensor) for t in tensors_of(model))
     return model
@@ -421,16 +421,18 @@ class _ExternalData:
         self.folder = os.path.dirname(os.path.abspath(path))
         self.files: dict[str, MappedFile] = {}
 
-    def tensor(self, tensor: ir.ExternalTensor) -> SharedExternalTensor:
-        """Return the tensor with its data located."""
+    def tensor(self, tensor: ir.ExternalTensor, name: str) -> SharedExternalTensor:
+        """Return the tensor with its data located. Errors name it ``name``."""
         length = data_bytes(tensor.dtype, tensor.shape)
         if tensor.length and tensor.length != length:  # 0, too, is to the end of the file
             reason = (
-                f"tensor {tensor.name!r} of type {shaped(tensor.dtype, tensor.shape)} takes "
+                f"tensor {name!r} of type {shaped(tensor.dtype, tensor.shape)} takes "
                 f"{length} bytes, its length says {tensor.length}"
             )
             raise ExternalDataError(reason, file=self.path)
-        return SharedExternalTensor(tensor, located(tensor, self.open, self.path), self.folder)
+        return SharedExternalTensor(
+            tensor, located(tensor, self.open, self.path, name), self.folder
+        )
 
     def open(self, location: str) -> MappedFile:
         if location not in self.files:

@@ -306,17 +306,17 @@ def span_of(tensor: ir.TensorProtocol) -> Span | None:
         return span
     if is_a(tensor, ir.ExternalTensor):
         path = os.path.abspath(tensor.path)
-        return located(tensor, lambda location: MappedFile.open(path), path)
+        return located(tensor, lambda _: MappedFile.open(path), path, tensor.name or "")
     return None
 
 
 def located(
-    tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], named: str
+    tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], named: str, name: str
 ) -> Span | None:
     """Return the position of the data of a tensor; None if it has no elements.
 
     ``open_file`` maps the file at a location. If that is missing or too short, the error names the
-    file ``named``.
+    file ``named`` and the tensor ``name``.
     """
     length, offset = data_bytes(tensor.dtype, tensor.shape), tensor.offset or 0
     if length == 0:
@@ -330,7 +330,7 @@ def located(
         if offset + length <= file.size:
             return Span(file, offset, length)
         reason = f"has {file.size} bytes, the tensor needs {offset + length}"
-    reason = f"tensor {tensor.name!r}: external data file {location!r} {reason}"
+    reason = f"tensor {name!r}: external data file {location!r} {reason}"
     raise ExternalDataError(reason, file=named)
 
 

@@ -181,7 +181,8 @@ def test_external_data_is_checked(tmp_path, entries: dict[str, str], reason: str
     assert caught.value.file == str(path)
     if "length" not in entries and "offset" not in entries:
         assert isinstance(caught.value, ExternalDataError)
-        assert onnxfold.batch(path, tmp_path / "out").failed  # reads no file elsewhere
+        failed = onnxfold.batch(path, tmp_path / "out").failed  # reads no file elsewhere
+        assert str(path) in str(failed[0].reason)
         with pytest.raises(Exception, match="xternal"):  # onnxruntime raises its own errors
             onnxfold.InferenceSession(path)
 
@@ -196,6 +197,9 @@ def test_external_data_is_checked_in_subgraphs_and_functions(tmp_path) -> None:
         target.CopyFrom(external_tensor(target.name, target.dims, location="../secret"))
         with pytest.raises(ExternalDataError, match="out of"):
             opened(tmp_path, model)
+    target.CopyFrom(external_tensor("", target.dims, location="gone"))  # its node is named
+    with pytest.raises(ExternalDataError, match=r"tensor 'Constant -> .*data file 'gone'"):
+        opened(tmp_path, model)
 
 
 def test_links_within_a_store(tmp_path) -> None:

@@ -73,6 +73,11 @@ class Declaration:
     def array(self, sizes: dict[str, list[int]]) -> Array:
         """Return the elements; those that are not listed are the same for the same name."""
         dtype = ir.DataType[self.dtype.upper()].numpy()
+        if dtype.kind == "O":
+            raise UsageError(f"{self}: elements of strings cannot be given; make it an input")
+        for size in self.dims:
+            if size not in sizes and not size.isdigit():
+                raise UsageError(f"{self}: elements need sizes: write a number, or sizes {size}=2")
         shape = [sizes[d][0] if d in sizes else int(d) for d in self.dims]
         is_real = dtype.kind in "fV"
         if self.value.startswith("{"):

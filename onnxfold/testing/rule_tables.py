@@ -114,8 +114,12 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
 
 def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
     """Return the rule of a name, or the rules of one function."""
-    several = [rule for each, rule in by_name.items() if re.fullmatch(rf"{name}_\d+", each)]
+    pattern = rf"{re.escape(name)}_\d+"
+    several = [rule for each, rule in by_name.items() if re.fullmatch(pattern, each)]
     found = [by_name[name]] if name in by_name else several
     if not found:
-        raise UsageError(f"there is no rule {name!r}{suggestion(name, by_name)}")
+        is_row = name.startswith(("(", "<", "+", "-"))
+        hint = "; rows are indented and begin with inputs, as in (float[N] x) y = Relu(x)"
+        hint = hint if is_row else suggestion(name, by_name)
+        raise UsageError(f"there is no rule {name!r}{hint}")
     return found

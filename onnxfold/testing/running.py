@@ -184,8 +184,9 @@ def _elements(
     shape: Sequence[int], dtype: ir.DataType, rng: np.random.Generator, hostile: float
 ) -> Array:
     """Return random elements, some of them hostile."""
-    if dtype == ir.DataType.BOOL:
-        return np.asarray(rng.random(shape) < 0.5)
+    if dtype in (ir.DataType.BOOL, ir.DataType.STRING):
+        kind = bool if dtype == ir.DataType.BOOL else str
+        return np.asarray(rng.random(shape) < 0.5).astype(kind)
     if dtype.is_integer():
         low, end = integer_range(dtype)
         small = rng.integers(max(-9, low), min(9, end), shape)
@@ -227,21 +228,22 @@ class Rewritten(NamedTuple):
             if found:
                 return what
         after = ir.to_proto(self.model)
-        if invalid := _invalid(after):
-            if _invalid(before.model):
+        if reason := find_mistake(after):
+            if find_mistake(before.model):
                 raise NeverRuns
-            return f"the model is not valid: {invalid}"
+            return f"the model is not valid: {reason}"
         return find_difference(before, after, tolerance * (self.level > 1))
 
 
-def _invalid(model: onnx.ModelProto) -> str:
-    """Return why onnx refuses a model; "" if it does not."""
+def find_mistake(model: onnx.ModelProto) -> str:
+    """Return why onnx refuses a model, or a dtype in it; "" if it does not."""
     checked = copy.deepcopy(model)
     for output in checked.graph.output:  # the checker wants a type, whichever
         output.CopyFrom(helper.make_tensor_value_info(output.name, onnx.TensorProto.FLOAT, []))
     try:
         onnx.checker.check_model(checked)
-    except onnx.checker.ValidationError as error:
+        onnx.shape_inference.infer_shapes(model, check_type=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         return message_of(error)
     return ""
 

@@ -37,7 +37,7 @@ from onnx.printer import to_text
 
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError, about
-from onnxfold.testing.running import Array, Instance
+from onnxfold.testing.running import Array, Instance, find_mistake
 
 _DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)
 _SETTING = re.compile(r"(opset|outputs|sizes|runtime|times|~)\s*(.*)", re.DOTALL)
@@ -224,6 +224,8 @@ class Example:
             model.graph.initializer.append(ir.serde.serialize_tensor(tensor))
         if runtime := self.settings.get("runtime"):
             helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
+        if reason := find_mistake(model):
+            raise UsageError(f"the model is not valid: {reason}")
         feeds = {n: each.array(self.sizes) for n, each in self.inputs.items() if each.value}
         return Instance(model, self.sizes, feeds)
 

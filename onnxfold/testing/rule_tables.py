@@ -70,16 +70,12 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
         rows = [row for row in rows if not row[1].startswith("for ")]
         for turn, values in enumerate(itertools.product(*loops), 1):
             given = dict(itertools.chain.from_iterable(values))
-            yield from _block(
-                [
-                    (
-                        f"{path}:{number}" + f"-{turn}" * bool(loops),
-                        string.Template(line).safe_substitute(given),
-                    )
-                    for number, line in rows
-                ],
-                by_name,
-            )
+            suffix = f"-{turn}" * bool(loops)
+            made = [
+                (f"{path}:{number}{suffix}", string.Template(line).safe_substitute(given))
+                for number, line in rows
+            ]
+            yield from _block(made, by_name)
 
 
 def _loop(line: str) -> list[list[tuple[str, str]]]:

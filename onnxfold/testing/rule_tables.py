@@ -114,8 +114,6 @@ def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
     several = [rule for each, rule in by_name.items() if re.fullmatch(pattern, each)]
     found = [by_name[name]] if name in by_name else several
     if not found:
-        is_row = name.startswith(("(", "<", "+", "-"))
-        hint = "; rows are indented and begin with inputs, as in (float[N] x) y = Relu(x)"
-        hint = hint if is_row else suggestion(name, by_name)
-        raise UsageError(f"there is no rule {name!r}{hint}")
+        hint = "" if name.isidentifier() else " (rows are indented and begin with inputs)"
+        raise UsageError(f"there is no rule {name!r}{hint}{suggestion(name, by_name)}")
     return found

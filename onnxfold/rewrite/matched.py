@@ -460,9 +460,6 @@ _TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTransp
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""
 
-_HIGHEST_RANK = 64
-"""The largest rank of a tensor."""
-
 
 def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
     """Return the axes counted from the front, in order.
@@ -471,7 +468,8 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
         NotKnown: one does not exist or is named twice, or is counted from the end and the rank is
             not known.
     """
-    axes, low, high = list(axes), -(rank or 0), _HIGHEST_RANK if rank is None else rank
+    # no tensor has more than 64 axes
+    axes, low, high = list(axes), -(rank or 0), 64 if rank is None else rank
     found = {axis % high for axis in axes if low <= axis < high}
     return _known(tuple(sorted(found)) if len(found) == len(axes) else None)
 

@@ -144,7 +144,6 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
 
     Raises:
         AssertionError: They do not; with the model and the reason.
-        UsageError: The model is not written right.
     """
     for instance in variants(case.example.instance):
         if case.stays:

@@ -114,6 +114,6 @@ def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
     several = [rule for each, rule in by_name.items() if re.fullmatch(pattern, each)]
     found = [by_name[name]] if name in by_name else several
     if not found:
-        hint = "" if name.isidentifier() else " (rows are indented and begin with inputs)"
-        raise UsageError(f"there is no rule {name!r}{hint}{suggestion(name, by_name)}")
+        hint = suggestion(name, by_name) if name.isidentifier() else ": rows are indented"
+        raise UsageError(f"there is no rule {name!r}{hint}")
     return found

@@ -190,14 +190,12 @@ def _elements(
         small = rng.integers(max(-9, low), min(9, end), shape)
         special = rng.choice(np.array([low, end - 1, 0, 1], dtype.numpy()), shape)
         return np.where(rng.random(shape) < 0.6 * hostile, special, small.astype(dtype.numpy()))
-    find: Any = ml_dtypes.finfo
-    limits = find(dtype.numpy())
+    limits = ml_dtypes.finfo(dtype.numpy())  # type: ignore[no-untyped-call]
     limited = [1e-40, float(limits.smallest_normal), float(limits.smallest_subnormal)]
     limited += [float(limits.max)] * (hostile == 1)  # an inexact rule may let it overflow
-    special = rng.permutation([*_SPECIAL, *limited, *np.negative(limited)])
+    special = np.resize(rng.permutation([*_SPECIAL, *limited, *np.negative(limited)]), shape)
     array = random_floats(rng, dtype, shape) * np.asarray(4, dtype.numpy())
-    is_special = rng.random(shape) < hostile
-    return np.where(is_special, np.resize(special, shape), array).astype(dtype.numpy())
+    return np.where(rng.random(shape) < hostile, special, array).astype(dtype.numpy())
 
 
 # -------------------------------------------------------------------- models as rules leave them

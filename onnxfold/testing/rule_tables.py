@@ -110,8 +110,7 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
 
 def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
     """Return the rule of a name, or the rules of one function."""
-    pattern = rf"{re.escape(name)}_\d+"
-    several = [rule for each, rule in by_name.items() if re.fullmatch(pattern, each)]
+    several = [rule for each, rule in by_name.items() if each.removeprefix(f"{name}_").isdigit()]
     found = [by_name[name]] if name in by_name else several
     if not found:
         hint = suggestion(name, by_name) if name.isidentifier() else ": rows are indented"

@@ -225,6 +225,7 @@ class Rewritten(NamedTuple):
                 return what
         after = ir.to_proto(self.model)
         if reason := find_mistake(after):
+            find_difference(before, before.model)  # whose dtypes may be wrong, too
             return f"the model is not valid: {reason}"
         return find_difference(before, after, tolerance * (self.level > 1))
 

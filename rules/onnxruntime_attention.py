@@ -14,11 +14,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rules.onnxruntime_target import fusion, ms
+from onnxfold.rules.onnxruntime_target import TURN, fusion, ms
 
 from onnxfold.rewrite import *
-
-_TURN = (0, 2, 1, 3)
 
 
 @fusion(opset=10, seen_in="models/swin")
@@ -45,7 +43,7 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     added = any_of(kept(mask), mask, kept(constant(0.0, like=q)))
     heads = q.shape[1]
     scale = alpha.or_else(1.0) * factor.number.or_else(1) / divisor.number.or_else(1)
-    query = op.Reshape(op.Transpose(q, perm=_TURN), constant((0, 0, heads * q.shape[3])))
+    query = op.Reshape(op.Transpose(q, perm=TURN), constant((0, 0, heads * q.shape[3])))
     keys = any_of(k, op.Transpose(kt, perm=(0, 1, 3, 2)))
     rows = op.Slice(op.Shape(query), constant([1]), constant([2]))
     columns = op.Slice(op.Shape(v), constant([2]), constant([3]))
@@ -53,7 +51,7 @@ def attention(q, k, kt, v, mask, keep, hide, low, factor, divisor, alpha: Attrib
     fused = ms.MultiHeadAttention(query, keys, v, None, None, bias, num_heads=heads, scale=scale)
     guarded_too = any_of(op.Where(op.IsNaN(fused), zero, fused), fused)
     after = op.Reshape(guarded_too, constant((0, 0, heads, q.shape[3])))
-    return op.Transpose(op.MatMul(guarded, v), perm=_TURN) >> after, where(
+    return op.Transpose(op.MatMul(guarded, v), perm=TURN) >> after, where(
         q.dtype == FLOAT,
         # operands have the same batch, heads and head size: only the mask is broadcast
         weights.axes == (3,),
@@ -82,7 +80,7 @@ def _flat(k: Value) -> Any:
 def attention_of_rows(x, k, v, *rest):
     """MultiHeadAttention reads keys and values before their heads are transposed to the front."""
     fused = ms("MultiHeadAttention")
-    before = fused(x, op.Transpose(k, perm=_TURN), op.Transpose(v, perm=_TURN), *rest)
+    before = fused(x, op.Transpose(k, perm=TURN), op.Transpose(v, perm=TURN), *rest)
     return before >> fused(x, _flat(k), _flat(v), *rest)
 
 
@@ -101,8 +99,8 @@ def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: V
 def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too: Attribute):
     """Concat of past and new keys and values is done by MultiHeadAttention itself."""
     fused = ms("MultiHeadAttention")
-    keys = op.Concat(past_k, op.Transpose(k, perm=_TURN), axis=axis)
-    values = op.Concat(past_v, op.Transpose(v, perm=_TURN), axis=axis_too)
+    keys = op.Concat(past_k, op.Transpose(k, perm=TURN), axis=axis)
+    values = op.Concat(past_v, op.Transpose(v, perm=TURN), axis=axis_too)
     of_all = fused(x, keys, values, None, None, optional(mask))
     of_past = fused(x, _flat(k), _flat(v), None, None, mask, past_k, past_v)
     return outputs(of_all, keys, values) >> outputs(of_past[0], of_past[1], of_past[2]), where(

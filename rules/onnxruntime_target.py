@@ -20,6 +20,7 @@ from onnxfold.rewrite import *
 
 fusion = functools.partial(rule, inexact=True, target="onnxruntime")
 ms = op.domain("com.microsoft")
+TURN = (0, 2, 1, 3)
 
 
 @fusion(opset=7, seen_in="pmsh-ocr/decoder_loop")

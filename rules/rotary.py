@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from onnxfold.rules.onnxruntime_target import fusion, ms
+from onnxfold.rules.onnxruntime_target import TURN, fusion, ms
 
 from onnxfold.rewrite import *
-
-_TURN = (0, 2, 1, 3)
 
 
 def _positions(table: Value, has_batch: bool) -> Any:
@@ -68,8 +66,8 @@ def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribut
 @fusion(seen_in="models/lora/torchscript")
 def rotary_of_rows(x, sizes, *rest):
     """RotaryEmbedding between two Transposes of heads needs neither: it reads heads in place."""
-    rotated = ms.RotaryEmbedding(op.Transpose(x, perm=_TURN), *rest)
-    before = op.Reshape(op.Transpose(rotated, perm=_TURN), sizes)
+    rotated = ms.RotaryEmbedding(op.Transpose(x, perm=TURN), *rest)
+    before = op.Reshape(op.Transpose(rotated, perm=TURN), sizes)
     # [batch, length, heads * size]
     return before >> ms.RotaryEmbedding(op.Reshape(x, sizes), *rest, num_heads=x.shape[2]), where(
         result.shape == (*x.shape[:2], x.sizes_of((2, 3)).product)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from onnxfold.rules.reshapes import CHANGES_OF_SHAPE
+
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import *
 
@@ -15,13 +17,10 @@ def transpose_of_transpose(x, p: Attribute, q: Attribute):
     return op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=p.permuted_by(q))
 
 
-_RESHAPES = ops(Trait.MOVES | Trait.FREE)
-
-
 @rule(opset=5, seen_in="pmsh-ocr/decoder_loop")
 def transpose_of_ones(x, p: Attribute, *zs):
     """A Transpose that only moves axes of size 1 is merged into the Reshape before or after it."""
-    reshape = op.any_of(*_RESHAPES)
+    reshape = op.any_of(*CHANGES_OF_SHAPE)
     transposed, reshaped = op.Transpose(x, perm=p), reshape(x, *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
     return any_of(reshape(transposed, *zs), op.Transpose(reshaped, perm=p)) >> after, where(
@@ -72,7 +71,7 @@ def axes_return_to_order(x: Matched, p: Sequence[int], between: Matched, q: Sequ
 @rule(opset=5, seen_in="torch/flattened")
 def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
     """Transpose, Reshape, Transpose is one Reshape if all axes return to their order."""
-    between = op.any_of(*_RESHAPES)(op.Transpose(x, perm=p), *zs)
+    between = op.any_of(*CHANGES_OF_SHAPE)(op.Transpose(x, perm=p), *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
     return op.Transpose(between, perm=q) >> after, where(
         axes_return_to_order(x, p, between, q), between.is_single_use

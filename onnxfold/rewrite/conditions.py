@@ -209,8 +209,8 @@ class Term(functools.partial[Any], Recorded):
     def __bool__(self, *arguments: object) -> NoReturn:
         raise TypeError(
             f"{self!r} is recorded here and evaluated for each match: join conditions by & and |,"
-            " negate by ~, write x.is_in(...) for in, and two comparisons instead of a chain; what"
-            " cannot be said so is a @computed function"
+            " negate by ~, write x.is_in(...) for in, x.rank without (), two comparisons instead of"
+            " a chain; what cannot be said so is a @computed function"
         )
 
     # also for len(x.shape), functions of NumPy, x.rank(), and range(x.rank)

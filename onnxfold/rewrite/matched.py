@@ -280,7 +280,7 @@ class Value(Recorded):
     @fact
     def has_no_negative_zero(self: Matched) -> bool:
         """Whether it certainly has no -0.0: it is, repeats or adds a constant without one."""
-        return self._has_no_negative_zero(_MOST_NODES)
+        return self._has_no_negative_zero(4)  # nodes between it and the constant that decides
 
     @fact
     def ints(self: Matched) -> tuple[int, ...]:
@@ -453,15 +453,9 @@ class Matched(Value):
 
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
-_MOST_NODES = 4
-"""Nodes between a value and the constant that decides about its zeros."""
-
 _TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""
-
-_HIGHEST_RANK = 64
-"""The largest rank of a tensor."""
 
 
 def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
@@ -471,7 +465,8 @@ def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:
         NotKnown: one does not exist or is named twice, or is counted from the end and the rank is
             not known.
     """
-    axes, low, high = list(axes), -(rank or 0), _HIGHEST_RANK if rank is None else rank
+    # no tensor has more than 64 axes
+    axes, low, high = list(axes), -(rank or 0), 64 if rank is None else rank
     found = {axis % high for axis in axes if low <= axis < high}
     return _known(tuple(sorted(found)) if len(found) == len(axes) else None)
 

@@ -122,11 +122,16 @@ class Symbol(Value):
         return Matched(value, match.facts)
 
     def __getattr__(self, name: str) -> NoReturn:
-        words = [word for word in dir(Value) if not word.startswith("_")]
-        raise AttributeError(f"a value has no {name!r}{suggestion(name, words)}")
+        words = [word for word in dir(Value) if not word.startswith("_") and word != "evaluate"]
+        near = suggestion(name, words)
+        hint = near if "mean" in near else f"; there are {', '.join(words)}"
+        raise AttributeError(f"a value has no {name!r}{hint}")
 
-    def __bool__(self) -> NoReturn:
-        raise TypeError(f"{self!r} stands for a value: write {self!r}.is_omitted or a comparison")
+    def __bool__(self, *arguments: object) -> NoReturn:
+        raise TypeError(f"{self!r} is a value: compare its .number or .rank, or use an Attribute")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__
+    __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __bool__
 
 
 class Variable(Symbol, Expression):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, overload
@@ -166,6 +167,9 @@ def _made(
 ) -> Rule:
     """Return the rule of what a function returns with the values of a row as last arguments."""
     code, kinds = function.__code__, function.__annotations__
+    old, is_loaded = function.__globals__.get(name), function.__module__ not in sys.modules
+    if is_loaded and isinstance(old, Rule) and old.file == code.co_filename:
+        raise TypeError(f"the rule {old.place} has this name, too")
     count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
     given = dict(zip(names[count - len(row) : count], row, strict=True))

@@ -18,7 +18,7 @@ from onnxfold.rewrite.rule import load_rules
 from onnxfold.signatures import checked
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
-from onnxfold.testing.needed_conditions import Need, find_needs
+from onnxfold.testing.needed_conditions import Need, find_false, find_needs
 from onnxfold.testing.rule_tables import Case, read_table
 from onnxfold.testing.running import LOOSE, Instance, NeverRuns, nodes_left, rewrite, variants
 
@@ -175,8 +175,12 @@ def _matches(case: Case, instance: Instance) -> str:
     if count != times:
         (opset,) = (o.version for o in instance.model.opset_import if not o.domain)
         later = max(rule.opset[0] for rule in case.rules)
-        hint = f": it holds from opset {later} on, the model has {opset}" if later > opset else ""
-        return f"applied {count:g} times, not {times}{hint}"
+        hints = (
+            f"it holds from opset {later} on, the model has {opset}" * (later > opset),
+            "the result has another dtype or shape" * bool(made.report.rejected),
+            *(find_false(rule, instance.model) for rule in case.rules),
+        )
+        return ": ".join([f"applied {count:g} times, not {times}", *filter(None, hints)][:2])
     if (made.level == 2) != (example.tolerance > 0):
         return (
             "exact: give no tolerance" if made.level == 1 else "inexact: give a tolerance (~1e-5)"

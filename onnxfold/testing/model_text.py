@@ -37,7 +37,7 @@ from onnx.printer import to_text
 
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError, about
-from onnxfold.testing.running import Array, Instance
+from onnxfold.testing.running import Array, Instance, find_mistake
 
 _DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)
 _SETTING = re.compile(r"(opset|outputs|sizes|runtime|times|~)\s*(.*)", re.DOTALL)
@@ -73,6 +73,11 @@ class Declaration:
     def array(self, sizes: dict[str, list[int]]) -> Array:
         """Return the elements; those that are not listed are the same for the same name."""
         dtype = ir.DataType[self.dtype.upper()].numpy()
+        if dtype.kind == "O":
+            raise UsageError(f"{self}: elements of strings cannot be given; make it an input")
+        for size in self.dims:
+            if size not in sizes and not size.isdigit():
+                raise UsageError(f"{self}: elements need sizes: write a number, or sizes {size}=2")
         shape = [sizes[d][0] if d in sizes else int(d) for d in self.dims]
         is_real = dtype.kind in "fV"
         if self.value.startswith("{"):
@@ -219,6 +224,8 @@ class Example:
             model.graph.initializer.append(ir.serde.serialize_tensor(tensor))
         if runtime := self.settings.get("runtime"):
             helper.set_model_props(model, {RECORD_KEY: json.dumps(runtime.split())})
+        if reason := find_mistake(model):
+            raise UsageError(f"the model is not valid: {reason}")
         feeds = {n: each.array(self.sizes) for n, each in self.inputs.items() if each.value}
         return Instance(model, self.sizes, feeds)
 

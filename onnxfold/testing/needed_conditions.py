@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,7 +18,7 @@ from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
 from onnxfold.passes.cleanups import RemoveDeadCode
-from onnxfold.rewrite import NotKnown, Rule
+from onnxfold.rewrite import Rule
 from onnxfold.rewrite.conditions import Term
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.matcher import Match
@@ -27,8 +26,6 @@ from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_left, rewrite
-
-logger = logging.getLogger("onnxfold")
 
 _MOST_CHANGES = 2000
 """Changed models to look at for a rule, and as many with two changes."""
@@ -63,6 +60,14 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
     return found
 
 
+def find_false(rule: Rule, model: onnx.ModelProto) -> str:
+    """Return the first condition of a rule that is false in a model; "" if none is."""
+    search = _Search(rule, ())
+    search.false_alone(model)
+    wrong = [rule.texts[2][min(each)] for each in search.probe.found if each]
+    return f"{wrong[0]} is false or not known" if wrong else ""
+
+
 class _Probe(Term):
     """A condition that is never true, and records which of others are false.
 
@@ -75,13 +80,9 @@ class _Probe(Term):
     def evaluate(self, match: Match) -> bool:
         wrong = set()
         for k, condition in enumerate(self.conditions):
-            try:
-                if not condition.evaluate(match):
+            with contextlib.suppress(Exception):  # another condition, which is false, rules it out
+                if not match.holds(condition):
                     wrong.add(k)
-            except NotKnown:
-                wrong.add(k)
-            except Exception as error:  # another condition, which is false, rules that out
-                logger.debug("%r cannot be evaluated: %s", condition, error)
         self.found.add(frozenset(wrong))
         return False
 
@@ -91,9 +92,9 @@ class _Search:
 
     def __init__(self, rule: Rule, matching: Sequence[Example]) -> None:
         self._rule, self._matching = rule, matching
-        self._probe = _Probe(all)
-        self._probe.conditions, self._probe.found = rule.conditions, set()
-        self._probing = replace(rule, conditions=(self._probe,))
+        self.probe = _Probe(all)
+        self.probe.conditions, self.probe.found = rule.conditions, set()
+        self._probing = replace(rule, conditions=(self.probe,))
         every = rule.conditions
         self._without = [
             replace(rule, conditions=every[:k] + every[k + 1 :]) for k in range(len(every))
@@ -123,9 +124,9 @@ class _Search:
 
     def false_alone(self, model: onnx.ModelProto) -> set[int]:
         """Return the conditions that alone prevent a match; none if the rule matches."""
-        self._probe.found = set()
+        self.probe.found = set()
         Rewriter(ir.from_proto(model), [self._probing], level=2).run()
-        found = self._probe.found
+        found = self.probe.found
         return set() if frozenset() in found else {k for k, *more in found if not more}
 
     def fault(self, k: int, example: Example, changed: int) -> str:

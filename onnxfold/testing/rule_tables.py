@@ -70,16 +70,12 @@ def read_table(path: str | os.PathLike[str], rules: Iterable[Rule]) -> Iterator[
         rows = [row for row in rows if not row[1].startswith("for ")]
         for turn, values in enumerate(itertools.product(*loops), 1):
             given = dict(itertools.chain.from_iterable(values))
-            yield from _block(
-                [
-                    (
-                        f"{path}:{number}" + f"-{turn}" * bool(loops),
-                        string.Template(line).safe_substitute(given),
-                    )
-                    for number, line in rows
-                ],
-                by_name,
-            )
+            suffix = f"-{turn}" * bool(loops)
+            made = [
+                (f"{path}:{number}{suffix}", string.Template(line).safe_substitute(given))
+                for number, line in rows
+            ]
+            yield from _block(made, by_name)
 
 
 def _loop(line: str) -> list[list[tuple[str, str]]]:
@@ -114,8 +110,9 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
 
 def _find(name: str, by_name: Mapping[str, Rule]) -> list[Rule]:
     """Return the rule of a name, or the rules of one function."""
-    several = [rule for each, rule in by_name.items() if re.fullmatch(rf"{name}_\d+", each)]
+    several = [rule for each, rule in by_name.items() if each.removeprefix(f"{name}_").isdigit()]
     found = [by_name[name]] if name in by_name else several
     if not found:
-        raise UsageError(f"there is no rule {name!r}{suggestion(name, by_name)}")
+        hint = suggestion(name, by_name) if name.isidentifier() else ": rows are indented"
+        raise UsageError(f"there is no rule {name!r}{hint}")
     return found

@@ -156,7 +156,7 @@ def computed_condition(x, c: Constant):
     inner = op.Mul(x, c)
     same = inner.op_type == result.op_type
     after = op.Mul(x, constant(doubled(c, 2), like=c))
-    return op.Mul(inner, 2) >> after, where(same, doubled(c) == 1)
+    return op.Mul(inner, 2) >> after, where(same, doubled(c) == 8)
 
 
 @rule(inexact=True)

@@ -62,6 +62,9 @@ def test_rules_from_a_file(tmp_path):
     path.write_text(MINE.replace("op.Abs(x)) >>", "op.Abs(x), x) >>"))
     with pytest.raises(RuleError, match=r"mine\.py:3"):
         load_rules(path)
+    path.write_text(MINE * 2)
+    with pytest.raises(RuleError, match=r"the rule mine\.py:\d+ has this name, too"):
+        load_rules(path)
 
 
 def test_between_passes_of_onnx_ir():

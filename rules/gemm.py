@@ -22,7 +22,7 @@ def rounds_otherwise(product: Matched, x: Matched) -> bool:
     parts = (sizes[:-1], sizes[-1:]) if is_turned else (sizes[:-1],)
     is_vector = any(all(not isinstance(n, int) or n == 1 for n in part) for part in parts)
     scaled = product.attribute("alpha") not in (None, 1.0)
-    is_deep = not isinstance(depth, int) or depth > 128
+    is_deep = not isinstance(depth, int) or depth > 128  # elements that a kernel sums up at once
     return scaled or is_vector or is_deep
 
 

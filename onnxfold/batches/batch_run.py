@@ -32,7 +32,6 @@ _BYTES_OF_A_MODEL = 1 << 20
 
 # Workers started with ``--resources memory=...`` declare their memory.
 _RESOURCE = "memory"
-_ANY = 1 << 62
 
 
 @checked
@@ -168,7 +167,7 @@ def _on_cluster(tasks: Sequence[Task], address: str) -> Iterator[Outcome]:
         raise OnnxFoldError(f"there is no dask scheduler at {address}: {error}") from error
     with client:
         # a worker is chosen when the memory of the model is known
-        plans = [replace(task, only_plan=True, limit=_ANY) for task in tasks]
+        plans = [replace(task, only_plan=True, limit=1 << 62) for task in tasks]
         futures = dict(zip(client.map(run_task, plans, pure=False), tasks, strict=True))
         finished = as_completed(futures)
         for future in finished:

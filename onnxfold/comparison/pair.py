@@ -32,9 +32,6 @@ from onnxfold.onnxruntime_sessions import available_providers
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage import ModelLike, PathLike
 
-_DRAWS = 30
-"""Further runs in which a random output may become another one."""
-
 
 @checked
 def compare(
@@ -268,7 +265,7 @@ class _Pair:
         runner, feeds = self.reopen(subject.source), subject.accepted(self.feeds[run])
         once, equal = runner(feeds), names
         # few elements may be drawn equal by chance
-        for _ in range(_DRAWS if draws_numbers(subject.model) else 1):
+        for _ in range(30 if draws_numbers(subject.model) else 1):
             again = runner(feeds)
             pairs = {k: compare_values(once[k], again[k], Tolerance()) for k in equal}
             equal = [k for k, results in pairs.items() if all(r.bit_equal for r in results)]

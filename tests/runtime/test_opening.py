@@ -307,13 +307,7 @@ def test_above_two_gibibytes(tmp_path, temporary):
     """A file with holes, of which no more is read than a row."""
     rows, columns = 5 << 20, 128
     path = tmp_path / "large.onnx"
-    model = parse(
-        """g (int64[n] ids, float[1] r) => (float[n, 128] y) {
-            e = Exp(r)
-            g = Gather(table, ids)
-            y = Mul(g, e)
-        }"""
-    )
+    model = parse("rows of a table")
     size = rows * columns * 4
     place = {"location": "large.data", "offset": "0", "length": str(size)}
     model.graph.initializer.append(external_tensor("table", [rows, columns], **place))

@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable
 from importlib import metadata
-from itertools import combinations
+from itertools import combinations, filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -258,7 +258,7 @@ def _split(
     if cached:
         fold = made.optimized(fold_of(model, cached))
         remove_unused_inputs(fold, _names(fold.graph.inputs))
-    fixed = entry.graph.initializers.values() if entry.ir_version < 4 else ()
+    fixed = entry.graph.initializers if entry.ir_version < 4 else {}
     constants = []
     for value in model.graph.inputs:
         if value.name in names:  # they may have any size
@@ -268,7 +268,7 @@ def _split(
         runtime_constants=constants,
         inputs=_names(model.graph.inputs),
         outputs=_names(model.graph.outputs),
-        entry_inputs=_names(v for v in entry.graph.inputs if v not in fixed),
+        entry_inputs=[*filterfalse(fixed.__contains__, _names(entry.graph.inputs))],
         cached=list(cached.values()),
         groups=[] if fold is None else groups_of(fold),
         fold_at=made.fold_at,
@@ -307,7 +307,7 @@ class _Prepared:
         overridable = arguments.get("overridable", False)
         chosen = select_runtime_constants(model, self.names, overridable=overridable)
         self.chosen = _names(chosen)
-        if any(value.is_initializer() for value in chosen):
+        if not model.graph.initializers.keys().isdisjoint(self.chosen):
             model.ir_version = max(model.ir_version, 4)  # before, defaults cannot be replaced
             model.opset_imports.setdefault("", 1)  # older models need not say it
         self.nodes, self.nbytes = model.graph.num_nodes(), storage.planned(model).size

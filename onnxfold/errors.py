@@ -73,15 +73,15 @@ def about(file: str | os.PathLike[str] | None) -> Iterator[None]:
         raise OnnxFoldError("there is not enough memory for it", file=file) from error
 
 
-def suggestion(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the nearest known name, or a few names."""
+def suggestion(name: str, known: Collection[str], most: int = 12) -> str:
+    """Return the end of a message about an unknown name: the nearest known name, or some."""
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known)[:20_000], 1)
     if near:
         return f"; did you mean {near[0]!r}?"
-    more = ", ..." if len(known) > 12 else ""
-    return f"; there are {', '.join(sorted(known)[:12])}{more}" if known else "; there are none"
+    more = ", ..." if len(known) > most else ""
+    return f"; there are {', '.join(sorted(known)[:most])}{more}" if known else "; there are none"
 
 
 def cut(text: str, longest: int) -> str:

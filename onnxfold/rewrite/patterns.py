@@ -123,12 +123,11 @@ class Symbol(Value):
 
     def __getattr__(self, name: str) -> NoReturn:
         words = [word for word in dir(Value) if not word.startswith("_") and word != "evaluate"]
-        near = suggestion(name, words)
-        hint = near if "mean" in near else f"; there are {', '.join(words)}"
-        raise AttributeError(f"a value has no {name!r}{hint}")
+        raise AttributeError(f"a value has no {name!r}{suggestion(name, words, len(words))}")
 
     def __bool__(self, *arguments: object) -> NoReturn:
-        raise TypeError(f"{self!r} is a value: compare its .number or .rank, or use an Attribute")
+        hint = "compare its .number or .rank, write .is_omitted, or use an Attribute"
+        raise TypeError(f"{self!r} is a value: {hint}")
 
     __lt__ = __le__ = __gt__ = __ge__ = __bool__
     __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __bool__

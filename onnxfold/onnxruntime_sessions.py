@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfold.errors import MissingFileError, UsageError, cut, option
+from onnxfold.memory import processors
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -133,11 +134,12 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
 
 
 def key_of(given: onnxruntime.SessionOptions | None) -> str:
-    """Return the options that may change bits, as a text."""
+    """Return the options that may change bits, as a text; threads divide sums among themselves."""
     if given is None:
-        return ""
+        return f"{processors()}"
     entries = entries_of(given, [*DECIDING, "session.disable_prepacking"])
-    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{entries}"
+    threads = given.intra_op_num_threads or processors()
+    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{threads}{entries}"
 
 
 def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:

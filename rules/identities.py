@@ -11,6 +11,7 @@ from onnxfold.ops import Trait, ops
 from onnxfold.rewrite import *
 
 _FLOATS = (FLOAT16, BFLOAT16, FLOAT, DOUBLE)
+_CERTAIN = (INT32, INT64, ir.DataType.UINT64)  # of floats out of range: the same in all vectors
 
 
 @computed
@@ -23,7 +24,7 @@ def loses_nothing(dtype: ir.DataType, t: int, u: int) -> bool:
         return True  # integers wrap: the low bits are those of the first dtype
     if between in _FLOATS and last.is_integer() and not np.can_cast(first.numpy(), last.numpy()):
         # overflow is undefined: only if it cannot differ
-        return first in (FLOAT16, BFLOAT16) and between == FLOAT and last.bitwidth >= 32
+        return first in (FLOAT16, BFLOAT16) and between == FLOAT and last in _CERTAIN
     # NumPy considers casts from 64-bit integers to double safe
     is_rounded = first.is_integer() and first.bitwidth == 64 and between in _FLOATS
     return np.can_cast(first.numpy(), between.numpy()) and not is_rounded

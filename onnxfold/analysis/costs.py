@@ -77,7 +77,9 @@ class NominalSizes:
                 continue
             dtype = value.type.dtype
             shape = tuple(
-                d if isinstance(d, int) else sizes.get(d.value or f"{value.name}[{k}]", NOMINAL)
+                d
+                if isinstance(d, int) and d >= 0  # some exporters write -1 for unknown sizes
+                else sizes.get(getattr(d, "value", None) or f"{value.name}[{k}]", NOMINAL)
                 for k, d in enumerate(value.shape)
             )
             fact = of_type(dtype, shape, self._facts.algebra)

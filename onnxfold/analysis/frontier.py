@@ -301,7 +301,13 @@ class _Network:
         self._count[label] -= 1
         if not self._count[label]:
             self._label[vertex] = self._nowhere
-            self._cut_off(label)
+            for above in range(label + 1, self._top + 1):  # they cannot reach the sink
+                for other in self._labelled[above]:
+                    if self._label[other] == above:
+                        self._label[other] = self._nowhere
+                self._labelled[above].clear()
+                self._count[above] = 0
+            self._top = label
             return label
         higher = 1 + min(self._label[self._to[e]] for e in self._heads[vertex] if self._left[e] > 0)
         self._label[vertex] = min(higher, self._nowhere)
@@ -311,13 +317,3 @@ class _Network:
         self._count[higher] += 1
         self._top = max(self._top, higher)
         return higher
-
-    def _cut_off(self, label: int) -> None:
-        """Relabel the vertices above a label that no vertex has: they cannot reach the sink."""
-        for above in range(label + 1, self._top + 1):
-            for vertex in self._labelled[above]:
-                if self._label[vertex] == above:
-                    self._label[vertex] = self._nowhere
-            self._labelled[above].clear()
-            self._count[above] = 0
-        self._top = label

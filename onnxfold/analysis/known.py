@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -94,15 +94,8 @@ class KnownValues:
         tensor = self.tensor(value)
         return self._small_buffer(value) if tensor is None else self.pool.wrap(tensor)
 
-    def result_of(
-        self, node: ir.Node, operands: Sequence[Buffer | None], opsets: Mapping[str, int]
-    ) -> Buffer | None:
-        """Return the first result of a deterministic node in no graph, if it can be computed."""
-        results = self._applied(Operation(node, operands, opsets))
-        return results[0] if results else None
-
-    def _applied(self, operation: Operation) -> Sequence[Buffer | None]:
-        """Return the results of an operation; none if it cannot be computed."""
+    def results_of(self, operation: Operation) -> Sequence[Buffer | None]:
+        """Return the results of a deterministic operation; none if it cannot be computed."""
         try:
             with np.errstate(all="ignore"):
                 return self._evaluator.apply(operation)
@@ -126,7 +119,7 @@ class KnownValues:
         scope = self._scopes.find(node.graph)
         if scope is None or node in self._scopes.parents or node.op_identifier() in self._functions:
             return
-        results = self._applied(Operation(node, operands, scope.opsets))
+        results = self.results_of(Operation(node, operands, scope.opsets))
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is not None:
                 is_small = buffer.nbytes <= READABLE_BYTES

@@ -148,7 +148,10 @@ def end_on_signals() -> Iterator[None]:
 
 def main(args: list[str] | None = None) -> int:
     """Runs a command line (`sys.argv` if none is given) and returns the exit code."""
-    _open_closed_streams()
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # otherwise the next file has the number of a closed stream, and gets what libraries print
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     # warnings, and everything with --verbose, to standard error
     logging.basicConfig(format="%(name)s: %(levelname)s: %(message)s")
     _logger.setLevel(logging.WARNING)
@@ -173,15 +176,6 @@ def main(args: list[str] | None = None) -> int:
         _complain(_reason(error))
         _logger.debug("traceback:", exc_info=True)
         return EXIT_DIFFERENT if isinstance(error, CheckFailedError) else EXIT_ERROR
-
-
-def _open_closed_streams() -> None:
-    """Open the null device as each standard stream that is closed: otherwise the next file that is
-    opened has its number, and what a library prints goes into that file.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _reason(error: Exception) -> str:

@@ -152,9 +152,11 @@ def _apart(output: Output) -> Output:
 
 def _runner(names: Sequence[str], run: Callable[[Feeds], Any]) -> Runner:
     def named(feeds: Feeds) -> Outputs:
+        # onnxruntime overwrites the statistics that a BatchNormalization in training reads
+        own = {n: f.copy() for n, f in feeds.items() if isinstance(f, np.ndarray) and f.ndim == 1}
         try:
             with np.errstate(all="ignore"):
-                made = zip(names, run(feeds), strict=True)
+                made = zip(names, run({**feeds, **own}), strict=True)
                 return {name: _apart(output) for name, output in made}
         except Exception as error:
             raise CannotRun(message_of(error)) from error

@@ -75,7 +75,14 @@ class Evaluator:
         types = inference.infer(operation)
         outputs = operation.node.outputs
         if any(o.name and t is None for o, t in zip(outputs, types, strict=True)):
-            return self._apply_now(operation)
+            # only its computation tells the types; NumPy would not stop where the memory limit is
+            operation.kernel = None
+            self.compute([b for b in operation.operands if b is not None])
+            wanted = [k for k, output in enumerate(outputs) if output.name]
+            made: list[Buffer | None] = [None] * len(outputs)
+            for k, array in zip(wanted, self._engines.evaluate(operation, wanted), strict=True):
+                made[k] = self.pool.adopt(array)
+            return made
         results = []
         for result_type in types:
             if result_type is None:
@@ -127,16 +134,6 @@ class Evaluator:
         ]
         operation.results = results
         return list(results)
-
-    def _apply_now(self, operation: Operation) -> list[Buffer | None]:
-        """Compute an operation whose result types only its computation tells."""
-        operation.kernel = None  # NumPy would not stop where the memory limit is
-        self.compute([b for b in operation.operands if b is not None])
-        wanted = [k for k, output in enumerate(operation.node.outputs) if output.name]
-        results: list[Buffer | None] = [None] * len(operation.node.outputs)
-        for k, array in zip(wanted, self._engines.evaluate(operation, wanted), strict=True):
-            results[k] = self.pool.adopt(array)
-        return results
 
     def compute(self, buffers: Sequence[Buffer]) -> None:
         """Compute deferred buffers and what they need; raise ComputationFailed at the end."""

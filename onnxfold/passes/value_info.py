@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
@@ -15,6 +16,7 @@ from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
 
 # Older files have no types in function bodies.
 _FUNCTIONS_SINCE = 10
+_SCALED = ("Resize", "Upsample")
 
 
 class ValueInfo(ir.passes.InPlacePass):
@@ -58,6 +60,8 @@ def drop_inferred(model: ir.Model) -> None:
     """
     analysis = facts_of(model).types
     for value in _values(analysis):
+        if (maker := value.producer()) is not None and maker.op_type in _SCALED:
+            _describe_scaled(value, maker, analysis)
         if value.type is None or value.doc_string or metadata_of(value):
             continue
         fact = analysis.of(value)
@@ -79,6 +83,27 @@ def describe_sums(model: ir.Model) -> None:
         is_known = all(isinstance(size, int) for size in (shape or ())[2:])
         if maker.op_type in ("Conv", "FusedConv") and is_added and not is_known:
             description.describe(value)
+
+
+def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis) -> None:
+    """Record the sizes that onnxruntime makes by constant scales where onnx infers other ones.
+
+    onnxruntime then takes neither: by those of onnx, other operands may not fit.
+    """
+    operands = list(filter(None, node.inputs[:3]))
+    if node.domain or len(operands) < 2 or "axes" in node.attributes:
+        return
+    fact, scales = analysis.of(operands[0]), analysis.known.array(operands[-1])
+    shape = fact.shape or ()
+    if scales is None or scales.dtype != np.float32 or scales.shape != (len(shape),):
+        return
+    with np.errstate(all="ignore"):
+        exact = scales.astype(float) * [d if isinstance(d, int) else 0 for d in shape]
+        made = np.trunc(exact.astype(np.float32))
+    if np.isfinite(made).all() and (made != np.trunc(exact)).any() and fact.dtype is not None:
+        sizes = zip(shape, map(int, made), strict=True)
+        value.shape = ir.Shape([n if isinstance(d, int) else None for d, n in sizes])
+        value.type = ir.TensorType(fact.dtype)
 
 
 def fix_outputs(model: ir.Model) -> None:
@@ -167,4 +192,6 @@ class _Description:
         before = (value.type, value.shape)
         value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)
+        if (maker := value.producer()) is not None and maker.op_type in _SCALED:
+            _describe_scaled(value, maker, self._analysis)
         return before != (value.type, value.shape)

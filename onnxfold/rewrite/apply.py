@@ -165,21 +165,16 @@ def _connect(
         else:
             replace(root, value)
         if old is not None and producer is not None and producer in new:
-            _inherit(old, producer)
+            if old.name:
+                old_name, old.name = old.name, None
+                producer.name = old_name
+            producer.doc_string = producer.doc_string or old.doc_string
+            for key, text in old.metadata_props.items():
+                if not key.startswith("onnxfold."):
+                    producer.metadata_props.setdefault(key, text)
     touched = remove_unused(dying, keeps)
     alive = [v for v in touched if v.producer() is not None and v.graph is not None]
     return Change(builder.nodes, list(users), alive)
-
-
-def _inherit(old: ir.Node, new: ir.Node) -> None:
-    """Give the node that makes the result the name and metadata of the one that did before."""
-    if old.name:
-        old_name, old.name = old.name, None
-        new.name = old_name
-    new.doc_string = new.doc_string or old.doc_string
-    for key, text in old.metadata_props.items():
-        if not key.startswith("onnxfold."):
-            new.metadata_props.setdefault(key, text)
 
 
 def _remember_origin(rule: Rule, added: Iterable[ir.Node], dying: Iterable[ir.Node]) -> None:

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnxfold.editing import add_initializer, constant_node, new_node
 from onnxfold.kernels.inference import known_domains, place_of_input, schema_of, takes
+from onnxfold.kernels.operation import Operation
 from onnxfold.pool import Buffer, BufferTensor
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
@@ -215,7 +216,8 @@ class Builder:
                 return None
             operands.append(self._hold(buffer))
         node.outputs[0].name = self._stem
-        computed = self._hold(self._known.result_of(node, operands, opsets))
+        results = self._known.results_of(Operation(node, operands, opsets))
+        computed = self._hold(results[0] if results else None)
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
             raise Refused(f"{node.op_type} of constants cannot be computed")
         # the epsilon of a normalization may be lost
@@ -237,8 +239,8 @@ class Builder:
             return operand
         value = self._stored.get(operand)
         if value is None:
-            if not self._known.is_computable(operand):
-                raise Refused("a constant cannot be computed")
+            if operand.dtype == ir.DataType.STRING or not self._known.is_computable(operand):
+                raise Refused("a constant is of strings, or cannot be computed")
             tensor = BufferTensor(operand, self._names.fresh(f"{self._stem}/const"))
             if self._in_function:
                 node = constant_node(tensor, self._before.name)

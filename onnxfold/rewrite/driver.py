@@ -18,7 +18,7 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
-from onnxfold.rewrite.apply import Change, Mismatch, apply
+from onnxfold.rewrite.apply import Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.matcher import find_match
 from onnxfold.rewrite.patterns import (
@@ -114,11 +114,13 @@ class Rewriter:
         self._facts = facts_of(model)
         self._types = self._facts.types  # with what follows from earlier changes, also in `known`
         self._keeps = keeps or (lambda value: False)
-        scopes = self._facts.scopes
-        self._tables = {
-            graph: _table_of(chosen, tuple(sorted(scopes.of(graph).opsets.items())))
-            for graph in scopes.graphs()
-        }
+        scopes, self._tables = self._facts.scopes, {}
+        opsets = scopes.of(model.graph).opsets
+        for graph in scopes.graphs():
+            own = scopes.of(graph).opsets
+            # onnxruntime runs functions at the opsets of the model
+            fits = own.items() <= {**own, **opsets}.items()
+            self._tables[graph] = _table_of(chosen if fits else (), tuple(sorted(own.items())))
         self._reach = max([table.reach for table in self._tables.values()])
         """The number of ops on the longest path through a pattern."""
         self._queue: deque[ir.Node] = deque()
@@ -230,7 +232,12 @@ class Rewriter:
             self.report.places.setdefault(rule.name, []).append(place)
             self._place.update(dict.fromkeys(change.added, place))
             self._count(place, rule)
-            self._revisit(change)
+            self._enqueue(change.added)
+            self._enqueue_from(change.users)
+            for value in change.touched:
+                # it may be used once now; how often a constant is used decides nothing
+                if len(uses(value)) == 1 and not self._facts.known.is_constant(value):
+                    self._enqueue_from([use.node for use in uses(value)])
             return
 
     def _count(self, place: str, rule: Rule) -> None:
@@ -244,14 +251,6 @@ class Rewriter:
         logger.info("these rules undo each other at %r, switched off: %s", place, names)
         del self._history[place]
         self._given_up.update(looping)
-
-    def _revisit(self, change: Change) -> None:
-        self._enqueue(change.added)
-        self._enqueue_from(change.users)
-        for value in change.touched:
-            # it may be used once now; how often a constant is used decides nothing
-            if len(uses(value)) == 1 and not self._facts.known.is_constant(value):
-                self._enqueue_from([use.node for use in uses(value)])
 
     def _enqueue_from(self, nodes: Sequence[ir.Node]) -> None:
         """Visit nodes again, and those above them whose patterns reach them."""

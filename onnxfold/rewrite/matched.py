@@ -370,11 +370,12 @@ class Value(Recorded):
     def is_position_dependent(self: Matched) -> bool:
         """Whether onnxruntime's kernel of the op treats elements differently by their position.
 
-        Its SIMD code compares the lower halves of int64 as signed numbers; Relu(-0.0) is -0.0 in
-        its SIMD code for float16, and 0.0 in other code.
+        Its SIMD code compares the lower halves of int64 as signed numbers, makes -0.0 of Relu(-0.0)
+        for float16, where other code makes 0.0, and other numbers of floats that uint32 lacks.
         """
+        kind = self.op_type, self.dtype
         is_ordered = self.op_type in ops(Trait.ORDERS) and self.dtype == ir.DataType.INT64
-        return is_ordered or (self.op_type, self.dtype) == ("Relu", ir.DataType.FLOAT16)
+        return is_ordered or kind in (("Relu", ir.DataType.FLOAT16), ("Cast", ir.DataType.UINT32))
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:

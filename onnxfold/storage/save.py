@@ -124,8 +124,13 @@ def save(
             # First: the disk may be full of it, or the name of the data file be taken.
             commit = Commit(target, sources, fsync=fsync, killed=any(found))
             data_path = _data_path(plan, target, forced, sources)
-            if data_path or plan.locations:
-                _check_link(name, target)
+            folder = os.path.realpath(os.path.dirname(name) or ".")
+            if (data_path or plan.locations) and folder != os.path.dirname(target):
+                reason = (
+                    f"is a symbolic link to {target!r}: a model with external data cannot be read "
+                    "through a link from another folder; give the real path"
+                )
+                raise UsageError(reason, file=name)
             size = commit.run(plan, data_path, threads, progress, check)
     except Exception as error:
         sources.check_unchanged()  # that may be why
@@ -156,16 +161,6 @@ def _check_place(path: str) -> None:
         raise UsageError("cannot be written: it is a folder", file=path)
     if os.path.exists(path) and not os.path.isfile(path):
         raise UsageError("cannot be written: it is not a regular file", file=path)
-
-
-def _check_link(name: str, target: str) -> None:
-    """See that a model with external data is not written through a link from another folder."""
-    if os.path.realpath(os.path.dirname(name) or ".") != os.path.dirname(target):
-        reason = (
-            f"is a symbolic link to {target!r}: a model with external data cannot be read "
-            "through a link from another folder; give the real path"
-        )
-        raise UsageError(reason, file=name)
 
 
 def _data_path(plan: SavePlan, target: str, forced: str | None, sources: Sources) -> str | None:

@@ -57,7 +57,11 @@ class MappedFile:
         self._replaced = False
         self._map: mmap.mmap | None = None
         _mapped.add(self)
-        _allow_descriptors(2 * len(_mapped))
+        count = 2 * len(_mapped)  # a mapping keeps a descriptor
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < count:
+            more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
         if self.size:
             self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ, offset=offset)
         self.content: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
@@ -156,14 +160,6 @@ def about_to_replace(path: str) -> None:
 
 def _key(status: os.stat_result) -> tuple[int, int, int, int]:
     return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
-
-
-def _allow_descriptors(count: int) -> None:
-    """Raise this process's limit on open files if necessary, as a mapping keeps a descriptor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < count:
-        more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
 
 
 def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:

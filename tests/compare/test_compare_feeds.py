@@ -213,6 +213,13 @@ def test_a_loop_runs():
     assert not compare(one, other, dims={"n": 16}).passed
 
 
+def test_running_means_that_onnxruntime_overwrites():
+    text = """g (float[2,1,4] x, float[1] m, float[1] v) => (float[2,1,4] y, float[1] z) <float[1] o
+        = {1}> { y, r, s = BatchNormalization<training_mode=1>(x, o, o, m, v) z = OP(r, s) }"""
+    one, other = (parse(text.replace("OP", op)) for op in ("Add", "Sub"))
+    assert not compare(one, other).passed
+
+
 def test_an_integer_that_is_a_size():
     """None of the small numbers makes the scale large enough."""
     model = parse("""

@@ -30,7 +30,7 @@ def test_folds(graph: str, way: Way) -> None:
 
 @pytest.mark.parametrize(("graph", "way"), cases(Path(__file__).with_name("cleanups.txt")))
 def test_cleanups(graph: str, way: Way) -> None:
-    options = way.options("x")
+    options = way.options("x", "sizes")
     model = parse(graph)
     result = onnxfold.optimize(model, **options)
     onnx.checker.check_model(result)

@@ -100,18 +100,19 @@ def test_work_is_not_moved_into_a_subgraph():
     assert not report.counts.total()
 
 
-def test_functions_get_constant_nodes_instead_of_initializers():
+@pytest.mark.parametrize(("opset", "count"), [(17, 2), (18, 0)])
+def test_functions_get_constant_nodes_instead_of_initializers(opset, count):
+    """Functions of another opset than the model's stay: onnxruntime runs them at that."""
     text = "g (float[N] x) => (float[N] y) { y = f.F(x) }"
-    function = """<domain: "f", opset_import: ["": 17]> F (v) => (w) {
-        a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }"""
-
+    function = f"""<domain: "f", opset_import: ["": {opset}]> F (v) => (w) {{
+        a = Cast<to=1>(v) b = Neg(a) c = Neg(b) w = Relu(c) }}"""
     made = rule(lambda x: op.Relu(op.Cast(x, to=1)) >> op.Max(op.Cast(x, to=1), 0))
     model, report = simplified(
         parsed(text, functions=function), RuleSet("test", (double_negation, made))
     )
     body = next(iter(model.functions.values()))
-    assert [n.op_type for n in body] == ["Cast", "Constant", "Max"] and report.counts.total() == 2
-    assert body.outputs[0].name == "w"
+    assert [n.op_type for n in body] == ["Cast", "Constant", "Max"] or not count
+    assert body.outputs[0].name == "w" and report.counts.total() == count
 
 
 def test_a_loop_body():

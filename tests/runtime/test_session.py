@@ -178,10 +178,11 @@ def test_sessions_share_a_cache(decoder, bundle, feeds):
     assert cache.statistics().hits == 2
 
 
-@pytest.mark.parametrize("entry", ["session.qdqisint8allowed", "session.disable_quant_qdq"])
+@pytest.mark.parametrize("entry", ["qdqisint8allowed", "disable_quant_qdq", "threads"])
 def test_sessions_with_options_that_change_bits_share_no_folds(bundle, feeds, entry):
     cache, other = FoldCache(), options()
-    other.add_session_config_entry(entry, "1")
+    other.add_session_config_entry(f"session.{entry}", "1")
+    other.intra_op_num_threads = 3 if entry == "threads" else 1
     folds = []
     for own in (options(), other, other):
         session = open_session(bundle, cache=cache, sess_options=own)

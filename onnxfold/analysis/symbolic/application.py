@@ -259,7 +259,8 @@ def _infer(
     inferred: Mapping[str, onnx.TypeProto] = {}
     with contextlib.suppress(Unfoldable):
         inferred = infer_types(schema, proto, types, data, opsets)
-    return [_fact(inferred.get(name), algebra) for name in outputs]
+    # omitted outputs have one name, and the type of one of them
+    return [_fact(inferred.get(name) if name else None, algebra) for name in outputs]
 
 
 def _fact(proto: onnx.TypeProto | None, algebra: Algebra) -> Fact:

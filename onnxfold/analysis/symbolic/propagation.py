@@ -295,8 +295,9 @@ class FactPropagation:
         algebra, key = self.algebra, None
         content = content_of_attributes(node.attributes.data.values())
         if content is not None:
-            domain = node.domain
-            key = (node.op_type, domain, opsets.get(domain), len(node.outputs), content, *inputs)
+            domain, outputs = node.domain, node.outputs
+            made = len(outputs) == 1 or tuple([bool(output.name) for output in outputs])
+            key = (node.op_type, domain, opsets.get(domain), made, content, *inputs)
             found = self._found.get(key)
             if found is not None:
                 results, required, questions = found

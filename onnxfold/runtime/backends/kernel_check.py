@@ -133,7 +133,11 @@ def check_kernel(
     weights = weights_of(model.graph.initializers, kernel.weights)
     arrays = [*weights.values(), *(array for draw in inputs for array in draw.arrays)]
     function = "onnxfold.runtime.backends.loading:try_kernel"
-    count, least, largest = len(kernel.outputs), _least_of(model), 0.0
+    count, graph, largest = len(kernel.outputs), model.graph, 0.0
+    values = (*graph.inputs, *(v for node in graph for v in node.outputs))
+    kinds = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
+    fewest = max(kinds, key=TOLERANCES.__getitem__, default=None)
+    least = None if fewest is None else fewest.numpy().name  # with the fewest digits
     with work_folder() as scratch:
         file = scratch / "model.onnx"  # weights are copied from file to file
         storage.save(model, file, external_data=True, fsync=False)
@@ -149,15 +153,6 @@ def check_kernel(
                 allowed = functools.partial(noise.allowed, feeds, outputs)
                 largest = max(largest, largest_error(draw, got, outputs, allowed, least))
     return (largest, *max(times, key=lambda pair: pair[0] / pair[1]))
-
-
-def _least_of(model: ir.Model) -> str | None:
-    """Return the floating-point type with the fewest digits of all values, None without any."""
-    graph = model.graph
-    values = (*graph.inputs, *(v for node in graph for v in node.outputs))
-    kinds = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
-    least = max(kinds, key=TOLERANCES.__getitem__, default=None)
-    return None if least is None else least.numpy().name
 
 
 def largest_error(

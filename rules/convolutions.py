@@ -81,7 +81,7 @@ def conv_batch_normalization(
     product = biased(x, w, optional(b))
     factor = op.Div(wide(scale), op.Sqrt(op.Add(wide(variance), constant(e, DOUBLE))))
     moved = op.Sub(wide(shift), op.Mul(wide(mean), factor))
-    bias = op.Mul(wide(b), constant(product.attribute("beta", 1.0), DOUBLE))
+    bias = op.Mul(wide(b), wide(constant(product.attribute("beta", 1.0), FLOAT)))
     new_weight = op.Cast(op.Mul(wide(w), _along_channels(factor, w, product)), to=w.dtype)
     new_bias = any_of(op.Add(moved, op.Mul(bias, factor)), moved)
     return op.BatchNormalization(
@@ -200,5 +200,8 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
     after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
-        heads.same_shape(result), product.is_single_use, affordable(w.size + b.size, w, b, c)
+        w.rank >= 2,
+        heads.same_shape(result),
+        product.is_single_use,
+        affordable(w.size + b.size, w, b, c),
     )

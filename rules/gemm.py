@@ -96,7 +96,7 @@ def gemm_scaled(x, y, c: Constant, s: Attribute):
     gemm = op("Gemm")
     product = gemm(x, y, alpha=s)
     return op.Mul(product, c) >> gemm(x, y, alpha=s * c.number), where(
-        x.dtype.is_in(FLOAT, DOUBLE), product.same_shape(result), product.is_single_use
+        x.dtype == FLOAT, product.same_shape(result), product.is_single_use
     )
 
 

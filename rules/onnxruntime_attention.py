@@ -77,22 +77,27 @@ def _flat(k: Value) -> Any:
 
 
 @fusion(seen_in="models/swin")
-def attention_of_rows(x, k, v, *rest):
+def attention_of_rows(x, k, v, padding, mask):
     """MultiHeadAttention reads keys and values before their heads are transposed to the front."""
-    fused = ms("MultiHeadAttention")
-    before = fused(x, op.Transpose(k, perm=TURN), op.Transpose(v, perm=TURN), *rest)
-    return before >> fused(x, _flat(k), _flat(v), *rest)
+    fused, masks = ms("MultiHeadAttention"), (None, optional(padding), optional(mask))
+    before = fused(x, op.Transpose(k, perm=TURN), op.Transpose(v, perm=TURN), *masks)
+    return before >> fused(x, _flat(k), _flat(v), *masks)
 
 
-@fusion(each=[(True,), (False,)], seen_in="models/lora/dynamo")
-def attention_of_scaled(q, x, sizes, factor: Constant, alpha: Attribute, rest: Values, of_queries):
+@fusion(each=[(False,), (True,)], seen_in="models/lora/dynamo")
+def attention_of_scaled(y, x, v, sizes, factor: Constant, alpha: Attribute, rest: Values, of_keys):
     """A factor of the queries or keys is merged into the scale of MultiHeadAttention."""
-    fused = ms("MultiHeadAttention")
-    scaled = op.Mul(x, factor)
-    first, total = () if of_queries else (q,), alpha * factor.number
-    before = fused(*first, any_of(op.Reshape(scaled, sizes), scaled), *rest, scale=alpha)
-    after = fused(*first, any_of(op.Reshape(x, sizes), x), *rest, scale=total)
-    return before >> after, where(x.same_shape(scaled), scaled.is_single_use, total != 0)
+    fused, scaled, total = ms("MultiHeadAttention"), op.Mul(x, factor), alpha * factor.number
+
+    def of(x: Any, scale: Any) -> Any:
+        part = any_of(op.Reshape(x, sizes), x)
+        operands = (y, part, v) if of_keys else (part, y, v)
+        return any_of(fused(*operands, None, *rest, scale=scale), fused(*operands, scale=scale))
+
+    # masks and a past; a scale is for the keys of the past, too
+    return of(scaled, alpha) >> of(x, total), where(
+        x.same_shape(scaled), scaled.is_single_use, total != 0, rest.length <= (2 if of_keys else 4)
+    )
 
 
 @fusion(seen_in="torch/gpt2_past")
@@ -107,6 +112,8 @@ def attention_with_past(x, k, v, mask, past_k, past_v, axis: Attribute, axis_too
         # both have the same axis, as keys and values have the same shape
         axis.is_in(2, -2),
         past_k.shape == past_v.shape,
+        # a causal mask would begin at the past
+        of_all.attribute("unidirectional", 0) == 0,
     )
 
 
@@ -153,6 +160,7 @@ def packed_attention(
     rows = op.Reshape(x, constant((sizes[0], sizes[1], wq.shape[0])))
     after = ms.Attention(rows, weights, biases, None, None, mask, num_heads=heads, scale=scale)
     return before >> after, where(
+        wq.rank == 2,
         # the same number of columns for queries, keys and values, that of the heads
         wq.shape == wk.shape,
         wq.shape == wv.shape,
@@ -173,8 +181,8 @@ def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     """Repeated keys and values of grouped query heads are not repeated: the queries of a group are
     concatenated to a longer sequence.
     """
-    keys = op.Expand(op("Unsqueeze")(k, optional(anything)), anything)
-    values = op.Expand(op("Unsqueeze")(v, optional(anything)), anything)
+    key, value = (op("Unsqueeze")(known, optional(anything)) for known in (k, v))
+    keys, values = op.Expand(key, anything), op.Expand(value, anything)
     all_keys, all_values = op.Reshape(keys, anything), op.Reshape(values, anything)
     before = ms.MultiHeadAttention(
         x, all_keys, all_values, None, None, optional(mask), num_heads=heads, scale=scale
@@ -188,9 +196,10 @@ def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     apart = op.Reshape(grouped, constant((0, repeats, -1, groups, size)))
     in_order = op.Transpose(apart, perm=(0, 2, 3, 1, 4))
     conditions = []
-    for known, repeated, joined in ((k, keys, all_keys), (v, values, all_values)):
+    for known, one, repeated, joined in ((k, key, keys, all_keys), (v, value, values, all_values)):
         # [batch, heads before, length, size], each head repeated consecutively
         conditions += [
+            one.shape == (*known.shape[:2], 1, *known.shape[2:]),
             repeated.shape == (*known.shape[:2], repeats, *known.shape[2:]),
             joined.shape == (known.shape[0], heads, *known.shape[2:]),
         ]

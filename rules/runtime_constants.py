@@ -45,7 +45,7 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
     """A product computed in another dtype is computed in the dtype of x: the constant is cast."""
     product = op.Cast(op.MatMul(op.Cast(x, to=s), a), to=t)
     return product >> op.MatMul(x, op.Cast(a, to=t)), where(
-        ~x.is_fixed, a.is_runtime_constant, x.dtype == t, x.is_float, a.is_float
+        ~x.is_fixed, a.is_runtime_constant, x.dtype == t, t != BFLOAT16, x.is_float, a.is_float
     )
 
 

@@ -113,8 +113,7 @@ class Cut:
         cost = self._sweep.cost.get(value)
         if cost is None:
             return stored_bytes(value)
-        may_be_stored = cost != FORBIDDEN or value in self._sweep.dequantized
-        return 0 if may_be_stored and self._options.folds(value) else cost
+        return 0 if self._options.folds(value) else cost
 
     def _demanded(self) -> list[ir.Value]:
         """Return the constants that something reads that is no operation, nor inside one."""

@@ -297,7 +297,13 @@ class Builder:
         exact = np.asarray(content)
         with np.errstate(all="ignore"):
             array = exact.astype(dtype.numpy())
-        if not isinstance(content, np.ndarray) and not _are_same_numbers(exact, array):
+            if array.dtype.kind in "iub":
+                are_same = (array == exact).all() and (exact.dtype == bool) == (array.dtype == bool)
+            else:  # rounding to a float dtype is allowed
+                are_same = (
+                    np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))
+                ).all()
+        if not isinstance(content, np.ndarray) and not are_same:
             raise Refused(f"{content!r}: not of {dtype.name}")
         buffer = self._known.pool.adopt(array, dtype)
         self._hold(buffer)
@@ -394,10 +400,3 @@ def _check_rounding(op_type: str, *buffers: Buffer | None) -> None:
         lost = total < float(finfo.tiny)
     if lost.all() and one.all() and other.all():
         raise Refused("a constant is lost in the rounding of another one, which may be meant")
-
-
-def _are_same_numbers(exact: np.ndarray[Any, Any], array: np.ndarray[Any, Any]) -> bool:
-    """Return whether the dtype can hold the numbers; rounding to a float dtype is allowed."""
-    if array.dtype.kind in "iub":
-        return bool((array == exact).all()) and (exact.dtype == bool) == (array.dtype == bool)
-    return bool((np.isfinite(array.astype(float)) == np.isfinite(exact.astype(float))).all())

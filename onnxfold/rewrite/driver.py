@@ -302,7 +302,14 @@ class _Table:
         if signature not in self._by_signature:
             op_type, domain, origins = signature
             known = self._by_op.get((op_type, domain), ())
-            rules = dict.fromkeys(rule for rule, op in known if _could_match(op, origins))
+            rules = dict.fromkeys(
+                rule
+                for rule, op in known
+                if all(
+                    isinstance(each, Rest) or any(_could_be(each, o) for o in (*origins, None))
+                    for each in op.operands
+                )
+            )
             on_constants = tuple(rule for rule in rules if rule.on_constants)
             self._by_signature[signature] = tuple(rules), on_constants
         return self._by_signature[signature]
@@ -322,14 +329,6 @@ def _holds_at(rule: Rule, opsets: Mapping[str, int]) -> bool:
         return False
     made = [op for op in walk(rule.pair.replacements) if isinstance(op, Op)]
     return all(is_on_constants(op) or is_available(op, opsets.get(op.domain)) for op in made)
-
-
-def _could_match(op: Op, origins: Sequence[_Origin]) -> bool:
-    """Return False if a node with such inputs certainly does not match."""
-    return all(
-        isinstance(operand, Rest) or any(_could_be(operand, each) for each in (*origins, None))
-        for operand in op.operands
-    )
 
 
 def _could_be(pattern: Expression, origin: _Origin) -> bool:

@@ -219,7 +219,7 @@ class _Reader:
                 raise ModelError(f"input {info.name!r} is declared twice")
             value = scope.values[info.name] = ir.Value(name=info.name)
             inputs.append(describe(value, info))
-        initializers = self.initializers(proto, scope)
+        declared, initializers = set(inputs), self.initializers(proto, scope)
         # the value of an output must be made by a node
         stay = frozenset(["", *[v.name for v in proto.output]]) if self.lift_constants else None
         nodes = self.nodes(protos, scopes, stay)
@@ -234,7 +234,7 @@ class _Reader:
                     )
                 nodes.append(_hand_out(captured, scopes))
                 result = nodes[-1].outputs[0]
-            outputs.append(describe(result, info))
+            outputs.append(result if result in declared else describe(result, info))
         for annotation in proto.quantization_annotation:
             annotated = scope.values.get(annotation.tensor_name)
             if annotated is not None and annotated.name == annotation.tensor_name:

@@ -92,7 +92,12 @@ class SymbolicAnalysis(FactPropagation):
                 for value in inner.outputs:
                     constness.has_risen(value)
         risen = [constness.has_risen(value) for value in node.outputs]
-        if not learned and not any(risen) and self._same_is_known(before, node.inputs):
+        known, after = facts.get, node.inputs
+        is_same = len(before) == len(after) and all(
+            one is other or (one and other and known(one) is known(other) is not None)
+            for one, other in zip(before, after, strict=True)
+        )
+        if is_same and not learned and not any(risen):
             return
         self.nesting += 1
         self._visit(node, self.scopes.find(node.graph))
@@ -104,16 +109,6 @@ class SymbolicAnalysis(FactPropagation):
                 changed.add(value)
             else:
                 facts[value] = old
-
-    def _same_is_known(
-        self, before: Sequence[ir.Value | None], after: Sequence[ir.Value | None]
-    ) -> bool:
-        """Return whether inputs are replaced by ones with the same facts."""
-        known = self._facts.get
-        return len(before) == len(after) and all(
-            one is other or (one and other and known(one) is known(other) is not None)
-            for one, other in zip(before, after, strict=True)
-        )
 
     def _decide(self, graph: ir.Graph, found: dict[ir.Value, Fact]) -> None:
         """Find the conditions of Ifs that have one outcome in every run, with its fact.

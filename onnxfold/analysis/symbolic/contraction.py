@@ -205,10 +205,9 @@ def resize(application: Application) -> Sequence[Fact]:
         scales = None if fact is None else fact.known
     if scales is None or len(scales) != len(sizes):
         raise Undecided
-    result = [  # of other scales, onnx and onnxruntime round sizes differently
-        algebra.mul(size, int(scale)) if scale >= 1 and scale % 1 == 0 else algebra.unknown(low=0)
-        for size, scale in zip(sizes, scales, strict=True)
-    ]
+    if any(float(s) != int(s) or s < 1 for s in scales):  # onnx and onnxruntime round differently
+        return application.tensor([algebra.unknown(low=0) for _ in sizes], dtype)
+    result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
     return application.tensor(result, dtype)
 
 

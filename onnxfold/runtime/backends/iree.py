@@ -134,7 +134,12 @@ class Iree:
         from iree import runtime
 
         file = folder / str(kernel.file)
-        own = [_aligned(np.asarray(weights[name])) for name in kernel.weights]
+        own = [np.asarray(weights[name]) for name in kernel.weights]
+        # copies are outside of the memory of earlier results
+        own = [
+            array_of(ort_copy(ort_value(w))) if _is_shared(w) and not _is_aligned(w) else w
+            for w in own
+        ]
 
         @functools.cache
         def opened(process: int) -> tuple[Any, list[Any]]:
@@ -196,13 +201,6 @@ def _to_device(array: Array) -> Any:
         return runtime.asdevicearray(device, array)
     # NumPy does not export read-only arrays
     return device.from_dlpack_capsule(_over(array, array).__dlpack__())
-
-
-def _aligned(weight: Array) -> Array:
-    """Return a weight, or an aligned copy outside of the memory of earlier results."""
-    if not _is_shared(weight) or _is_aligned(weight):
-        return weight
-    return array_of(ort_copy(ort_value(weight)))
 
 
 def _is_shared(array: Array) -> bool:

@@ -200,7 +200,7 @@ def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_i
     new_bias = op.Cast(_scales(wide(b), op.Reshape(wide(c), constant([1]))), to=w.dtype)
     after = gemm(x, new_weight, new_bias) if is_gemm else op.Add(matmul(x, new_weight), new_bias)
     return _scales(heads, c) >> transpose(reshape(after, y)), where(
-        w.rank >= 2,
+        *([] if is_gemm else [w.rank >= 2]),
         heads.same_shape(result),
         product.is_single_use,
         affordable(w.size + b.size, w, b, c),

@@ -94,9 +94,10 @@ def attention_of_scaled(y, x, v, sizes, factor: Constant, alpha: Attribute, rest
         operands = (y, part, v) if of_keys else (part, y, v)
         return any_of(fused(*operands, None, *rest, scale=scale), fused(*operands, scale=scale))
 
-    # masks and a past; a scale is for the keys of the past, too
+    # the scale is for the keys of a past, too
+    has_no_past = [rest.length <= 2] if of_keys else []
     return of(scaled, alpha) >> of(x, total), where(
-        x.same_shape(scaled), scaled.is_single_use, total != 0, rest.length <= (2 if of_keys else 4)
+        x.same_shape(scaled), scaled.is_single_use, total != 0, *has_no_past
     )
 
 
@@ -195,14 +196,13 @@ def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     grouped = ms.MultiHeadAttention(queries, k, v, None, None, bias, num_heads=groups, scale=scale)
     apart = op.Reshape(grouped, constant((0, repeats, -1, groups, size)))
     in_order = op.Transpose(apart, perm=(0, 2, 3, 1, 4))
-    conditions = []
-    for known, one, repeated, joined in ((k, key, keys, all_keys), (v, value, values, all_values)):
-        # [batch, heads before, length, size], each head repeated consecutively
-        conditions += [
-            one.shape == (*known.shape[:2], 1, *known.shape[2:]),
-            repeated.shape == (*known.shape[:2], repeats, *known.shape[2:]),
-            joined.shape == (known.shape[0], heads, *known.shape[2:]),
-        ]
     return before >> op.Reshape(in_order, constant((0, 0, heads * size))), where(
-        k.rank == 4, *conditions, mask.is_omitted | ((mask.rank == 4) & (mask.shape[1] == 1))
+        k.rank == 4,
+        # [batch, heads before, 1, length, size], each head repeated consecutively
+        key.shape == (*k.shape[:2], 1, *k.shape[2:]),
+        value.shape == (*v.shape[:2], 1, *v.shape[2:]),
+        values.shape == (*v.shape[:2], repeats, *v.shape[2:]),
+        all_keys.shape == (k.shape[0], heads, *k.shape[2:]),
+        all_values.shape == (v.shape[0], heads, *v.shape[2:]),
+        mask.is_omitted | ((mask.rank == 4) & (mask.shape[1] == 1)),
     )

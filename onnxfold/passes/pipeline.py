@@ -110,6 +110,10 @@ def run_passes(
         time=time or time_for(bytes_before or storage.planned(model).size),
         observers=observers,
     )
+    if model.ir_version < _FREE_INITIALIZERS:  # initializers are constants and yet inputs before
+        model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
+        model.ir_version = _FREE_INITIALIZERS
+        model.opset_imports.setdefault("", 1)  # older models need not say it
     is_lifted = storage.LIFTED_KEY in model.meta
     run.result.nodes_before = nodes_before(model)
     run.result.warnings += options.doubtful(model) + _unknown_ops(run.result.nodes_before, model)
@@ -121,12 +125,6 @@ def run_passes(
     for name in options.passes or ():
         create(name, options, run=run)(model)
         run.passed(name, model)
-    inputs = set(model.graph.inputs)
-    if model.ir_version < _FREE_INITIALIZERS and not inputs.issuperset(
-        model.graph.initializers.values()
-    ):
-        model.ir_version, run.result.plan = _FREE_INITIALIZERS, None
-        model.opset_imports.setdefault("", 1)  # older models need not say it
     run.evaluator.time.lift()
     return run.result
 

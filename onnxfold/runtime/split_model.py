@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Collection, Iterable
 from importlib import metadata
-from itertools import combinations, filterfalse
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -258,7 +258,6 @@ def _split(
     if cached:
         fold = made.optimized(fold_of(model, cached))
         remove_unused_inputs(fold, _names(fold.graph.inputs))
-    fixed = entry.graph.initializers if entry.ir_version < 4 else {}
     constants = []
     for value in model.graph.inputs:
         if value.name in names:  # they may have any size
@@ -268,7 +267,7 @@ def _split(
         runtime_constants=constants,
         inputs=_names(model.graph.inputs),
         outputs=_names(model.graph.outputs),
-        entry_inputs=[*filterfalse(fixed.__contains__, _names(entry.graph.inputs))],
+        entry_inputs=_names(entry.graph.inputs),
         cached=list(cached.values()),
         groups=[] if fold is None else groups_of(fold),
         fold_at=made.fold_at,

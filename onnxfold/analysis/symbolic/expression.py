@@ -172,7 +172,7 @@ class Algebra(Atoms):
 
     def ceil_div(self, a: Number, b: int) -> Number:
         """Return the quotient by a positive number, rounded up."""
-        return self.floor_div(self.add(a, b - 1), b)
+        return -(-a // b) if isinstance(a, int) else self.floor_div(self.add(a, b - 1), b)
 
     def trunc_div(self, a: Number, b: Number) -> Number:
         """Return the quotient rounded toward 0, as the Div of integers."""

@@ -147,9 +147,7 @@ class _Pair:
         self.feeds: dict[str, Feeds] = {}
         """By run."""
         required_a, required_b = ({v.name for v in s.inputs} for s in (first, second))
-        inputs_a, inputs_b = (
-            {v.name for v in (*s.inputs, *s.overridable)} for s in (first, second)
-        )
+        inputs_a, inputs_b = first.names, second.names
         outputs_a, outputs_b = set(first.outputs), set(second.outputs)
         sides: list[tuple[str, set[Any]]] = [
             ("inputs of a that b lacks", inputs_a - inputs_b),

@@ -75,12 +75,12 @@ class Subject(contextlib.ExitStack):
         self.inputs = [v for v in graph.inputs if v.name not in graph.initializers]
         with_default = [v for v in graph.inputs if v.name in graph.initializers]
         self.overridable = with_default if self.model.ir_version > 3 else []
+        self.names = {value.name for value in (*self.inputs, *self.overridable)}
         self.outputs = [value.name or "" for value in graph.outputs]
 
     def accepted(self, feeds: Feeds) -> Feeds:
         """Return the feeds without those that the model has no input for."""
-        names = {value.name for value in (*self.inputs, *self.overridable)}
-        return {name: feed for name, feed in feeds.items() if name in names}
+        return {name: feed for name, feed in feeds.items() if name in self.names}
 
 
 def open_runner(

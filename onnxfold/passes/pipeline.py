@@ -145,6 +145,8 @@ def first_folding(
         Simplify(options=options)  # it refuses names that are neither rules nor rule sets
     for warning in options.doubtful(model):
         logger.warning("%s", warning)
+    if model.ir_version < _FREE_INITIALIZERS:  # as in `run_passes`
+        model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
     functions, time = model.functions.values(), time_for(bytes_before)
     run = RunContext(options, functions, bytes_before=bytes_before, time=time)
     with contextlib.ExitStack() as stack:

@@ -93,11 +93,11 @@ class SymbolicAnalysis(FactPropagation):
                     constness.has_risen(value)
         risen = [constness.has_risen(value) for value in node.outputs]
         known, after = facts.get, node.inputs
-        is_same = len(before) == len(after) and all(
+        may_be_same = not learned and not any(risen) and len(before) == len(after)
+        if may_be_same and all(
             one is other or (one and other and known(one) is known(other) is not None)
             for one, other in zip(before, after, strict=True)
-        )
-        if is_same and not learned and not any(risen):
+        ):
             return
         self.nesting += 1
         self._visit(node, self.scopes.find(node.graph))

@@ -87,14 +87,19 @@ class Failures:
         return [] if is_certain and not node.domain else [(0, 1)]
 
     def _reasons(self, node: ir.Node, operands: _Facts, results: Iterable[Fact]) -> Iterator[str]:
-        algebra = self.algebra
+        algebra, schema = self.algebra, schema_of(node.op_type, self._opset, node.domain)
+        formals = () if schema is None else schema.inputs
         for k, (value, fact) in enumerate(zip(node.inputs, operands, strict=True)):
-            if value is None or fact is None or not self._is_place(node, k):
-                continue
+            types = formals[min(k, len(formals) - 1)].types if formals else {""}
+            if value is None or fact is None or not types <= {"tensor(int32)", "tensor(int64)"}:
+                continue  # by its type in ONNX, it may be something else than indices or sizes
+            # loading the model checks fixed elements
+            tensor, numbers = self._analysis.known.tensor(value), fact.objects
+            is_known = numbers is not None and all(map(self._is_of_sizes, numbers.flat))
             if node.op_type == "Gather":
                 if not self._has_rows(node, value, fact):
                     yield f"{value.name!r} says where, and is not known to be within bounds"
-            elif not self._is_known(value, fact):
+            elif not is_known and (tensor is None or not self._is_fixed(tensor)):
                 yield f"{value.name!r} says where or how much, and is not known before"
         divisor = operands[1] if node.op_type in ("Div", "Mod") and len(operands) > 1 else None
         if divisor is not None and (divisor.dtype is None or divisor.dtype.is_integer()):
@@ -117,13 +122,6 @@ class Failures:
                 yield "a size of its result depends on values"
             elif not all(map(algebra.is_positive, fact.shape)):
                 yield "its result may have no elements"
-
-    def _is_known(self, value: ir.Value, fact: Fact) -> bool:
-        tensor = self._analysis.known.tensor(value)
-        if tensor is not None and self._is_fixed(tensor):
-            return True  # loading the model checks it
-        items = fact.objects
-        return items is not None and all(map(self._is_of_sizes, items.flat))
 
     def _has_rows(self, node: ir.Node, value: ir.Value, fact: Fact) -> bool:
         """Return whether all indices of a Gather are within its axis, or must be: see `rows`."""
@@ -158,14 +156,6 @@ class Failures:
             else all(map(self._is_of_sizes, atom.args))  # type: ignore[arg-type]
             for atom in atoms
         )
-
-    def _is_place(self, node: ir.Node, position: int) -> bool:
-        """Return whether an operand can only be indices or sizes, by its type in ONNX."""
-        schema = schema_of(node.op_type, self._opset, node.domain)
-        if schema is None or not schema.inputs:
-            return False
-        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
-        return formal.types <= {"tensor(int32)", "tensor(int64)"}
 
 
 def unequal_sizes(

@@ -14,7 +14,7 @@ from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.comparison.element_hints import IntegerUse, categories, integer_use
-from onnxfold.comparison.feeds import Array, Feed, Feeds, integer_range, random_floats
+from onnxfold.comparison.feeds import Feed, Feeds, integer_range, random_floats
 from onnxfold.comparison.runners import CannotRun
 from onnxfold.errors import UsageError, option
 from onnxfold.graphs import shaped, type_text
@@ -104,7 +104,12 @@ class RandomFeeds:
                 raise UsageError(f"{reason}{how}")
             is_mask = "mask" in (value.name or "").lower()
             if type_.dtype == ir.DataType.STRING:
-                return self._strings(value, rng, shape)
+                words = self._words.get(value.name, {})
+                made = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
+                # each column (position on the last axis) has its own words
+                for column in words if made.ndim and made.shape[-1] > 1 else ():
+                    made[..., column] = rng.choice(words[column], made.shape[:-1])
+                return made
             if type_.dtype == ir.DataType.BOOL:
                 return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
             if not type_.dtype.is_integer():
@@ -126,14 +131,6 @@ class RandomFeeds:
             return np.asarray(rng.integers(*bounds, shape)).astype(dtype.numpy())
 
         return {value.name or "": feed(value, value.type) for value in self._inputs}
-
-    def _strings(self, value: ir.Value, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        """Return words that the graph knows, in each column (position on the last axis) its own."""
-        words = self._words.get(value.name, {})
-        made = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
-        for column in words if made.ndim and made.shape[-1] > 1 else ():
-            made[..., column] = rng.choice(words[column], made.shape[:-1])
-        return made
 
 
 class Trials:

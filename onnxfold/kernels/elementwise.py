@@ -135,24 +135,20 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
     return np.asarray(np.where(high < x, high, x))
 
 
-_SELECTED_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
+_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
 
 
-def _where_kind(dtypes: Sequence[DType | None], _: Mapping[str, Any]) -> Kind:
-    return Kind.GENERAL if dtypes[1] in _SELECTED_BY_VALUE else Kind.ELEMENTWISE
-
-
-@kernel("Where", since=9, kind=_where_kind)
+@kernel("Where", since=9, kind=lambda t, _: Kind.GENERAL if t[1] in _BY_VALUE else Kind.ELEMENTWISE)
 def where(condition: Array, x: Array, y: Array) -> Array:
     """Return ``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
 
     onnxruntime merges floats by testing for "not zero". Which -0.0 becomes 0.0 depends on the axes
     along which the condition and a branch repeat.
     """
-    if x.dtype in _SELECTED_BY_VALUE:
+    if x.dtype in _BY_VALUE:
         check_allocatable(broadcast_shape(condition.shape, x.shape, y.shape), x.dtype)
     selected = np.asarray(np.where(condition, x, y))
-    if x.dtype in _SELECTED_BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
+    if x.dtype in _BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
         raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
     return selected
 

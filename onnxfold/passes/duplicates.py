@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.content import content_of_node, content_of_tensor
 from onnxfold.analysis.facts import ModelFacts, facts_of
-from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
+from onnxfold.editing import can_take_name, remove_nodes, replace, take_over
 from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, nodes_of, set_input, uses
@@ -44,7 +44,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
         """Run the pass on a model."""
         facts = facts_of(model)
         self._scopes = facts.scopes
-        self._determinism = facts.determinism
+        self._determinism, self._types = facts.determinism, facts.types
         self._gone: list[ir.Node] = []
         self._modified = False
         for graph in root_graphs(model):
@@ -71,6 +71,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
         """Replace a node by its twin; it stays if one of its outputs must."""
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
+        if not all(self._types.may_replace(*pair) for pair in pairs):
+            return
         stays = any(
             old.is_graph_output() and not can_take_name(old, new, self._keeps) for old, new in pairs
         )
@@ -82,7 +84,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
             elif old.is_graph_output():
                 take_over(old, new, declared=True)
             else:
-                inherit(old, new)
+                if not new.is_graph_output() and old.shape != new.shape:
+                    new.shape = None  # the file says different things of the same
                 replace(old, new)
         if not stays:
             self._gone.append(node)

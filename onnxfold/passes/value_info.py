@@ -65,7 +65,8 @@ def drop_inferred(model: ir.Model) -> None:
         if value.type is None or value.doc_string or metadata_of(value):
             continue
         fact = analysis.of(value)
-        if fact.other is None and fact.dtype == value.dtype and _is_implied(value.shape, fact):
+        is_inferred = fact.other is None and fact.dtype == value.dtype
+        if is_inferred and analysis.implies(value, value.shape):
             value.type = value.shape = None
 
 
@@ -116,18 +117,6 @@ def fix_outputs(model: ir.Model) -> None:
             value.shape = ir.Shape(
                 [size if isinstance(size, int) else given for size, given in sizes]
             )
-
-
-def _is_implied(shape: ir.Shape | None, fact: Fact) -> bool:
-    """Return whether the inferred shape has the rank and all static sizes of the recorded one."""
-    if shape is None:
-        return True
-    if fact.shape is None or len(shape) != len(fact.shape):
-        return False
-    return all(
-        not isinstance(recorded, int) or recorded == inferred
-        for recorded, inferred in zip(shape, fact.shape, strict=True)
-    )
 
 
 class _Description:

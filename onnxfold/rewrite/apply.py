@@ -125,6 +125,8 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
             root, after.dtype, after.known
         ):
             raise Refused("a runtime would not load a model in which it is a constant")
+        if not types.may_replace(root, value):
+            raise Refused("nodes would read a graph output whose declared shape may be wrong")
 
 
 def _keep_outputs(

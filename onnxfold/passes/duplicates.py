@@ -42,9 +42,9 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        facts = facts_of(model)
+        self._facts = facts = facts_of(model)
         self._scopes = facts.scopes
-        self._determinism, self._types = facts.determinism, facts.types
+        self._determinism = facts.determinism
         self._gone: list[ir.Node] = []
         self._modified = False
         for graph in root_graphs(model):
@@ -71,7 +71,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
     def _merge(self, node: ir.Node, twin: ir.Node) -> None:
         """Replace a node by its twin; it stays if one of its outputs must."""
         pairs = list(zip(node.outputs, twin.outputs, strict=True))
-        if not all(self._types.may_replace(*pair) for pair in pairs):
+        outputs = [pair for pair in pairs if any(v.is_graph_output() for v in pair)]
+        if not all(self._facts.types.may_replace(*pair) for pair in outputs):
             return
         stays = any(
             old.is_graph_output() and not can_take_name(old, new, self._keeps) for old, new in pairs

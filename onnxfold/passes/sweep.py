@@ -313,8 +313,8 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
     for result, output in zip(node.outputs, outputs, strict=False):
         if not result.name:  # an omitted output
             continue
-        if output not in made or output in taken:
-            # an outer value, an initializer or a value given twice: it has a name of its own
+        if output not in made or output in taken or (result.is_graph_output() and uses(output)):
+            # it has a name of its own, or nodes read it that what an output declares may not fit
             identity = ir.node("Identity", [output], num_outputs=1, name=node.name)
             last.append(identity)
             nodes.append(identity)

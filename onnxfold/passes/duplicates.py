@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.content import content_of_node, content_of_tensor
 from onnxfold.analysis.facts import ModelFacts, facts_of
-from onnxfold.editing import can_take_name, remove_nodes, replace, take_over
+from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import root_graphs, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, nodes_of, set_input, uses
@@ -85,8 +85,7 @@ class CommonSubexpressions(ir.passes.InPlacePass):
             elif old.is_graph_output():
                 take_over(old, new, declared=True)
             else:
-                if not new.is_graph_output() and old.shape != new.shape:
-                    new.shape = None  # the file says different things of the same
+                inherit(old, new)
                 replace(old, new)
         if not stays:
             self._gone.append(node)

@@ -45,7 +45,7 @@ class SymbolicShapes(ir.passes.InPlacePass):
         facts = facts_of(model)
         analysis = facts.types
         analysis.run()
-        if self._run is not None and analysis.table.has_symbols():
+        if self._run is not None and analysis.algebra.atoms:
             self._run.result.assumptions = ASSUMPTIONS
         edit = Edit(facts, options.keeps)
         fresh, analysis.journal = analysis.journal, set()

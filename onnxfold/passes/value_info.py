@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -51,23 +52,43 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
                     yield value
 
 
+def _varying(analysis: SymbolicAnalysis) -> Callable[[Any], bool]:
+    """Return a function that is true for numbers, and for sizes that vary with those of inputs."""
+    algebra = analysis.algebra
+    sizes = [size for v in analysis.model.graph.inputs for size in analysis.of(v).shape or ()]
+    inputs = {k for size in sizes for k in algebra.atoms_in(size)}
+
+    def varies(size: Any) -> bool:
+        found = ((k, algebra.atoms[k]) for k in algebra.atoms_in(size))
+        return all(k in inputs or (a.op == "floor_div" and varies(a.args[0])) for k, a in found)
+
+    return varies
+
+
 def drop_inferred(model: ir.Model) -> None:
     """Remove the recorded types and shapes of intermediate values that inference restores.
 
     onnxruntime merges each recorded shape with the inferred one when it creates a session. A type
     stays if it cannot be inferred (an op of another domain), if the record is more precise, or if
-    the value has a doc string or metadata.
+    the value has a doc string or metadata. A shape that holds for some sizes of the inputs only is
+    removed: the inputs became dynamic later.
     """
     analysis = facts_of(model).types
+    varies = _varying(analysis)
     for value in _values(analysis):
         if (maker := value.producer()) is not None and maker.op_type in _SCALED:
             _describe_scaled(value, maker, analysis)
-        if value.type is None or value.doc_string or metadata_of(value):
+        if value.type is None or (fact := analysis.of(value)).other or fact.dtype != value.dtype:
             continue
-        fact = analysis.of(value)
-        is_inferred = fact.other is None and fact.dtype == value.dtype
-        if is_inferred and analysis.implies(value, value.shape):
+        pairs = zip(value.shape or (), fact.shape or (), strict=False)
+        others = [size for dim, size in pairs if isinstance(dim, int) and dim != size]
+        is_stale = any(map(varies, others))
+        if (value.shape is not None and fact.shape is None) or (others and not is_stale):
+            continue
+        if not (value.doc_string or metadata_of(value)):
             value.type = value.shape = None
+        elif is_stale:
+            value.shape = None
 
 
 def describe_sums(model: ir.Model) -> None:
@@ -123,13 +144,9 @@ class _Description:
     """The types to write, with the names of one model."""
 
     def __init__(self, analysis: SymbolicAnalysis) -> None:
-        self._analysis = analysis
-        taken = {
-            dim.value
-            for value in analysis.model.graph.inputs
-            for dim in value.shape or ()
-            if not isinstance(dim, int) and dim.value
-        }
+        self._analysis, self._varies = analysis, _varying(analysis)
+        dims = [dim for value in analysis.model.graph.inputs for dim in value.shape or ()]
+        taken = {dim.value for dim in dims if not isinstance(dim, int) and dim.value}
         given = self._names_of_the_file()
         self._labels: dict[Expr, str] = {}
         for name, size in given.items():
@@ -168,7 +185,9 @@ class _Description:
             return size
         label = self._labels.get(size)
         text = label if label is not None else self._texts.of(size)
-        return given if text is None and isinstance(given, int) else text
+        if text is None and isinstance(given, int) and not self._varies(size):
+            return given
+        return text
 
     def describe(self, value: ir.Value) -> bool:
         """Write the type of a value; return whether it has changed."""

@@ -85,10 +85,6 @@ class FactTable:
     def __init__(self) -> None:
         self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
 
-    def has_symbols(self) -> bool:
-        """Return whether a size in one of the facts is not a number."""
-        return any(isinstance(n, Expr) for f in self._facts.values() for n in f.shape or ())
-
     def shared(self, fact: Fact) -> Fact:
         """Return the stored fact that is equal, including symbols."""
         if fact.other is not None:

@@ -93,28 +93,24 @@ class FactPropagation:
             shape = known.shape if found.shape is None else found.shape
             self.set(new, Fact(dtype, shape) if known.other is None else known)
 
-    def implies(self, value: ir.Value, shape: ir.Shape | None, *, names: bool = False) -> bool:
-        """Return whether a value always has a shape's rank and static sizes, or also its names."""
-        sizes = self.of(value).shape
-        if shape is None or sizes is None or len(sizes) != len(shape):
-            return shape is None
-        return all(
-            size == dim
-            if isinstance(dim, int)
-            else not names or self.algebra.size_of(dim.value) in (None, size)
-            for size, dim in zip(sizes, shape, strict=True)
-        )
-
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Return whether the shape declared of a graph output holds, if other nodes will read it.
-
-        Runtimes accept a wrong declaration of an output, but infer the shapes of its users by it.
+        """Return whether the shape declared of a graph output holds, if other nodes will read it:
+        runtimes accept a wrong one, but infer the shapes of its users by it.
         """
         output, read = (new, old) if new.is_graph_output() else (old, new)
         if not output.is_graph_output() or new.producer() is None:
             return True  # what no node makes keeps its name and its declaration
-        is_read = any(use.node is not old.producer() for use in uses(read))
-        return not is_read or self.implies(new, output.shape, names=True)
+        declared, sizes, named = output.shape, self.of(new).shape, self.algebra.size_of
+        if declared is None or all(use.node is old.producer() for use in uses(read)):
+            return True
+        return (
+            sizes is not None
+            and len(sizes) == len(declared)
+            and all(
+                (dim if isinstance(dim, int) else named(dim.value)) in (None, size)
+                for dim, size in zip(declared, sizes, strict=True)
+            )
+        )
 
     def _find(self, value: ir.Value) -> Fact:
         facts = self._facts

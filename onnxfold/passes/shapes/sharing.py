@@ -89,17 +89,13 @@ class Sharing:
                 if len(known) < _MOST_SOURCES:
                     known.append((value, axis))
 
-    def _levels(self, like: ir.Value) -> Sequence[Constness]:
-        """Return the constness that a value may have in the place of ``like``, least first."""
-        return _LEVELS[self._constness.of(like) :]
-
     def _find(self, fact: Fact, like: ir.Value) -> ir.Value | None:
         """Return an available value with these elements, at least as constant as ``like``."""
         fact = self._analysis.table.shared(fact)
-        for values, level in itertools.product(self._values, self._levels(like)):
+        for values, level in itertools.product(self._values, _LEVELS[self._constness.of(like) :]):
             found = values.get((fact, level))
             if found is not None:
-                if _is_there(found):
+                if (found.producer() or found).graph is not None:  # it has not been removed
                     return found
                 del values[fact, level]
         return None
@@ -179,14 +175,14 @@ class Sharing:
         place, first = next(sizes, (0, None))  # the segment must include a symbolic size
         if first is None:
             return None
-        levels = itertools.product(self._sources, self._levels(like))
+        levels = itertools.product(self._sources, _LEVELS[self._constness.of(like) :])
         known = [pair for sources, level in levels for pair in sources.get((first, level), ())]
         found = [self._stretch(items[start:], source, axis - place) for source, axis in known]
         long = [part for part in found if part is not None and part.length > place]
         return max(long, key=lambda part: part.length, default=None)
 
     def _stretch(self, items: list[Number], source: ir.Value, axis: int) -> _Stretch | None:
-        if axis < 0 or not _is_there(source):
+        if axis < 0 or (source.producer() or source).graph is None:
             return None
         sizes = (self._analysis.of(source).shape or ())[axis:]
         same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(items, sizes, strict=False))
@@ -238,11 +234,6 @@ class Sharing:
         self._analysis.set(made, fact)
         self._values[-1].setdefault((self._analysis.of(made), self._constness.of(made)), made)
         return made
-
-
-def _is_there(value: ir.Value) -> bool:
-    """Return whether a value has not been removed from its graph."""
-    return (value.producer() or value).graph is not None
 
 
 def _exclusive(node: ir.Node, needed: Sequence[ir.Value]) -> set[ir.Node]:

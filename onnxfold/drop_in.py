@@ -15,6 +15,7 @@ from onnxfold import storage
 from onnxfold.api import optimize, optimize_file, with_sizes
 from onnxfold.comparison import compare
 from onnxfold.errors import UsageError, about
+from onnxfold.graphs import name_of
 from onnxfold.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
 from onnxfold.passes import create
 from onnxfold.passes.shapes.fixed_dims import fix_dims
@@ -179,7 +180,7 @@ def _sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
     for name, shape in shapes.items():
         for k, (dim, size) in enumerate(zip(declared[name], shape, strict=False)):
             if isinstance(dim, ir.SymbolicDim) and size != -1:
-                found[dim.value or f"{name}[{k}]"] = size
+                found[name_of(dim) or f"{name}[{k}]"] = size
     return found
 
 

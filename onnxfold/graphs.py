@@ -166,6 +166,13 @@ def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[obj
 
 
 _EXPRESSION = re.compile(r"(?!.*\*\*)[\w +\-*/%(),.]{1,200}")
+_ANY_SIZE = re.compile(r"[\W\d]*|None")
+
+
+def name_of(dim: int | ir.SymbolicDim) -> str | None:
+    """Return the name of a dynamic dimension; exporters write "?", "-1" or "None" for any size."""
+    name = None if isinstance(dim, int) else dim.value
+    return None if name is None or _ANY_SIZE.fullmatch(name) else name
 
 
 def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:

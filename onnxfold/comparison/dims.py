@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnxfold.errors import UsageError, suggestion
-from onnxfold.graphs import dim_with, symbols_in
+from onnxfold.graphs import dim_with, name_of, symbols_in
 
 _UNKNOWN = 2  # size of a dimension that no size is given for
 _MOST_DISTINCT = 64  # with thousands of dimensions, distinct sizes would not be small
@@ -29,7 +29,7 @@ def axes_of(value: ir.Value) -> list[list[str]]:
     """For each axis of an input the names of the dynamic dimensions that it depends on."""
     found: list[list[str]] = []
     for axis, dim in enumerate(value.shape or ()):
-        if isinstance(dim, ir.SymbolicDim) and dim.value is not None:
+        if isinstance(dim, ir.SymbolicDim) and name_of(dim):
             found.append(sorted(symbols_in(dim)))
         else:
             is_fixed = isinstance(dim, int) and dim >= 0
@@ -89,7 +89,7 @@ def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "")
     """Return the size of a dimension, which is called so if it has no name of its own."""
     if isinstance(dim, int) and dim >= 0:
         return dim
-    if isinstance(dim, int) or dim.value is None:
+    if isinstance(dim, int) or (name_of(dim) is None and dim.value not in sizes):
         return sizes.get(name, _UNKNOWN)
     size = dim_with(dim, sizes)
     return size if isinstance(size, int) else _UNKNOWN

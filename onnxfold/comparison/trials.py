@@ -17,7 +17,7 @@ from onnxfold.comparison.element_hints import IntegerUse, categories, integer_us
 from onnxfold.comparison.feeds import Feed, Feeds, integer_range, random_floats
 from onnxfold.comparison.runners import CannotRun
 from onnxfold.errors import UsageError, option
-from onnxfold.graphs import shaped, type_text
+from onnxfold.graphs import name_of, shaped, type_text
 
 _Outputs = TypeVar("_Outputs")
 
@@ -235,7 +235,7 @@ def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
     """
     sizes = {
         value: [
-            d.value or f"{value.name}[{axis}]" if isinstance(d, ir.SymbolicDim) else d
+            name_of(d) or f"{value.name}[{axis}]" if isinstance(d, ir.SymbolicDim) else d
             for axis, d in enumerate(value.shape)
         ]
         for value in inputs

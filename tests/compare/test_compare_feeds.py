@@ -104,9 +104,9 @@ def test_expressions_in_shapes():
     shape = ir.Shape(["past + seq", "?", None, 3])
     value = ir.Value(name="x", shape=shape, type=ir.TensorType(ir.DataType.FLOAT))
     names = symbols_of([value])
-    assert names == ["past", "seq", "?", "x[2]"]
+    assert names == ["past", "seq", "x[1]", "x[2]"]
     model = ir.Model(ir.Graph([value], [], nodes=[], opset_imports={"": 21}), ir_version=10)
-    feeds = RandomFeeds(model, [value]).make(0, {"past": 4, "seq": 2, "?": 5, "x[2]": 7})
+    feeds = RandomFeeds(model, [value]).make(0, {"past": 4, "seq": 2, "x[1]": 5, "x[2]": 7})
     assert feeds["x"].shape == (6, 5, 7, 3)
 
 

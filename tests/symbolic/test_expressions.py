@@ -64,7 +64,7 @@ def test_equal_expressions_are_equal():
     halves = [algebra.floor_div(b, 2) for _ in range(2)]
     assert halves[0] == halves[1]
     assert algebra.floor_div(algebra.add(b, 4), 2) == algebra.add(halves[0], 2)
-    assert algebra.less(b, 0) == 0 and algebra.less(algebra.neg(b), 1) == 1
+    assert algebra.less(b, 0) == 0 and algebra.less(algebra.mul(b, -1), 1) == 1
     assert isinstance(algebra.equal(b, 0), Expr)
 
 

@@ -32,11 +32,11 @@ _BINARY: dict[str, Callable[[Algebra, Number, Number], Number]] = {
     "And": Algebra.minimum,
     "Or": Algebra.maximum,
     "Equal": Algebra.equal,
-    "Xor": lambda algebra, a, b: algebra.negation(algebra.equal(a, b)),
+    "Xor": lambda algebra, a, b: algebra.sub(1, algebra.equal(a, b)),
     "Less": Algebra.less,
     "Greater": lambda algebra, a, b: algebra.less(b, a),
-    "LessOrEqual": lambda algebra, a, b: algebra.negation(algebra.less(b, a)),
-    "GreaterOrEqual": lambda algebra, a, b: algebra.negation(algebra.less(a, b)),
+    "LessOrEqual": lambda algebra, a, b: algebra.sub(1, algebra.less(b, a)),
+    "GreaterOrEqual": lambda algebra, a, b: algebra.sub(1, algebra.less(a, b)),
 }
 _COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
 _TRUTH = ("And", "Or", "Xor", *_COMPARISONS, "IsInf", "IsNaN")
@@ -95,9 +95,9 @@ def is_small(shape: Shape) -> bool:
 
 
 _UNARY: dict[str, Callable[[Algebra, Number], Number]] = {
-    "Neg": Algebra.neg,
-    "Not": Algebra.negation,
-    "Abs": lambda algebra, a: algebra.maximum(a, algebra.neg(a)),
+    "Neg": lambda algebra, a: algebra.mul(a, -1),
+    "Not": lambda algebra, a: algebra.sub(1, a),
+    "Abs": lambda algebra, a: algebra.maximum(a, algebra.mul(a, -1)),
     "Sign": lambda algebra, a: algebra.sub(algebra.less(0, a), algebra.less(a, 0)),
 }
 
@@ -190,7 +190,7 @@ def cast(application: Application) -> Sequence[Fact]:
     if to != fact.dtype and not all(map(algebra.is_size, items.flat)):
         return application.tensor(fact.shape, to)
     if to == ir.DataType.BOOL and fact.dtype != ir.DataType.BOOL:
-        items = each(lambda a: algebra.negation(algebra.equal(a, 0)), items)
+        items = each(lambda a: algebra.sub(1, algebra.equal(a, 0)), items)
     elif fact.dtype == ir.DataType.BOOL:
         items = each(lambda a: int(a) if isinstance(a, int) else a, items)
     return [of_items(items, to, algebra)]

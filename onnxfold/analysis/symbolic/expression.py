@@ -59,10 +59,6 @@ class Algebra(Atoms):
             return 0
         return self.add(a, self.mul(b, -1))
 
-    def neg(self, a: Number) -> Number:
-        """Return the negated number."""
-        return self.mul(a, -1)
-
     def mul(self, a: Number, b: Number) -> Number:
         """Return the product."""
         if isinstance(a, int):
@@ -264,7 +260,7 @@ class Algebra(Atoms):
         if self.low(difference) > 0 or self.high(difference) < 0:
             return 0
         if difference.terms[-1][1] < 0:
-            difference = self.neg(difference)
+            difference = self.mul(difference, -1)
         return self._atom("equal", (difference,), 0, 1)
 
     def less(self, a: Number, b: Number) -> Number:
@@ -277,7 +273,3 @@ class Algebra(Atoms):
         if self.low(difference) >= 0:
             return 0
         return self._atom("negative", (difference,), 0, 1)
-
-    def negation(self, a: Number) -> Number:
-        """Return the negation of a boolean."""
-        return self.sub(1, a)

@@ -358,6 +358,6 @@ def range_(application: Application) -> Sequence[Fact]:
         return application.tensor([algebra.unknown(low=0)], dtype)
     distance = algebra.sub(limit.item(), start.item())
     if step < 0:
-        distance, step = algebra.neg(distance), -step
+        distance, step = algebra.mul(distance, -1), -step
     count = algebra.maximum(algebra.ceil_div(distance, step), 0)
     return application.tensor([count], dtype)

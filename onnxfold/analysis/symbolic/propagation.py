@@ -27,7 +27,7 @@ from onnxfold.analysis.symbolic.fact import (
     of_array,
     of_type,
 )
-from onnxfold.graphs import captured_values, has_references, is_constant_node, subgraphs_of
+from onnxfold.graphs import captured_values, has_references, is_constant_node, name_of, subgraphs_of
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.ops import Trait, ops
 from onnxfold.storage import sizes_of
@@ -258,9 +258,7 @@ class FactPropagation:
             return self.table.shared(Fact(value.dtype))
         # some exporters write 0 or -1 for an unknown size
         sizes: list[Number] = [
-            (dim if dim > 0 else self.algebra.symbol())
-            if isinstance(dim, int)
-            else self.algebra.symbol(dim.value or None)
+            dim if isinstance(dim, int) and dim > 0 else self.algebra.symbol(name_of(dim))
             for dim in value.shape
         ]
         return self.table.shared(of_type(value.dtype, sizes, self.algebra))

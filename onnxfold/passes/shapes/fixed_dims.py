@@ -12,7 +12,7 @@ import onnx_ir as ir
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.failures import unequal_sizes
 from onnxfold.errors import UsageError, suggestion
-from onnxfold.graphs import all_graphs, dim_with, op_name, symbols_in
+from onnxfold.graphs import all_graphs, dim_with, name_of, op_name, symbols_in
 from onnxfold.onnx_ir_private import nodes_of
 
 KEY = "onnxfold.fixed_dims"
@@ -99,8 +99,8 @@ def _collect(
         elif size == -1 or dim.value in keep:
             result.append(dim)
         else:
-            if dim.value and sizes.setdefault(dim.value, size) != size:
-                raise UsageError(f"dimension {dim.value!r} cannot be {sizes[dim.value]} and {size}")
+            if (label := name_of(dim)) and sizes.setdefault(label, size) != size:
+                raise UsageError(f"dimension {label!r} cannot be {sizes[label]} and {size}")
             result.append(size)
     return result
 

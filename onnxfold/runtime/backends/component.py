@@ -30,7 +30,7 @@ from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 from onnxfold.analysis.symbolic.atoms import terms_of
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
-from onnxfold.graphs import all_graphs, is_constant_node
+from onnxfold.graphs import all_graphs, is_constant_node, name_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.ops import Trait, ops
 from onnxfold.runtime.backends.base import FUNCTION
@@ -329,7 +329,7 @@ def demands(model: ir.Model) -> Demands:
     for value in model.graph.inputs:
         if value.shape is None:
             return Demands([], f"the rank of {value.name!r} is not known")
-        dims = [d if isinstance(d, int) else d.value or None for d in value.shape]
+        dims = [d if isinstance(d, int) else name_of(d) for d in value.shape]
         sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
     while True:
         # weights are inputs of kernels; trying the kernel shows that other constants are right

@@ -94,23 +94,24 @@ class FactPropagation:
             self.set(new, Fact(dtype, shape) if known.other is None else known)
 
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Return whether the shape declared of a graph output holds, if other nodes will read it:
-        runtimes accept a wrong one, but infer the shapes of its users by it.
-        """
+        """Return whether the shape declared of a graph output is right, or reaches no new users."""
         output, read = (new, old) if new.is_graph_output() else (old, new)
-        if not output.is_graph_output() or new.producer() is None:
+        if output.graph is None or not output.is_graph_output() or new.producer() is None:
             return True  # what no node makes keeps its name and its declaration
-        declared, sizes, named = output.shape, self.of(new).shape, self.algebra.size_of
+        declared, sizes, outputs = output.shape, self.of(new).shape, output.graph.outputs
         if declared is None or all(use.node is old.producer() for use in uses(read)):
             return True
-        return (
-            sizes is not None
-            and len(sizes) == len(declared)
-            and all(
-                (dim if isinstance(dim, int) else named(dim.value)) in (None, size)
-                for dim, size in zip(declared, sizes, strict=True)
-            )
-        )
+        if sizes is None or len(sizes) != len(declared):
+            return False
+        given = [zip(v.shape or (), self.of(v).shape or (), strict=False) for v in outputs]
+        named = [(d.value, n) for pairs in given for d, n in pairs if isinstance(d, ir.SymbolicDim)]
+        for dim, size in zip(declared, sizes, strict=True):
+            found = dim if isinstance(dim, int) else self.algebra.size_of(dim.value)
+            if found != size and (
+                found is not None or any(str(dim) == name and n != size for name, n in named)
+            ):
+                return False
+        return True
 
     def _find(self, value: ir.Value) -> Fact:
         facts = self._facts

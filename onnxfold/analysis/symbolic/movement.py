@@ -259,9 +259,10 @@ def split_to_sequence(application: Application) -> Sequence[Fact]:
 @shape_function("Slice")
 def slice_(application: Application) -> Sequence[Fact]:
     """Slice some axes."""
+    if any(fact and fact.shape is None for fact in application.inputs[3:]):
+        return [Fact(application.fact(0).dtype)]  # onnx takes such an operand for an omitted one
     sizes = list(application.shape(0))
-    ranges = slice_ranges(application, len(sizes))
-    for axis, (start, end, step) in ranges.items():
+    for axis, (start, end, step) in slice_ranges(application, len(sizes)).items():
         sizes[axis] = sliced_size(application.algebra, sizes[axis], start, end, step)
     return application.like(sizes)
 

@@ -103,12 +103,11 @@ class FactPropagation:
             return True
         if sizes is None or len(sizes) != len(declared):
             return False
-        given = [zip(v.shape or (), self.of(v).shape or (), strict=False) for v in outputs]
-        named = [(d.value, n) for pairs in given for d, n in pairs if isinstance(d, ir.SymbolicDim)]
         for dim, size in zip(declared, sizes, strict=True):
             found = dim if isinstance(dim, int) else self.algebra.size_of(dim.value)
+            given = (zip(v.shape or (), self.of(v).shape or (), strict=False) for v in outputs)
             if found != size and (
-                found is not None or any(str(dim) == name and n != size for name, n in named)
+                found is not None or any(d == str(dim) and n != size for p in given for d, n in p)
             ):
                 return False
         return True

@@ -106,6 +106,7 @@ def test_models_with_external_data(tmp_path) -> None:
     assert found is not None and found.value == "logits", result.notes
 
 
+@pytest.mark.slow
 def test_no_run_gives_out_all_large_values() -> None:
     """The values take 16 MB each, and 20 of them would be given out at once."""
     chain = " ".join(f"v{k + 1} = Neg(v{k})" for k in range(20))

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 ELSEWHERE = [ROOT / "CONTRIBUTING.md", ROOT / "docker" / "README.md"]
 PAGES = [README, *ELSEWHERE, *sorted((ROOT / "docs" / "pages").rglob("*.md"))]
-LONG = ("ci-gate", "compare", "many-models", "pipelines")
+LONG = ("before-inference", "ci-gate", "compare", "many-models", "pipelines")
+LONG += ("own-rules", "runtime-constants", "troubleshooting")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from .graph_runs import run
     ("seeds", "variants", "least", "module"),  # onnxruntime 1.23 crashes on some
     [
         (range(160, 240), DEFAULT, 48, "generate"),
-        (range(80, 160), DEFAULT, 48, "generate"),
+        pytest.param(range(80, 160), DEFAULT, 48, "generate", marks=pytest.mark.slow),
         (range(500, 530), ("O2", "onnxruntime"), 24, "generate"),
         (range(900_000, 900_020), ("split", "split-late"), 10, "generate"),
         (range(3000, 3120), (FACTS,), 80, "generate"),

@@ -54,11 +54,12 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
 
 def _varying(analysis: SymbolicAnalysis) -> Callable[[Any], bool]:
     """Return a function that is true for numbers, and for sizes that vary with those of inputs."""
-    algebra = analysis.algebra
-    sizes = [size for v in analysis.model.graph.inputs for size in analysis.of(v).shape or ()]
-    inputs = {k for size in sizes for k in algebra.atoms_in(size)}
+    algebra, inputs = analysis.algebra, set[int]()
 
     def varies(size: Any) -> bool:
+        if not inputs:  # most models never ask
+            sizes = [n for v in analysis.model.graph.inputs for n in analysis.of(v).shape or ()]
+            inputs.update(k for n in sizes for k in algebra.atoms_in(n))
         found = ((k, algebra.atoms[k]) for k in algebra.atoms_in(size))
         return all(k in inputs or (a.op == "floor_div" and varies(a.args[0])) for k, a in found)
 

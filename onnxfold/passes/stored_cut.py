@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any
 
 import onnx_ir as ir
@@ -69,12 +70,11 @@ class Cut:
         self._same: dict[ir.Value, ir.Value] = {}
         self._views: dict[object, ir.Value] = {}
         ops = [self._op(node) for node in sweep.undecided]
-        demanded = self._demanded()
-        self._needed = {self._same.get(value, value) for value in demanded}
-        choice = choose(ops, self._needed, self._cost, growth)
+        demanded = self._demanded(dict.fromkeys((*sweep.cost, *self._cost)))
+        choice = choose(ops, {self._same.get(v, v) for v in demanded}, self._cost, growth)
         self.spent = choice.spent
         """Bytes of the growth that were spent."""
-        self.stored: list[ir.Value] = []
+        self.stored: dict[ir.Value, None] = {}
         """Values to store, in topological order."""
         self._staying: dict[ir.Node, None] = {}
         self._follow(demanded, choice.stored)
@@ -115,17 +115,16 @@ class Cut:
             return stored_bytes(value)
         return 0 if self._options.folds(value) else cost
 
-    def _demanded(self) -> list[ir.Value]:
+    def _demanded(self, values: Iterable[ir.Value]) -> list[ir.Value]:
         """Return the constants that something reads that is no operation, nor inside one."""
-        operations, made, scopes = self._sweep.operations, self._sweep.cost, self._sweep.scopes
+        operations, scopes = self._sweep.operations, self._sweep.scopes
         bodies: set[ir.Graph] = set()  # of operations: what they read those read
         for graph in scopes.graphs() if scopes.parents else ():
             parent = scopes.of(graph).parent
             if parent is not None and (parent in operations or parent.graph in bodies):
                 bodies.add(graph)
-        leaves = [v for v in self._cost if v not in made]
         demanded = []
-        for value in (*made, *leaves):
+        for value in values:
             if value.is_graph_output() and value.graph not in bodies:
                 demanded.append(value)
                 continue
@@ -153,31 +152,28 @@ class Cut:
                 seen.update(fresh)
                 pending.extend(fresh)
         # a result of a node that stays for another of its results is there already
-        self.stored = [v for v in reversed(stored) if v.producer() not in self._staying]
+        self.stored = {v: None for v in reversed(stored) if v.producer() not in self._staying}
 
     def explain(self, *, folded: bool) -> list[tuple[ir.Node, Decision]]:
         """Return what was decided about nodes with constant inputs that stay, or are ``folded``."""
-        stored = set(self.stored)
-        readers: Counter[ir.Value] = Counter()
+        operations = self._sweep.operations if folded or self._staying else {}
+        reads = Counter(self._demanded({*chain.from_iterable(map(self._operands, operations))}))
         for node in self._staying:
-            readers.update({self._same.get(v, v) for v in self._operands(node)})
+            reads.update({*self._operands(node)})
         found = []
-        for node in self._sweep.operations:
+        for node in operations:
             if folded or node in self._staying:
-                found.append((node, self._decision(node, stored, readers)))
-        for node, reason in self._sweep.stays.items():
-            found.append((node, _describe(node, False, None, None, reason)))
-        return found
+                found.append((node, self._decision(node, reads)))
+        stays = self._sweep.stays.items()
+        return found + [(node, _describe(node, False, None, None, why)) for node, why in stays]
 
-    def _decision(
-        self, node: ir.Node, stored: set[ir.Value], readers: Counter[ir.Value]
-    ) -> Decision:
+    def _decision(self, node: ir.Node, reads: Counter[ir.Value]) -> Decision:
         stays = node in self._staying
         kept = 0
-        for value in {self._same.get(v, v) for v in self._operands(node)}:
-            if value in self._needed or readers[value] != stays:
+        for value in {*self._operands(node)}:
+            if reads[value] != stays:
                 continue  # it is in the file for others
-            if not stays or value in stored or value not in self._sweep.cost:
+            if not stays or value in self.stored or value not in self._sweep.cost:
                 kept += self._nbytes(value)
         results = self._results(node)
         if stays and all(self._cost[v] != FORBIDDEN for v in results):
@@ -189,7 +185,7 @@ class Cut:
             if not self._sweep.dequantized.isdisjoint(results):
                 reason = stays_quantized()
             return _describe(node, False, None, kept, reason)
-        in_file = [v for v in results if v in stored]
+        in_file = [v for v in results if v in self.stored]
         if not in_file:
             return _describe(node, True, 0, None, "only folded nodes read its result")
         folded = sum(map(self._nbytes, in_file))
@@ -209,9 +205,10 @@ class Cut:
     def _nbytes(self, value: ir.Value) -> int:
         if value not in self._sweep.cost:
             return data_bytes(value.const_value)
-        if not self._pool.is_bound(value) or self._cost_of(value) == FORBIDDEN:
+        if self._cost_of(value) == FORBIDDEN:
             return 0
-        return self._pool.buffer_of(value).nbytes
+        unbound = self._sweep.bytes_of_unbound.get(value)
+        return self._pool.buffer_of(value).nbytes if unbound is None else unbound
 
 
 def _describe(

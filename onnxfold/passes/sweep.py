@@ -74,6 +74,8 @@ class Sweep:
         """Bytes that each node of ``operations`` takes."""
         self.cost: dict[ir.Value, float] = {}
         """Bytes it costs to store each value that ``operations`` make."""
+        self.bytes_of_unbound: dict[ir.Value, int] = {}
+        """Bytes of values that are not needed any more, for explanations."""
         self.dequantized: set[ir.Value] = set()
         """Dequantized weights, also transposed or reshaped, which are not stored."""
         self.read_in_bodies: dict[ir.Node, list[ir.Value]] = {}
@@ -166,8 +168,7 @@ class Sweep:
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            cost = self._cost_of(operation, output, buffer)
-            self.cost[output] = cost
+            self.cost[output] = cost = self._cost_of(operation, output, buffer)
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
                 taken += cost
@@ -250,6 +251,8 @@ class Sweep:
                 self._remaining[value] -= 1
                 if self._remaining[value]:
                     continue
+                if self._options.explain:
+                    self.bytes_of_unbound[value] = self._pool.buffer_of(value).nbytes
                 self._pool.unbind(value)
                 producer = value.producer()
                 if producer in self.undecided and not any(

@@ -28,8 +28,7 @@ def test_external_data_counts(run, swin, tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(onnx.load(swin), path, save_as_external_data=True, location="w", size_threshold=4096)
     stored = json.loads(run("inspect", path, "--json").out)["stored_bytes"]
-    both = path.stat().st_size + (tmp_path / "w").stat().st_size
-    assert stored == both
+    assert stored == path.stat().st_size + (tmp_path / "w").stat().st_size
 
 
 def test_data_files_may_be_missing(run, swin, tmp_path):

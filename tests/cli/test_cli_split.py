@@ -38,6 +38,7 @@ def test_split_as_json_with_bounds_and_sizes(run, model, tmp_path):
     assert none["cached"] == []
 
 
+@pytest.mark.slow
 def test_split_compiles_and_writes_the_stages(done, model, tmp_path, monkeypatch):
     use_double(tmp_path, monkeypatch)
     constants = ("--runtime-const", "states", "--runtime-const", "gain")
@@ -89,6 +90,7 @@ def test_split_without_a_word(run, model, tmp_path):
     assert (result.code, result.out, result.err) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_bench_of_a_model_and_of_a_bundle(run, model, tmp_path):
     run("split", model, "-o", tmp_path / "out", "--runtime-const", "states", "-q")
     few = ("--rounds", 2, "--dim", "batch=8", "--threads", 1, "--specialize")

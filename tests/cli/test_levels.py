@@ -121,8 +121,7 @@ def test_passes_by_name(done, model, tmp_path):
     ("command", "word"), [("rules", "transpose_of_transpose"), ("passes", "simplify")]
 )
 def test_lists(run, done, command, word):
-    text = done(command)
-    assert word in text.out
+    assert word in done(command).out
     assert word in run(command, "--json").out
 
 

@@ -116,7 +116,8 @@ def run_here(monkeypatch, capsys):
     return run_
 
 
-@pytest.mark.parametrize("external", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.slow
+@pytest.mark.parametrize("external", [False, True])
 def test_several_processes_and_one_output(tmp_path, external) -> None:
     """One wins, whole; with data files or without, from sources of their own."""
     moments = random.Random(0)

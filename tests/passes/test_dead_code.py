@@ -30,10 +30,8 @@ def test_between_passes_that_leave_users_behind():
     """onnx-ir's pass takes out the If and leaves the nodes of its branches as users."""
     text = TEXTS["an unused If of outer values"]
     opened = storage.from_proto(parse(text.replace("Neg (x)\n}", "Neg (b)\n}")))
-    leftovers = common.RemoveUnusedNodesPass()
-    assert leftovers(opened).modified
-    sequence = ir.passes.Sequential(Simplify(), RemoveDeadCode())
-    assert sequence(opened).modified
+    assert common.RemoveUnusedNodesPass()(opened).modified
+    assert ir.passes.Sequential(Simplify(), RemoveDeadCode())(opened).modified
     assert [node.op_type for node in opened.graph] == ["Exp", "Exp", "Neg"]
     assert [use.node.op_type for use in opened.graph[1].outputs[0].uses()] == ["Neg"]
 

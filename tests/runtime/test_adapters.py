@@ -209,8 +209,7 @@ def test_nominal_ranks_are_those_of_the_file_or_given(tmp_path, turned):
 
 
 def test_globs_mean_inputs_before_weights(adapter):
-    session = onnxfold.Session(adapter, runtime_constants=["*"])
-    assert session.bundle.manifest.weights == []
+    assert onnxfold.Session(adapter, runtime_constants=["*"]).bundle.manifest.weights == []
 
 
 def test_a_default_is_stored_once(tmp_path, turned):

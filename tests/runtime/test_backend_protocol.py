@@ -239,7 +239,7 @@ def test_no_reason_to_refuse_an_ordinary_model(backend):
     assert backend.supported(ir.from_proto(onnx.load_from_string(model()))) == []
 
 
-@pytest.mark.parametrize("name", ["adapter", "decoder"])
+@pytest.mark.parametrize("name", ["adapter", pytest.param("decoder", marks=pytest.mark.slow)])
 def test_from_split_to_session(backend, name, request, tmp_path):
     source = request.getfixturevalue(name)
     constants, feeds = {

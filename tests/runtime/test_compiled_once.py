@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import onnx
+import pytest
 from runtime_models import assert_runs, bundle_of, parse, random
 
 from onnxfold.memory import processors
@@ -46,6 +47,7 @@ def assert_computes(model: onnx.ModelProto, bundle, width: int = 32) -> None:
     assert_runs(bundle, model, feeds(width=width), *backends, bound=1e-5, backend="counting")
 
 
+@pytest.mark.slow
 def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
     model = layers()
     bundle = bundle_of(model, tmp_path / "b", "states", backend="counting")
@@ -55,6 +57,7 @@ def test_layers_that_differ_in_weights_are_compiled_once(compiled, tmp_path):
     assert_computes(model, bundle)
 
 
+@pytest.mark.slow
 def test_new_weights_are_not_compiled_again_and_another_shape_is(compiled, tmp_path):
     for seed, width, count in ((0, 32, 2), (1, 32, 2), (0, 64, 4)):
         model = layers(2, width, seed=seed)

@@ -29,6 +29,7 @@ def test_the_manifest_tells_how_long_both_take(compiled, decoder, tmp_path):
         assert kernel.seconds >= 0.01 > kernel.onnxruntime_seconds > 0
 
 
+@pytest.mark.slow
 def test_auto_takes_the_faster_one(compiled, decoder, tmp_path):
     bundle = compile_(decoder, tmp_path / "b")
     placements = assert_runs(bundle, decoder, decoder_feeds(), *["onnxruntime"] * 3, bound=0)

@@ -176,7 +176,7 @@ def die_at(path: Path, other: Path, step: int, after: bool, external: bool) -> i
     return 0  # there were fewer steps
 
 
-@pytest.mark.parametrize("external", [True, False])
+@pytest.mark.parametrize("external", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_kill_at_every_rename(tmp_path: Path, external: bool) -> None:
     """What had data of its own gets new ones, or becomes one file."""
     folder = tmp_path / "models"

@@ -140,6 +140,7 @@ def test_weights_are_given_and_single_numbers_are_in_the_kernel(compiler, tmp_pa
     assert_runs(bundle, model, feeds, "onnx-mlir", bound=1e-3)
 
 
+@pytest.mark.slow
 def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path):
     first = split_adapter(adapter, tmp_path / "1").manifest.kernels[0]
     assert split_adapter(adapter, tmp_path / "2").manifest.kernels[0] == first
@@ -150,6 +151,7 @@ def test_a_kernel_of_another_compiler_is_made_again(compiler, adapter, tmp_path)
     assert len(list(compilation.kernel_folder().iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_options_reach_the_compiler_and_are_part_of_the_key(
     compiler, adapter, tmp_path, monkeypatch
 ):
@@ -177,6 +179,7 @@ def test_options_reach_the_compiler_and_are_part_of_the_key(
     assert "-O1 --mcpu=znver4 --EmitLLVMIR" in calls.read_text()
 
 
+@pytest.mark.slow
 def test_a_session_insists_on_its_backend_or_warns(compiler, tmp_path, caplog):
     model = parse(
         """g (float[n, 32] x, float[32] r, float[32] s) => (float[n, 32] y) {
@@ -241,6 +244,7 @@ def test_a_kernel_that_is_wrong_is_not_used(compiler, adapter, tmp_path, monkeyp
     assert not compilation.kernel_folder().exists()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_does_not_end_is_ended(tmp_path):
     source = tmp_path / "endless.c"
     source.write_text(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -52,18 +52,11 @@ def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
                     yield value
 
 
-def _varying(analysis: SymbolicAnalysis) -> Callable[[Any], bool]:
-    """Return a function that is true for numbers, and for sizes that vary with those of inputs."""
-    algebra, inputs = analysis.algebra, set[int]()
-
-    def varies(size: Any) -> bool:
-        if not inputs:  # most models never ask
-            sizes = [n for v in analysis.model.graph.inputs for n in analysis.of(v).shape or ()]
-            inputs.update(k for n in sizes for k in algebra.atoms_in(n))
-        found = ((k, algebra.atoms[k]) for k in algebra.atoms_in(size))
-        return all(k in inputs or (a.op == "floor_div" and varies(a.args[0])) for k, a in found)
-
-    return varies
+def _varies(size: Any, facts: SymbolicAnalysis) -> bool:
+    """Return True for numbers, and for sizes that vary with those of inputs."""
+    algebra, inputs = facts.algebra, facts.atoms_of_inputs
+    found = ((k, algebra.atoms[k]) for k in algebra.atoms_in(size))
+    return all(k in inputs or (a.op == "floor_div" and _varies(a.args[0], facts)) for k, a in found)
 
 
 def drop_inferred(model: ir.Model) -> None:
@@ -75,7 +68,6 @@ def drop_inferred(model: ir.Model) -> None:
     removed: the inputs became dynamic later.
     """
     analysis = facts_of(model).types
-    varies = _varying(analysis)
     for value in _values(analysis):
         if (maker := value.producer()) is not None and maker.op_type in _SCALED:
             _describe_scaled(value, maker, analysis)
@@ -83,7 +75,7 @@ def drop_inferred(model: ir.Model) -> None:
             continue
         pairs = zip(value.shape or (), fact.shape or (), strict=False)
         others = [size for dim, size in pairs if isinstance(dim, int) and dim != size]
-        is_stale = any(map(varies, others))
+        is_stale = any(_varies(size, analysis) for size in others)
         if (value.shape is not None and fact.shape is None) or (others and not is_stale):
             continue
         if not (value.doc_string or metadata_of(value)):
@@ -135,17 +127,15 @@ def fix_outputs(model: ir.Model) -> None:
     for value in model.graph.outputs:
         known = analysis.of(value).shape
         if value.shape is not None and known is not None and len(known) == len(value.shape):
-            sizes = zip(known, value.shape, strict=True)
-            value.shape = ir.Shape(
-                [size if isinstance(size, int) else given for size, given in sizes]
-            )
+            pairs = zip(known, value.shape, strict=True)
+            value.shape = ir.Shape([k if isinstance(k, int) else given for k, given in pairs])
 
 
 class _Description:
     """The types to write, with the names of one model."""
 
     def __init__(self, analysis: SymbolicAnalysis) -> None:
-        self._analysis, self._varies = analysis, _varying(analysis)
+        self._analysis = analysis
         dims = [dim for value in analysis.model.graph.inputs for dim in value.shape or ()]
         taken = {dim.value for dim in dims if not isinstance(dim, int) and dim.value}
         given = self._names_of_the_file()
@@ -186,7 +176,7 @@ class _Description:
             return size
         label = self._labels.get(size)
         text = label if label is not None else self._texts.of(size)
-        if text is None and isinstance(given, int) and not self._varies(size):
+        if text is None and isinstance(given, int) and not _varies(size, self._analysis):
             return given
         return text
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -25,6 +26,12 @@ _MOST_ROUNDS = 4
 
 class SymbolicAnalysis(FactPropagation):
     """The facts of every value of a model, inferred at once and kept up to date."""
+
+    @cached_property
+    def atoms_of_inputs(self) -> set[int]:
+        """The indexes of the atoms in sizes of the model's inputs."""
+        sizes = [n for v in self.model.graph.inputs for n in self.of(v).shape or ()]
+        return {k for n in sizes for k in self.algebra.atoms_in(n)}
 
     def run(self) -> None:
         """Infer the facts of all values at once, which is faster than one after the other.

@@ -133,7 +133,10 @@ def optimize(
             report = _report(opened, result, clock, fold, comparison)
             report.source, report.bytes_before = storage.path_of(given), bytes_before
             report.bytes_after = storage.planned(opened).size
-        made: Any = storage.to_proto(opened) if isinstance(given, onnx.ModelProto) else opened
+        made: Any = opened
+        if isinstance(given, onnx.ModelProto):
+            made = storage.to_proto(opened)
+            result.pool.close()
     if isinstance(model, storage.ONNXProgram):
         model.release()
         made = model
@@ -263,6 +266,7 @@ def optimize_file(
         if report is not None and recording is not None:
             document = recording.document(told, model)
             write_page(report, "optimize", path or "", os.fspath(destination), document)
+        result.pool.close()
     return told
 
 
@@ -290,7 +294,7 @@ def _report(
         folded=result.folded,
         kept=kept,
         decisions=[*result.folds, *kept],
-        pool=asdict(result.statistics),
+        pool=asdict(result.pool.statistics),
         seconds=time.perf_counter() - clock.start,
         cpu_seconds=time.process_time() - clock.cpu_start,
         peak_rss_bytes=peak_rss_bytes(),

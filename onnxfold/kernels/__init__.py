@@ -3,12 +3,4 @@
 from onnxfold.kernels import data_movement, elementwise
 from onnxfold.kernels.registry import KERNELS, Kind, NotExact, Unfoldable, find
 
-__all__ = [
-    "Kind",
-    "NotExact",
-    "Unfoldable",
-    "KERNELS",
-    "find",
-    "elementwise",
-    "data_movement",
-]
+__all__ = ["Kind", "NotExact", "Unfoldable", "KERNELS", "find", "elementwise", "data_movement"]

@@ -13,7 +13,7 @@ from onnxfold.evaluation import TimeLimit
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.options import Options
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.pool import Pool, Statistics, Watch
+from onnxfold.pool import Pool, Watch
 from onnxfold.rewrite.driver import RewriteReport
 from onnxfold.storage import SavePlan
 
@@ -22,8 +22,7 @@ from onnxfold.storage import SavePlan
 class Result:
     """What a run of the passes did."""
 
-    statistics: Statistics
-    """Of the pool."""
+    pool: Pool
     folded: int = 0
     """Nodes that are gone because their results are constant."""
     folds: list[Decision] = field(default_factory=list)
@@ -99,7 +98,7 @@ class RunContext:
         self.pool = Pool(
             memory_limit=options.memory_limit, scratch_folder=scratch_folder, watch=watch
         )
-        self.result = Result(self.pool.statistics)
+        self.result = Result(self.pool)
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
         exact, wide = options.level < 2, options.precision == "wide"

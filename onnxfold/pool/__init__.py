@@ -1,7 +1,7 @@
 """Array buffers for constant values: views, reference counts, spilling, writing in tiles."""
 
 from onnxfold.pool.buffer import Buffer, Deferred, Memory
-from onnxfold.pool.pool import Pool, Statistics, Watch
+from onnxfold.pool.pool import Pool, Watch
 from onnxfold.pool.tensor import BufferTensor
 
-__all__ = ["Buffer", "BufferTensor", "Deferred", "Memory", "Pool", "Statistics", "Watch"]
+__all__ = ["Buffer", "BufferTensor", "Deferred", "Memory", "Pool", "Watch"]

@@ -244,6 +244,13 @@ class Pool:
                 pending.extend(_released([current.held]))
                 current.held = None
 
+    def close(self) -> None:
+        """Free all buffers: their tensors are not read any more."""
+        for region in self._regions.values():
+            region.buffers.clear()
+        self._regions.clear()
+        self._large.clear()
+
     def store(self, source: Source) -> Array:
         """Return the elements of a source, computed block by block with several threads.
 

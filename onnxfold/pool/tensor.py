@@ -37,9 +37,6 @@ class BufferTensor(StoredTensor, TensorBase):
         buffer.pool.retain(buffer)
         buffer.pool.statistics.materialized += 1
 
-    def __del__(self) -> None:
-        self.buffer.pool.release(self.buffer)
-
     @property
     def nbytes(self) -> int:
         """Bytes of the elements as ONNX stores them: packed where they are smaller than a byte."""

@@ -115,7 +115,7 @@ def test_only_what_the_rest_of_the_model_reads_becomes_a_tensor(seed, fold_all):
     read = {v for graph in graphs for node in graph for v in node.inputs if v is not None}
     read.update(v for graph in graphs for v in graph.outputs)
     tensors = [v.const_value for v in read if isinstance(v.const_value, BufferTensor)]
-    assert propagation.outcome.statistics.materialized == len(tensors)
+    assert propagation.outcome.pool.statistics.materialized == len(tensors)
 
 
 @pytest.mark.parametrize("lead", range(0, 64, 4))

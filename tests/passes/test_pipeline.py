@@ -84,7 +84,7 @@ def test_folded_weights_are_still_views_until_they_are_read():
     weight = opened.graph.initializers["t"].const_value
     np.testing.assert_array_equal(weight.numpy(), large(64, 64).T)
     assert not weight.numpy().flags.c_contiguous
-    assert propagation.outcome.statistics.peak_bytes < 64 * 64 * 4
+    assert propagation.outcome.pool.statistics.peak_bytes < 64 * 64 * 4
 
 
 def test_time_grows_linearly():

@@ -247,7 +247,8 @@ class Pool:
     def close(self) -> None:
         """Free all buffers: their tensors are not read any more."""
         for region in self._regions.values():
-            region.buffers.clear()
+            for buffer in region.buffers:
+                buffer.elements = buffer.region = None
         self._regions.clear()
         self._large.clear()
 

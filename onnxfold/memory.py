@@ -75,9 +75,7 @@ def trim_heap() -> None:
 @functools.cache
 def memory_of_the_machine() -> int:
     """Return the bytes of main memory."""
-    import psutil
-
-    return int(psutil.virtual_memory().total)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def allocatable_memory() -> int:

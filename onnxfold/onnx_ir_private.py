@@ -137,7 +137,7 @@ def dismantled(model: ir.Model) -> Iterator[None]:
         node._graph = None
         node._attributes._owner = None  # type: ignore[assignment]
     for value in values:
-        value._producer = value._graph = value._const_value = None
+        value._producer = value._graph = None
         value._uses.clear()
     links = model.graph._nodes
     for link in (links._root, *links._value_ids_to_boxes.values()):

@@ -4,6 +4,9 @@ New files are written beside their target under temporary names, and synced. One
 commit. A writer holds a lock file beside its target meanwhile. The system releases the lock of a
 killed process, but its file stays: the next process that acquires the lock removes the leftover
 temporary files of the target.
+
+A forked process inherits the contexts of its parent, but not what they own: leaving an inherited
+context removes nothing.
 """
 
 from __future__ import annotations
@@ -96,6 +99,7 @@ def remove_leftovers(folder: str, name: str = "*") -> None:
 def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator[None]:
     from filelock import FileLock  # the command line must show its help without this package
 
+    owner = os.getpid()
     if not is_new:  # filelock retries forever if a file cannot be created, as below /proc
         os.close(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
@@ -106,7 +110,8 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
                 remove(path)  # a file
             yield
         finally:
-            remove(lock)  # before the release: filelock does not acquire a missing lock file
+            if os.getpid() == owner:
+                remove(lock)  # before the release: filelock does not acquire a missing lock file
 
 
 @contextlib.contextmanager
@@ -114,6 +119,7 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
     """Create a temporary file with the permissions of ``target``, whose lock should be held, to be
     renamed. If it is not renamed, it is removed at the end.
     """
+    owner = os.getpid()
     new = NewFile(-1, path or temporary_path(target))
     try:
         new.fd = os.open(new.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -123,7 +129,8 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
     finally:
         if new.fd >= 0:
             os.close(new.fd)
-        remove(new.path)
+        if os.getpid() == owner:
+            remove(new.path)
 
 
 @contextlib.contextmanager
@@ -141,6 +148,7 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
     process is removed by the first call of another process with the same purpose and parent (None:
     the folder of temporary files).
     """
+    owner = os.getpid()
     parent = os.path.realpath(parent or tempfile.gettempdir())
     _remove_scratch(parent, purpose)
     target = os.path.join(parent, f"{purpose}-{secrets.token_hex(4)}")
@@ -150,10 +158,11 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
             os.mkdir(path, 0o700)
             yield path
         finally:
-            try:
-                shutil.rmtree(path, ignore_errors=True)
-            finally:  # a signal may interrupt the removal
-                shutil.rmtree(path, ignore_errors=True)
+            if os.getpid() == owner:
+                try:
+                    shutil.rmtree(path, ignore_errors=True)
+                finally:  # a signal may interrupt the removal
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 @functools.cache  # a folder of temporary files may have many entries

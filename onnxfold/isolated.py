@@ -7,6 +7,10 @@ the scratch folder of the call, which also holds temporary files.
 Each process leads a process group (and session) of its own. The group is ended when the process is
 closed, when a call exceeds its time limit, and when the caller was killed, which closes the
 standard input: SIGTERM first, then SIGKILL. The scratch folder is removed with its contents.
+
+A process may be kept for later calls of any thread (`run(keep=True)`). A bounded number of idle
+processes is kept, and each ends itself when it has been idle for a while. A forked process does not
+use the processes of its parent: it closes its copies of their pipes and starts its own.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from onnxfold import files
+from onnxfold import files, forks
 from onnxfold.lazy_imports import defer_symbolic_arithmetic
 
 if TYPE_CHECKING:
@@ -42,6 +46,10 @@ _GRACE = 5.0
 # Bytes of private memory in addition to the limit of a call: modules, and stacks of threads.
 _SLACK = 128 << 20
 _KEPT_OUTPUT = 1 << 16  # bytes that are kept of the start of the output, and of its end
+_MOST_IDLE = min(4, os.cpu_count() or 1)  # processes of 60 MB
+_IDLE_SECONDS = 30.0  # more than models of a batch or starts of sessions are apart
+_IDLE_END = {"idle": True}  # the line that an idle process writes before it ends itself
+_READ_BYTES = 1 << 16  # of an answer, at a time
 
 
 class Failure(Exception):
@@ -82,19 +90,24 @@ def run(
         seconds: Limit of wall time; None for no limit.
         cpu_seconds: Limit of CPU time; 0 for no limit.
         memory: Limit of private memory in bytes (on Linux); None for no limit.
-        keep: Whether to keep the process for the next call of this thread, unless the call fails.
+        keep: Whether to use an idle process, and to keep the process for later calls unless the
+            call fails.
         grace: Seconds from the request to end the process until it is killed.
 
     Returns:
         The answer and the arrays of the function, which are memory-mapped and read-only.
     """
-    process = (keep and _thread.kept) or _Process()
-    _thread.kept, process.grace = None, grace
-    result = process.call([function, request, cpu_seconds, memory], arrays, seconds)
-    if keep:
-        _thread.kept = process
-    else:
-        process.close()
+    group = _thread.group or _main_group
+    process = group.take(keep=keep)
+    process.grace = grace
+    what = [function, request, cpu_seconds, memory]
+    try:
+        result = process.call(what, arrays, seconds)
+    except _IdleProcessEnded:
+        process = _Process(group)
+        process.grace = grace
+        result = process.call(what, arrays, seconds)
+    group.give_back(process, keep=keep)
     return result
 
 
@@ -114,7 +127,7 @@ def run_command(
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]
-    process = _Process()
+    process = _Process(_thread.group or _main_group)
     (code, out), _ = process.call([f"{__name__}:command", request, 0, memory], (), seconds)
     process.close()
     return subprocess.CompletedProcess(command, code, out, process.printed())
@@ -134,15 +147,42 @@ def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
 
 
 class Processes:
-    """The processes of a group of threads."""
+    """The processes that a group of threads has started.
+
+    A forked process has none of them: its copy of the group is empty.
+    """
 
     def __init__(self) -> None:
         self.processes: set[_Process] = set()
         self.has_ended = False
+        self._idle: list[_Process] = []
+        self._lock = forks.Lock()
+        forks.reset_after_fork(self, Processes._forget)
 
     def enter(self) -> None:
         """Include the processes that the current thread starts from now on."""
         _thread.group = self
+
+    def take(self, *, keep: bool) -> _Process:
+        """Return an idle process if it may be kept and one has not ended; otherwise a new one."""
+        while keep:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is None:
+                break
+            if process.is_running():
+                return process
+            process.close()
+        return _Process(self)
+
+    def give_back(self, process: _Process, *, keep: bool) -> None:
+        """Keep a process for later calls, or close it."""
+        with self._lock:
+            keep = keep and not self.has_ended and len(self._idle) < _MOST_IDLE
+            if keep:
+                self._idle.append(process)
+        if not keep:
+            process.close()
 
     def end(self) -> None:
         """End the processes of the group; later calls in it fail at once."""
@@ -151,48 +191,73 @@ class Processes:
             for process in [*self.processes]:
                 end(process)
 
+    def _forget(self) -> None:
+        """Close this forked process's copies of the pipes to the processes of its parent.
+
+        Otherwise these processes would not notice the end of the parent.
+        """
+        for process in self.processes:
+            process.close_pipes()
+        self.processes.clear()
+        self._idle.clear()
+
 
 class _Thread(threading.local):
-    """The state of a thread: the process that it keeps, and the group of its processes."""
+    """The state of a thread: the group of its processes, if it has another one than most."""
 
     def __init__(self) -> None:
-        self.kept: _Process | None = None
-        self.group = Processes()
+        self.group: Processes | None = None
 
 
 _thread = _Thread()
+_main_group = Processes()
+
+
+class _IdleProcessEnded(Exception):
+    """A kept process ended itself before it read the request."""
 
 
 class _Process:
     """A running process; a `Failure` says that it cannot be started."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Processes) -> None:
+        self.grace = _GRACE
+        self._is_late = False
+        self._group = group
+        # with the module path of this process
+        module_path = [os.path.abspath(path) for path in sys.path]
         try:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
-            self._popen = subprocess.Popen(
-                # with the module path of this process
-                [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
-                + [os.path.abspath(path) for path in sys.path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._output,
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                encoding="utf-8",
-                start_new_session=True,
-            )
+            with forks.delayed_forks():
+                self._popen = subprocess.Popen(
+                    [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM, *module_path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._output,
+                    bufsize=0,  # a forked process could not close a stream with a buffer safely
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                    start_new_session=True,
+                )
+                group.processes.add(self)
         except OSError as error:
             raise Failure(_message(error), type(error).__name__) from error
-        self._is_late, self.grace = False, _GRACE
-        self._group = _thread.group
-        self._group.processes.add(self)
-        if self._group.has_ended:
+        if group.has_ended:
             self.close()
             raise Failure("nothing is started any more", "stopped")
 
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):  # it was not started
-            self._output.close()
-            self._popen.stdout.close()  # type: ignore[union-attr]
+            self.close_pipes()
+
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._popen.poll() is None
+
+    def close_pipes(self) -> None:
+        """Close the pipes and the output of the process, without waiting for its end."""
+        for stream in (self._popen.stdin, self._popen.stdout, self._output):
+            assert stream is not None
+            stream.close()
 
     def call(
         self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
@@ -217,13 +282,11 @@ class _Process:
     def _called(
         self, folder: str, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
-        assert self._popen.stdin is not None and self._popen.stdout is not None
         stored = [_store(f"{folder}/{k}.npy", array) for k, array in enumerate(arrays)]
-        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended or was closed
-            self._popen.stdin.write(json.dumps([folder, *what, stored]) + "\n")
-            self._popen.stdin.flush()
-        line = self._popen.stdout.readline()
-        answer = json.loads(line) if line.endswith("\n") else None
+        answer = self._answer(json.dumps([folder, *what, stored]))
+        if answer == _IDLE_END:
+            self.close()
+            raise _IdleProcessEnded
         # what is interrupted while it is imported raises other exceptions
         if self._is_late and (answer is None or "raised" in answer):
             raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
@@ -235,6 +298,21 @@ class _Process:
         if "raised" in answer:
             raise Failure(answer["message"], answer["raised"], output=self.printed())
         return answer["result"], [_mapped(*array) for array in answer["arrays"]]
+
+    def _answer(self, request: str) -> Any:
+        """Send a line to the process and return its answer; None if it ends before."""
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        unsent = memoryview(request.encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended or was closed
+            while unsent:
+                unsent = unsent[self._popen.stdin.write(unsent) :]
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            part = self._popen.stdout.read(_READ_BYTES)
+            if not part:
+                return None
+            received += part
+        return json.loads(received)
 
     def _expire(self) -> None:
         self._is_late = True
@@ -319,8 +397,12 @@ def main() -> None:
     defer_symbolic_arithmetic()
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
-        while line := waiting.get():
+        while line := waiting.get(timeout=_IDLE_SECONDS):
             answers.write(_answer(*json.loads(line)) + "\n")
+            answers.flush()
+    except queue.Empty:
+        with contextlib.suppress(BrokenPipeError):  # the caller has ended
+            answers.write(json.dumps(_IDLE_END) + "\n")
             answers.flush()
     except (KeyboardInterrupt, BrokenPipeError):
         pass  # the caller does not read answers any more

@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import re
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from onnxfold import forks
 from onnxfold.errors import MissingFileError, UsageError, cut, option
 from onnxfold.memory import processors
 
@@ -63,7 +63,7 @@ _NEG = (
     b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
 )
 
-_options_lock = threading.Lock()
+_options_lock = forks.Lock()
 
 
 def open_session(

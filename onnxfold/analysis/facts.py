@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import onnx
@@ -17,6 +17,7 @@ from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, remove_foreign_users, values_of
+from onnxfold.forks import cached_property
 from onnxfold.graphs import root_graphs
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import schema_of

@@ -7,7 +7,6 @@ measured: the original runs again, and each number that it computes of its input
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
@@ -19,6 +18,7 @@ from onnxfold.comparison.feeds import Feed, Feeds
 from onnxfold.comparison.result import Array, is_float
 from onnxfold.comparison.runners import CannotLoad, CannotRun, Opener, Outputs, Runner, Subject
 from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
+from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs, nodes_within, subgraphs_of
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Trait, ops
@@ -55,7 +55,7 @@ class Noise(contextlib.ExitStack):
         super().__init__()
         self._source, self._reopen, self._types = source, reopen, types
 
-    @functools.cached_property
+    @cached_property
     def _runner(self) -> Runner:
         model, values = storage.load(self._source), list[ir.Value]()
         facts, depending = facts_of(model), set(model.graph.inputs)

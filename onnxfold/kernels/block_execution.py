@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import functools
 import math
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Union
 
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold import forks
 from onnxfold.evaluation import TimeLimit
+from onnxfold.forks import cached_property
 from onnxfold.kernels.operation import Operation, operands_first
 from onnxfold.kernels.registry import Kind, Postpone, Unfoldable, broadcast_shape
 from onnxfold.pool import Buffer, Pool
@@ -57,7 +58,7 @@ class Step:
         self.operation = operation
         self.shape: tuple[int, ...] = shape
 
-    @functools.cached_property
+    @cached_property
     def call(self) -> Callable[..., Any]:
         """The function that computes the elements from arrays of the operands."""
         assert self.operation.kernel is not None
@@ -109,7 +110,7 @@ class Chain:
         for operand, user in {o: e for e in order for o in e.operands if o is not None}.items():
             self._unused.setdefault(user, []).append(operand)
         self._touched = 0
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
 
     def fill(self, box: Box, target: Array) -> None:
         """Compute the elements in a box into ``target``, an array of any strides."""

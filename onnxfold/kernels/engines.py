@@ -19,6 +19,7 @@ from onnxfold.evaluation import (
     open_model,
     time_for,
 )
+from onnxfold.forks import cached_property
 from onnxfold.graphs import nodes_within, subgraphs_of
 from onnxfold.kernels.inference import is_elementwise, tensor_proto, type_of
 from onnxfold.kernels.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
@@ -129,7 +130,7 @@ class Engines:
         )
         return [_encoded(array) for array in results]
 
-    @functools.cached_property
+    @cached_property
     def _serialized(self) -> list[onnx.FunctionProto]:
         return list(map(function_proto, self._functions.values()))
 

@@ -6,7 +6,6 @@ of operands, continues with a copy of what is bound.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import onnx_ir as ir
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
 from onnxfold.analysis.symbolic import Expr, NotKnown
+from onnxfold.forks import cached_property
 from onnxfold.ops import Trait, ops
 from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked
 from onnxfold.rewrite.patterns import (
@@ -103,20 +103,20 @@ class Match:
         except NotKnown:
             return False
 
-    @functools.cached_property
+    @cached_property
     def is_exact(self) -> bool:
         """Whether the rule certainly keeps every bit of the results."""
         inexact = self.rule.inexact
         return not inexact if isinstance(inexact, bool) else self.holds(~inexact)
 
-    @functools.cached_property
+    @cached_property
     def roots(self) -> Sequence[ir.Value]:
         """The values that are replaced, in the order of the pattern's outputs."""
         first, *others = self.rule.pair.patterns
         all_of = self.slots[first.op].outputs if type(first) is AllOutputs else None
         return all_of or [self.slots[result], *[self.slots[o.op].outputs[o.index] for o in others]]
 
-    @functools.cached_property
+    @cached_property
     def nodes(self) -> dict[ir.Node, None]:
         """All matched nodes, in the order of the pattern."""
         found = map(self.slots.get, self.rule.symbols)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any, NoReturn, Union
 import onnx_ir as ir
 
 from onnxfold.errors import suggestion
+from onnxfold.forks import cached_property
 from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
 
@@ -313,7 +313,7 @@ class Op(Symbol, Expression):
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)
 
-    @functools.cached_property
+    @cached_property
     def variadic(self) -> tuple[bool, ...]:
         """For each operand, whether it is a variadic variable."""
         return tuple(isinstance(operand, Rest) for operand in self.operands)

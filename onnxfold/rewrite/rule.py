@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Annotated
 
 from onnxfold.errors import OnnxFoldError, UsageError, about
+from onnxfold.forks import cached_property
 from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result, walk
 
@@ -48,13 +49,13 @@ class Rule:
     ours: bool = False
     """Whether it comes with onnxfold."""
 
-    @functools.cached_property
+    @cached_property
     def roots(self) -> tuple[Expression, ...]:
         """The first pattern: an op (or output of one), or several alternatives."""
         first = self.pair.patterns[0]
         return tuple(first.operands) if isinstance(first, any_of) else (first,)
 
-    @functools.cached_property
+    @cached_property
     def symbols(self) -> dict[object, None]:
         """The variables, ops and attribute variables that the pattern has, in its order."""
         things: dict[object, None] = {result: None}
@@ -66,12 +67,12 @@ class Rule:
             things.update(dict.fromkeys(symbols_of(*expression.terms)))
         return things
 
-    @functools.cached_property
+    @cached_property
     def checks(self) -> _Checks:
         """For each root, the conditions by the expression after which they are checked, or None."""
         return {root: self._checks_from(root) for root in self.roots}
 
-    @functools.cached_property
+    @cached_property
     def checks_of_exact(self) -> _Checks:
         """The same, and that no bit changes: last, unless the replaced value alone tells."""
         if not isinstance(self.inexact, Term):
@@ -121,7 +122,7 @@ class Rule:
         """Name and place, for messages."""
         return f"rule {self.name} ({self.place})"
 
-    @functools.cached_property
+    @cached_property
     def texts(self) -> tuple[str, str, tuple[str, ...]]:
         """The texts of pattern, replacement and conditions, with ops named by local variables."""
         used = set(symbols_of(*self.conditions, self.inexact, *self.computed()))

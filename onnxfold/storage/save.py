@@ -17,7 +17,6 @@ killed, by the next save to the same target.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
 import shutil
@@ -30,6 +29,7 @@ import onnx_ir as ir
 from onnxfold import files
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError, about
 from onnxfold.files import NewFile
+from onnxfold.forks import cached_property
 from onnxfold.onnx_ir_private import is_a
 from onnxfold.signatures import Positive, checked
 from onnxfold.storage.layout import FilePlan, SavePlan, planned, sharer
@@ -210,7 +210,7 @@ class Sources:
                 if not in_model:
                     self._data.add(span.file)
 
-    @functools.cached_property
+    @cached_property
     def replaced(self) -> set[str]:
         """The data files of the model at the target; must be read before it is replaced."""
         with contextlib.suppress(ModelError):

@@ -9,7 +9,6 @@ import mmap
 import os
 import resource
 import stat
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxfold import forks
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.files import RECENT
 from onnxfold.graphs import root_graphs
@@ -29,7 +29,7 @@ _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
 _READ = os.O_RDONLY | os.O_NONBLOCK  # do not wait for named pipes
-_lock = threading.Lock()
+_lock = forks.Lock()
 _open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
     weakref.WeakValueDictionary()
 )

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnxfold import forks
 from onnxfold.parallel import for_each
 from onnxfold.storage.layout import FilePlan
 from onnxfold.storage.tensors import Span, is_streamed, span_of
@@ -149,7 +150,7 @@ class Writer:
             self._step(count)
 
     def _tiles(self, out: int, base: int, length: int, tensor: Any) -> None:
-        lock = threading.Lock()
+        lock = forks.Lock()
         covered = 0
 
         def put(data: memoryview, start: int) -> None:

@@ -23,7 +23,6 @@ in the place of inputs, constants and nodes.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 import zlib
@@ -37,6 +36,7 @@ from onnx.printer import to_text
 
 from onnxfold.analysis.constness import RECORD_KEY
 from onnxfold.errors import UsageError, about
+from onnxfold.forks import cached_property
 from onnxfold.testing.running import Array, Instance, find_mistake
 
 _DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)
@@ -186,7 +186,7 @@ class Example:
                 need(name)
         return ordered
 
-    @functools.cached_property
+    @cached_property
     def sizes(self) -> dict[str, list[int]]:
         """The sizes of dynamic dimensions that were given."""
         given = [part.split("=") for part in self.settings.get("sizes", "").split()]
@@ -197,7 +197,7 @@ class Example:
         """The largest error relative to the largest element; 0 for none."""
         return float(self.settings.get("~", 0))
 
-    @functools.cached_property
+    @cached_property
     def instance(self) -> Instance:
         """The model, and how to run it.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
-from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.symbolic.fact import Fact, of_array
 from onnxfold.analysis.symbolic.propagation import FactPropagation
+from onnxfold.forks import cached_property
 from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import is_unused, nodes_in, nodes_of
 

@@ -30,6 +30,7 @@ from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
 from onnxfold.analysis.symbolic.atoms import terms_of
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
+from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs, is_constant_node, name_of
 from onnxfold.kernels.inference import schema_of
 from onnxfold.ops import Trait, ops
@@ -75,7 +76,7 @@ class Component:
         self.content = canonical(self.model)
         self.graph_hash = hashlib.sha256(self.content).hexdigest()
 
-    @functools.cached_property
+    @cached_property
     def demands(self) -> Demands:  # noqa: D102  an attribute
         return demands(self.original)
 

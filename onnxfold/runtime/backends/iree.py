@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import functools
 import os
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from onnxfold import isolated
+from onnxfold import forks, isolated
 from onnxfold.memory import cpu_features, processors, trims
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
 from onnxfold.runtime.backends.base import (
@@ -156,7 +155,7 @@ class Iree:
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
             raise CompileError(one_line(str(error))) from error
         dtypes = [np.dtype(getattr(ml_dtypes, name, name)) for name in kernel.dtypes]
-        lock = threading.Lock()  # calls from several threads are serialized
+        lock = forks.Lock()  # calls from several threads are serialized
 
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]

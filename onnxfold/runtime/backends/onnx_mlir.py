@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import io
 import os
 import platform
 import secrets
 import shutil
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold import isolated
+from onnxfold import forks, isolated
+from onnxfold.forks import cached_property
 from onnxfold.memory import cpu_features, cpu_level
 from onnxfold.onnxruntime_sessions import array_of
 from onnxfold.runtime.backends.base import (
@@ -57,7 +56,7 @@ STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLV
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # limit for commands that query an engine or a binary
 
-_locks: dict[str, threading.Lock] = {}  # by library, for all its calls
+_locks: dict[str, forks.Lock] = {}  # by library, for all its calls
 
 
 @dataclass(frozen=True)
@@ -216,7 +215,7 @@ class OnnxMlir:
         own_target = any(option.lstrip("-").startswith("m") for option in options)
         self._cpu = cpu_features() if own_target else cpu_level()
 
-    @functools.cached_property
+    @cached_property
     def _tool(self) -> Tool:
         return find_tool()
 
@@ -285,7 +284,7 @@ class OnnxMlir:
         library.require(kernel.function)
         fixed = [np.asarray(weights[name]) for name in kernel.weights]
         # functions are not documented to be thread-safe
-        lock = _locks.setdefault(str(file), threading.Lock())
+        lock = _locks.setdefault(str(file), forks.Lock())
 
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]

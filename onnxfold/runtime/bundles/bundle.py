@@ -18,12 +18,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import files
 from onnxfold.errors import ModelError, UsageError
+from onnxfold.forks import cached_property
 from onnxfold.onnxruntime_sessions import default_options, message_of, open_session
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,

@@ -23,6 +23,7 @@ import onnx_ir as ir
 
 from onnxfold import files, storage
 from onnxfold.errors import OnnxFoldError
+from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs
 from onnxfold.onnxruntime_sessions import CPU, open_session, with_data_below
 from onnxfold.runtime.bundles.bundle import Bundle
@@ -68,7 +69,7 @@ class InMemoryBundle(Bundle):
 
     name = "in memory"
 
-    @functools.cached_property
+    @cached_property
     def folder(self) -> Path:  # type: ignore[override]
         """A temporary folder for compiled kernels, which is removed with this object."""
         with contextlib.ExitStack() as stack:
@@ -76,12 +77,12 @@ class InMemoryBundle(Bundle):
             weakref.finalize(self, stack.pop_all().close)
         return Path(folder)
 
-    @functools.cached_property
+    @cached_property
     def fold_hash(self) -> str:
         """SHA-256 of runtime_fold and its weights."""
         return self._hash(lambda span: None)
 
-    @functools.cached_property
+    @cached_property
     def fold_key(self) -> str:
         """The same, but weights in unchanged files are not read: their places tell them apart."""
         identity = functools.cache(MappedFile.identity)

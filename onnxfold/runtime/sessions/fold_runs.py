@@ -22,6 +22,7 @@ import numpy as np
 
 from onnxfold import isolated
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.forks import cached_property
 from onnxfold.memory import c_library
 from onnxfold.onnxruntime_sessions import (
     Array,
@@ -108,7 +109,7 @@ class ConstantValue:
             return bool(mine.tolist() == other.tolist())
         return not _memcmp(mine.ctypes.data, other.ctypes.data, mine.nbytes)
 
-    @functools.cached_property
+    @cached_property
     def digest(self) -> bytes:
         """SHA-256 of type, shape and elements; a new one if these are not in the CPU's memory."""
         try:
@@ -290,7 +291,7 @@ class SessionFolding:
                 self._sessions[outputs] = session, [value.name for value in inputs]
             return self._sessions[outputs]
 
-    @functools.cached_property
+    @cached_property
     def _model(self) -> ir.Model:
         """The model runtime_fold, of which sessions for parts of groups are made."""
         return self.bundle.load(FOLD_FILE)

@@ -1,0 +1,109 @@
+"""Keep forked processes from using what belongs to their parent.
+
+A fork copies the memory of a process, but only the thread that forks. Locks that other threads hold
+stay locked in the child, its copies of pipes keep the parent's helper processes alive, and the
+threads of the parent's sessions do not exist. Servers fork: gunicorn, multiprocessing, PyTorch's
+DataLoader.
+
+An object that owns a lock, a thread, a process or a pipe therefore registers a function that resets
+it in the child (`reset_after_fork`). This module is the only one that registers hooks at forks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+__all__ = ["Lock", "cached_property", "delayed_forks", "never_destroy", "reset_after_fork"]
+
+Owner = TypeVar("Owner")
+
+_resets: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+_fork_lock = threading.RLock()
+
+
+def reset_after_fork(owner: Owner, reset: Callable[[Owner], None]) -> None:
+    """Call ``reset(owner)`` in each process that is forked while the owner exists.
+
+    Args:
+        owner: An object that can be hashed by identity and referenced weakly.
+        reset: A function that does not refer to the owner. It must not acquire a lock.
+    """
+    _resets[owner] = reset
+
+
+@contextlib.contextmanager
+def delayed_forks() -> Iterator[None]:
+    """Let forks by other threads wait until the context ends, which must be soon."""
+    with _fork_lock:
+        yield
+
+
+def never_destroy(value: object) -> None:
+    """Keep an object until the process ends, also while the interpreter shuts down.
+
+    The destructor of an object with threads waits for them, and in a forked process they do not
+    exist.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
+
+
+class Lock:
+    """A `threading.Lock` that a forked process finds released, whichever thread held it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        reset_after_fork(self, Lock._renew)
+
+    def __enter__(self) -> bool:
+        return self._lock.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.__exit__(kind, error, traceback)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+
+if TYPE_CHECKING or sys.version_info >= (3, 12):
+    from functools import cached_property
+else:
+
+    class cached_property(functools.cached_property):
+        """`functools.cached_property` without a lock, as in Python 3.12.
+
+        Before, one lock is held for all instances while a value is computed, and a process that is
+        forked meanwhile finds it locked. Without the lock, two threads may compute the same value.
+        """
+
+        def __get__(self, instance, owner=None):
+            if instance is None:
+                return self
+            value = self.func(instance)
+            instance.__dict__[self.attrname] = value
+            return value
+
+
+def _reset_all() -> None:
+    _fork_lock.release()
+    for owner, reset in list(_resets.items()):
+        reset(owner)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_reset_all
+    )

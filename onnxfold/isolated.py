@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from onnxfold.isolated import main; main()"
+_PROGRAM = (
+    "import sys; idle_seconds = float(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
+    "from onnxfold.isolated import main; main(idle_seconds)"
+)
 # Seconds from the request to end a group until it is killed.
 _GRACE = 5.0
 # Bytes of private memory in addition to the limit of a call: modules, and stacks of threads.
@@ -150,9 +153,13 @@ class Processes:
     """The processes that a group of threads has started.
 
     A forked process has none of them: its copy of the group is empty.
+
+    Args:
+        idle_seconds: The time after which an idle process ends itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
+        self.idle_seconds = idle_seconds
         self.processes: set[_Process] = set()
         self.has_ended = False
         self._idle: list[_Process] = []
@@ -224,13 +231,14 @@ class _Process:
         self.grace = _GRACE
         self._is_late = False
         self._group = group
+        command = [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
         # with the module path of this process
         module_path = [os.path.abspath(path) for path in sys.path]
         try:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
             with forks.delayed_forks():
                 self._popen = subprocess.Popen(
-                    [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM, *module_path],
+                    [*command, str(group.idle_seconds), *module_path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._output,
@@ -386,7 +394,7 @@ def _message(error: BaseException) -> str:
 # ---------------------------------------------------------------- in the other process
 
 
-def main() -> None:
+def main(idle_seconds: float) -> None:
     """Run functions until the caller closes the standard input, or has ended."""
     requests = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -397,7 +405,7 @@ def main() -> None:
     defer_symbolic_arithmetic()
     try:
         threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
-        while line := waiting.get(timeout=_IDLE_SECONDS):
+        while line := waiting.get(timeout=idle_seconds):
             answers.write(_answer(*json.loads(line)) + "\n")
             answers.flush()
     except queue.Empty:

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from onnxfold import isolated
+from onnxfold import forks, isolated
 from onnxfold.batches import model_files
 from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError, spelled, spellings
@@ -206,7 +206,8 @@ class _MemoryShare:
     """Memory that threads reserve, one at a time: small models do not overtake a large one."""
 
     def __init__(self) -> None:
-        self._turn, self._released = threading.Lock(), threading.Condition()
+        self._turn = forks.Lock()
+        self._released = threading.Condition()
         self._given = 0
 
     @contextlib.contextmanager

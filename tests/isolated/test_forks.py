@@ -1,0 +1,214 @@
+"""Forked processes use neither processes nor locks of their parent."""
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from onnxfold import forks, isolated
+
+PACKAGE = Path(isolated.__file__).parent
+HERE = f"{Path(__file__).stem}:"
+SECONDS = 60  # a child that takes longer hangs
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+
+
+def identify(request, arrays):
+    return [request, os.getpid()], []
+
+
+def wait(request, arrays):
+    Path(request).touch()
+    time.sleep(SECONDS)
+
+
+@pytest.fixture(autouse=True)
+def module_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+
+def run_in_fork(work: Callable[[], object]) -> int:
+    """Return the exit code of a forked process that does some work: 0 if that raised nothing."""
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            signal.alarm(SECONDS)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def test_a_forked_process_starts_its_own_processes():
+    (_, used_by_parent), _ = isolated.run(f"{HERE}identify", keep=True)
+
+    def work() -> None:
+        (answer, used_by_child), _ = isolated.run(f"{HERE}identify", "child", keep=True)
+        assert answer == "child"
+        assert used_by_child != used_by_parent
+
+    assert run_in_fork(work) == 0
+    (answer, process), _ = isolated.run(f"{HERE}identify", "parent", keep=True)
+    assert (answer, process) == ("parent", used_by_parent)
+
+
+def test_a_forked_process_does_not_keep_processes_of_its_parent_alive():
+    (_, process), _ = isolated.run(f"{HERE}identify", keep=True)
+    ended, parent_of_both = os.pipe()
+
+    def fork_and_end() -> None:
+        """End while a child of this process, which has its pipes, is alive."""
+        (_, evaluating), _ = isolated.run(f"{HERE}identify", keep=True)
+        child = os.fork()
+        if child == 0:
+            time.sleep(SECONDS)
+            os._exit(0)
+        os.write(parent_of_both, f"{child} {evaluating}\n".encode())
+
+    assert run_in_fork(fork_and_end) == 0
+    child, evaluating = map(int, os.read(ended, 100).split())
+    os.close(ended)
+    os.close(parent_of_both)
+    try:
+        psutil.Process(evaluating).wait(SECONDS)
+    except psutil.NoSuchProcess:
+        pass  # it has ended already
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert psutil.pid_exists(process)
+
+
+def test_a_fork_during_a_call_of_another_thread(tmp_path):
+    begun = tmp_path / "begun"
+    group = isolated.Processes()
+    failures = []
+
+    def call() -> None:
+        group.enter()
+        try:
+            isolated.run(f"{HERE}wait", str(begun), keep=True)
+        except isolated.Failure as failure:
+            failures.append(failure.kind)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    while not begun.exists():
+        time.sleep(0.01)
+    assert run_in_fork(lambda: isolated.run(f"{HERE}identify", keep=True)) == 0
+    assert run_in_fork(group.end) == 0  # the group of the child is empty
+    assert thread.is_alive()
+    group.end()
+    thread.join(SECONDS)
+    assert failures == ["ended"]
+
+
+def test_finished_threads_leave_a_bounded_number_of_processes():
+    used = set()
+
+    def call() -> None:
+        (_, process), _ = isolated.run(f"{HERE}identify", keep=True)
+        used.add(process)
+
+    for _ in range(5):
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+    assert len(used) == 1
+    threads = [threading.Thread(target=call) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    running = [process for process in used if psutil.pid_exists(process)]
+    assert len(running) <= 4
+
+
+def test_an_idle_process_ends_itself():
+    group = isolated.Processes(idle_seconds=0.5)
+    used = []
+
+    def call() -> None:
+        group.enter()
+        for _ in range(2):
+            (_, process), _ = isolated.run(f"{HERE}identify", keep=True)
+            used.append(process)
+            psutil.Process(process).wait(SECONDS)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert len(set(used)) == 2
+
+
+def test_a_lock_that_another_thread_holds_is_released_in_the_child():
+    lock = forks.Lock()
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            release.wait(SECONDS)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def work() -> None:
+        with lock:
+            pass
+
+    try:
+        assert run_in_fork(work) == 0
+    finally:
+        release.set()
+        thread.join()
+
+
+class Slow:
+    """A class with a property that takes a while."""
+
+    def __init__(self, begun: threading.Event, release: threading.Event) -> None:
+        self.begun = begun
+        self.release = release
+
+    @forks.cached_property
+    def value(self) -> int:
+        self.begun.set()
+        self.release.wait(SECONDS)
+        return 1
+
+
+def test_a_cached_property_that_another_thread_computes():
+    begun, release = threading.Event(), threading.Event()
+    slow = Slow(begun, release)
+    thread = threading.Thread(target=lambda: slow.value)
+    thread.start()
+    begun.wait()
+    free = threading.Event()
+    free.set()
+
+    def work() -> None:
+        assert Slow(threading.Event(), free).value == 1
+
+    try:
+        assert run_in_fork(work) == 0
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_locks_of_the_package_are_released_at_forks():
+    """Only `forks` uses `threading.Lock` and `functools.cached_property`."""
+    inherited_locked = re.compile(r"threading\.R?Lock\(|functools\.cached_property")
+    modules = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "forks.py"]
+    texts = {path: path.read_text(encoding="utf-8") for path in modules}
+    assert not [path.name for path, text in texts.items() if inherited_locked.search(text)]

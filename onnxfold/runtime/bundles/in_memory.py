@@ -12,7 +12,6 @@ import functools
 import hashlib
 import itertools
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold import files, storage
+from onnxfold import files, forks, storage
 from onnxfold.errors import OnnxFoldError
 from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs
@@ -65,7 +64,8 @@ class InMemoryBundle(Bundle):
                 span = span_of(tensor)
                 if span is not None:
                     value.const_value = _at(span, tensor)
-        self._lock = threading.Lock()  # a model cannot be used while it is serialized
+        self._lock = forks.Lock()  # a model cannot be used while it is serialized
+        forks.reset_after_fork(self, InMemoryBundle._forget_folder)
 
     name = "in memory"
 
@@ -76,6 +76,9 @@ class InMemoryBundle(Bundle):
             folder = stack.enter_context(files.scratch_folder("session"))
             weakref.finalize(self, stack.pop_all().close)
         return Path(folder)
+
+    def _forget_folder(self) -> None:
+        self.__dict__.pop("folder", None)
 
     @cached_property
     def fold_hash(self) -> str:

@@ -16,9 +16,7 @@ import hashlib
 import logging
 import os
 import shutil
-import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
@@ -27,7 +25,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onnxfold import files
+from onnxfold import files, forks
 from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.memory import cpu_features, give_back_freed
 from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
@@ -112,8 +110,8 @@ class FoldCache:
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}
         self._statistics = CacheStatistics()
-        self._lock = threading.Lock()
-        _caches.add(self)
+        self._lock = forks.Lock()
+        forks.reset_after_fork(self, FoldCache._forget_threads)
 
     def get(self, key: Hashable, make: Callable[[], Folded]) -> Folded:
         """Return what is held under the key; otherwise what ``make`` gives, called by one thread
@@ -174,6 +172,12 @@ class FoldCache:
             self._entries.clear()
             self._statistics.bytes = 0
         give_back_freed()
+
+    def _forget_threads(self) -> None:
+        """Let a forked process wait for no thread of its parent, nor free what these allocated."""
+        self._making = {}
+        forks.never_destroy(tuple(self._entries.values()))
+        self._statistics.bytes = sum(folded.nbytes for folded in self._entries.values())
 
     def _hold(self, key: Hashable, made: Folded) -> None:
         with self._lock:
@@ -296,17 +300,6 @@ def _load(path: str, *, is_trusted: bool = False) -> Folded:
             values[name] = ort_copy(values[name])
     return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))
 
-
-_caches: weakref.WeakSet[FoldCache] = weakref.WeakSet()
-
-
-def _forget_threads() -> None:
-    """Let no cache wait for a thread: a forked process does not have those of its parent."""
-    for cache in _caches:
-        cache._lock, cache._making = threading.Lock(), {}
-
-
-os.register_at_fork(after_in_child=_forget_threads)
 
 SHARED = FoldCache()
 """The cache of all sessions of this process that were not given their own."""

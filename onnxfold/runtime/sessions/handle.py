@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from onnxfold import forks
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.onnxruntime_sessions import (
     CPU,
@@ -59,6 +59,7 @@ class Binding(onnxruntime.IOBinding):  # type: ignore[misc]
     ) -> None:
         super().__init__(entry)
         self.entry = entry
+        self.process = os.getpid()
         self._feeds = feeds
         self._refuse = refuse
         self.clear_binding_inputs()
@@ -114,8 +115,9 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
         self.nbytes = sum(part.nbytes for part in folded)
         self._entry = entry
         self._bound = bound
-        self._lock = threading.Lock()
-        self._opened = None if entry.specializes else (entry.session, bound)
+        self._lock = forks.Lock()
+        self._specialized: tuple[onnxruntime.InferenceSession, dict[str, Any]] | None = None
+        forks.reset_after_fork(self, Handle._abandon_session)
 
     def run(
         self,
@@ -153,14 +155,23 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
 
     def _open(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
         """Return the session to run, and the tensors to feed to it."""
-        if self._opened is None:
+        if not self._entry.specializes:
+            return self._entry.session, self._bound
+        if self._specialized is None:
             with self._lock:
-                if self._opened is None:
+                if self._specialized is None:
                     session = self._entry.specialized(self._bound)
                     read = {value.name for value in session.get_inputs()}
                     own = {name: v for name, v in self._bound.items() if name in read}
-                    self._opened = session, own
-        return self._opened
+                    self._specialized = session, own
+        return self._specialized
+
+    def _abandon_session(self) -> None:
+        # another thread of the parent may hold the lock of an allocator, which frees these tensors
+        forks.never_destroy(self._bound)
+        if self._specialized is not None:
+            forks.never_destroy(self._specialized)
+            self._specialized = None
 
 
 @dataclass(eq=False)
@@ -170,8 +181,7 @@ class Entry:
     If it ``specializes``, each handle has a session of its own with its tensors as weights, which
     onnxruntime can arrange for its kernels. For the CPU provider only.
 
-    Attributes:
-        session: The onnxruntime session to which folded tensors are fed.
+    A forked process opens its own sessions.
     """
 
     bundle: Bundle
@@ -181,18 +191,33 @@ class Entry:
 
     def __post_init__(self) -> None:
         options, manifest = self.options, self.bundle.manifest
-        self.session = self.bundle.open(ENTRY_FILE, options, self.providers)
+        self._session: onnxruntime.InferenceSession | None = None
+        self._lock = forks.Lock()
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
         self._taken = self._constants | {info.name for info in manifest.cached}
         self._required = {value.name for value in self.session.get_inputs()} - self._taken
         initializers = self.session.get_overridable_initializers()
         self._optional = {value.name for value in initializers} - self._taken
-        self._lock = threading.Lock()
         self._packed: tuple[str, onnx.ModelProto] | None = None
         self._packs = tuple(self.providers) == CPU and not (
             options and options.optimized_model_filepath
         )
+        forks.reset_after_fork(self, Entry._abandon_sessions)
+
+    @property
+    def session(self) -> onnxruntime.InferenceSession:
+        """The onnxruntime session to which folded tensors are fed."""
+        if self._session is None:
+            with self._lock:
+                if self._session is None:
+                    self._session = self.bundle.open(ENTRY_FILE, self.options, self.providers)
+        return self._session
+
+    def _abandon_sessions(self) -> None:
+        forks.never_destroy(self._session)
+        self._session = None
+        self._packed = None  # its folder is removed by the parent
 
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse names of values that a handle sets."""

@@ -292,6 +292,7 @@ def _report(
         nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
         folded=result.folded,
+        removed_metadata_bytes=result.removed_metadata_bytes,
         kept=kept,
         decisions=[*result.folds, *kept],
         pool=asdict(result.pool.statistics),

@@ -15,7 +15,7 @@ import onnxfold
 KEYS = {
     "source", "target", "nodes_before", "nodes_after", "bytes_before", "bytes_after", "folded",
     "kept", "pool", "precision", "rounded", "seconds", "cpu_seconds", "peak_rss_bytes", "stages",
-    "check", "warnings",
+    "check", "warnings", "removed_metadata_bytes",
     "rewrites", "inexact", "withheld", "beyond", "decisions",
     "bytes_written", "assumptions", "places",
 }  # fmt: skip

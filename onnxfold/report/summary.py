@@ -40,7 +40,8 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
         seconds: Wall time.
         cpu_seconds: User and system time of the process over the run.
         peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
-        stages: Seconds by stage: load, passes, save, check.
+        stages: Seconds by stage: load, record (for a report page or dump), fold, outlook, check,
+            save.
         bytes_written: Bytes of the files written; without weights that are shared.
         check: The comparison of both models, if one was asked for.
         warnings: What the user should know.
@@ -117,6 +118,8 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
             yield f"and {len(report.rounded) - _MOST} more values: --json lists all"
     if report.check is not None:
         yield f"check: {check_line(report.check)}"
+        if report.check.default_session is not None:
+            yield f"check: {default_session_line(report.check.default_session)}"
     if verbose and report.assumptions:
         yield "assumed of inputs, as sizes are dynamic:"
         yield from (f"  {assumption}" for assumption in report.assumptions)
@@ -179,16 +182,28 @@ def compare_text(comparison: Comparison) -> Iterator[str | Table]:
     if comparison.first_difference is not None:
         yield str(comparison.first_difference)
     yield compare_line(comparison)
+    if comparison.default_session is not None:
+        yield default_session_line(comparison.default_session)
 
 
 def compare_line(comparison: Comparison) -> str:
     """Return the verdict in one line."""
-    where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
+    session = f"{comparison.backend}, {comparison.session}"
+    where = f"on {count_text(len(comparison.runs), 'run')} ({session})"
     if comparison.equal:
         return f"{'equal bit for bit' if comparison.outputs else 'no output was compared'} {where}"
     verdict = "within tolerance" if comparison.passed else "different"
     worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
     return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
+
+
+def default_session_line(comparison: Comparison) -> str:
+    """Return the verdict of a comparison in onnxruntime's default session in one line."""
+    line = compare_line(comparison)
+    if comparison.equal or comparison.own_error is None:
+        return line
+    own = f"the original differs by {comparison.own_error:.3g} between the two sessions"
+    return f"{line}; {own}"
 
 
 def check_line(comparison: Comparison) -> str:

@@ -53,7 +53,7 @@ def test_optimize_table():
     assert "  the model would grow: 5 Tile\n" in text
     assert "    such as '/layer[0]/Tile_out' (its result takes 4.2 MB)\n" in text
     assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text
-    assert "check: no output was compared on 1 run (onnxruntime)" in text
+    assert "check: no output was compared on 1 run (onnxruntime, node by node)" in text
     assert "warning: something to know" in text
     short = report().to_text()
     assert "16 -> 4 nodes (12 folded) in 1.50 s; peak memory 90.0 MB\n" in short
@@ -96,7 +96,7 @@ def test_compare_table():
     assert "float32 became int8" in text
     assert "seed 0: batch=2" in text
     assert "problem: outputs of a that b lacks: w" in text
-    assert "different on 1 run (onnxruntime), max abs error 0.5" in text
+    assert "different on 1 run (onnxruntime, node by node), max abs error 0.5" in text
 
 
 def open_terminal(monkeypatch):

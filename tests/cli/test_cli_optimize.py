@@ -149,7 +149,8 @@ def long(tmp_path):
 
 def test_a_check_finds_sizes_that_the_model_runs_with(done, long, tmp_path):
     result = done("optimize", long, "-o", tmp_path / "out.onnx", "--check", 2)
-    assert "equal bit for bit on 2 runs (onnxruntime, node by node), sizes: batch=2/3, n=64" in result.out
+    verdict = "equal bit for bit on 2 runs (onnxruntime, node by node), sizes: batch=2/3, n=64"
+    assert verdict in result.out
 
 
 def test_a_check_takes_what_compare_takes(run, long, tmp_path):

@@ -259,7 +259,11 @@ class _Pair:
         source = self.first.source
         tolerances = {kind: max(most, self.tolerance.rtol) for kind, most in TOLERANCES.items()}
         result = Comparison(
-            *(self.first.name, self.second.name, "onnxruntime", *self.tolerance),
+            self.first.name,
+            self.second.name,
+            rtol=self.result.rtol,
+            atol=self.result.atol,
+            ulp=self.result.ulp,
             runs=self.result.runs,
             sizes=self.result.sizes,
             session=DEFAULT_SESSION,

@@ -95,4 +95,4 @@ def _bytes_in_file(key: str, text: str) -> int:
     """Return the bytes of a metadata entry, with the tag and the length before it."""
     owner = onnx.GraphProto()
     owner.metadata_props.add(key=key, value=text)
-    return owner.ByteSize()
+    return int(owner.ByteSize())

@@ -205,20 +205,22 @@ def optimize_file(
         with clock.stage("load"):
             is_shown = report is not None or dump_ir is not None
             model = storage.opened(given) if is_shown else _opened(given, fold)
-        stack.enter_context(dismantled(model))
-        storage.check_destination(model, destination)  # before it has cost any time
-        bytes_before = storage.model_bytes(model)
-        stack.enter_context(storage.reading_from(model))
+            stack.enter_context(dismantled(model))
+            storage.check_destination(model, destination)  # before it has cost any time
+            bytes_before = storage.model_bytes(model)
+            stack.enter_context(storage.reading_from(model))
         observers: list[Observer] = []
-        if dump_ir is not None:
-            from onnxfold.dump import Dump
-
-            observers.append(Dump(dump_ir, model))
         recording = None
-        if report is not None:
-            recording = Recording(model, fold)
-            observers.append(recording)
-            fold = replace(fold, explain=True)
+        if is_shown:
+            with clock.stage("record"):
+                if dump_ir is not None:
+                    from onnxfold.dump import Dump
+
+                    observers.append(Dump(dump_ir, model))
+                if report is not None:
+                    recording = Recording(model, fold)
+                    observers.append(recording)
+                    fold = replace(fold, explain=True)
         with clock.stage("fold"):
             folder = os.path.dirname(os.path.abspath(destination))
             model, result = run_bounded(
@@ -292,6 +294,7 @@ def _report(
         nodes_before=result.nodes_before,
         nodes_after=dict(sorted(count_nodes(model).items())),
         folded=result.folded,
+        removed_metadata_bytes=result.removed_metadata_bytes,
         kept=kept,
         decisions=[*result.folds, *kept],
         pool=asdict(result.pool.statistics),
@@ -384,6 +387,7 @@ def _check(
                     dims=options.check_dims,
                     custom_ops=options.custom_ops,
                     fallback=False,
+                    default_session=options.seeds > 0,
                 )
         except OnnxFoldError as error:
             if options.seeds:
@@ -401,7 +405,35 @@ def _check(
             raise CheckFailedError(reason, file=storage.path_of(source))
         remedy = f"{option('check')} refuses such a result, level 1 applies none"
         result.warnings.append(f"{reason}; {remedy}")
+    if comparison.default_session is not None:
+        _judge_default_session(comparison.default_session, source, result, is_saving=is_saving)
     return comparison
+
+
+def _judge_default_session(
+    comparison: Comparison, source: ModelLike, result: Result, *, is_saving: bool
+) -> None:
+    """Refuse a result that does not run in onnxruntime's default session, where the source runs.
+
+    Node by node the result passed. A difference in the default session therefore comes from
+    onnxruntime's optimizations. It leads to a warning if it exceeds the tolerances of inexact rules
+    and the difference that the same optimizations make to the source itself.
+    """
+    if comparison.passed:
+        return
+    where = "onnxruntime's default session"
+    if comparison.problems:
+        parts = [f"the optimized model (b) does not run in {where} as the original (a) does"]
+        parts += comparison.problems
+        if is_saving:
+            parts.append("nothing was written")
+        raise CheckFailedError("; ".join(parts), file=storage.path_of(source))
+    worst = max(output.error for output in comparison.outputs if not output.within)
+    own = comparison.own_error or 0.0
+    if worst > own:
+        size = f"differs by {worst:.3g} from the original in {where}"
+        equal = f"the original itself differs by {own:.3g} between {where} and node by node"
+        result.warnings.append(f"the optimized model {size}; {equal}")
 
 
 def with_sizes(model: ModelLike, options: Options) -> ModelLike:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, MutableMapping
 from typing import Any, TypeGuard, TypeVar
 
 import onnx_ir as ir
@@ -79,7 +79,7 @@ def meta_entry(owner: ir.Node | ir.Value, key: str) -> Any:
     return None if store is None else store.data.get(key)
 
 
-def metadata_of(owner: ir.Node | ir.Value) -> Mapping[str, str] | None:
+def metadata_of(owner: ir.Node | ir.Value) -> MutableMapping[str, str] | None:
     """Return the ``metadata_props`` of a node or value, None if there are none; create none."""
     return owner._metadata_props
 

@@ -55,6 +55,8 @@ class OptionArguments(TypedDict, total=False):
         keep_dims: Leave dimensions dynamic, even if the shape of an input fixes them.
         value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
             are kept where inference cannot restore them.
+        keep_metadata: Keep the debugging metadata of exporters: stack traces, FX nodes, class
+            names. Metadata of the model and names of modules are always kept.
     """
 
     level: Level
@@ -75,6 +77,7 @@ class OptionArguments(TypedDict, total=False):
     input_shapes: Mapping[str, Sequence[Size]] | Sequence[str] | None
     keep_dims: Sequence[str]
     value_info: bool
+    keep_metadata: bool
 
 
 class SplitArguments(OptionArguments, total=False):
@@ -153,6 +156,7 @@ class Options:
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     keep_dims: Sequence[str] = ()
     value_info: bool = False
+    keep_metadata: bool = False
     check: int = 0
     feeds: Mapping[str, Any] | str | os.PathLike[str] | None = None
     check_dims: Mapping[str, int] = field(default_factory=dict)

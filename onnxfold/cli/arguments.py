@@ -262,6 +262,7 @@ optimization_options = together(
     section(
         "Check", option("--check", metavar="N"), *_COMPARISON, option("--check-dim", "check_dims")
     ),
+    option("--keep-metadata"),
     QUIET,
     output_options,
 )

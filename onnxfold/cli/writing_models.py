@@ -238,6 +238,7 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
 @option("--compile-seconds", default=120.0, metavar="S")
 @option("--dump-ir", metavar="DIR")
 @LEVEL
+@option("--keep-metadata")
 @REPORT
 @flag("--no-fsync", help="Do not wait for the disk.")
 @QUIET

@@ -13,7 +13,14 @@ import onnx_ir as ir
 from onnxfold.analysis.determinism import draws_numbers
 from onnxfold.comparison.bisect import Search, Side
 from onnxfold.comparison.feeds import Array, Feeds, GivenFeeds, given_feeds
-from onnxfold.comparison.result import Comparison, OutputResult, Tolerance, distance, is_float
+from onnxfold.comparison.result import (
+    DEFAULT_SESSION,
+    Comparison,
+    OutputResult,
+    Tolerance,
+    distance,
+    is_float,
+)
 from onnxfold.comparison.runners import (
     CannotLoad,
     CannotRun,
@@ -106,8 +113,12 @@ def compare_opened(
     providers: Sequence[Any] | None = None,
     custom_ops: Sequence[PathLike] = (),
     fallback: bool = True,
+    default_session: bool = False,
 ) -> Comparison:
-    """Compare two models that are opened; ``tolerance`` has the arguments of `compare` about it."""
+    """Compare two models that are opened; ``tolerance`` has the arguments of `compare` about it.
+
+    With ``default_session``, compare them on the same inputs in onnxruntime's default session, too.
+    """
     chosen = available_providers(providers)
     with about(first.name):
         least = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}
@@ -126,6 +137,8 @@ def compare_opened(
         outputs_a = pair.run_first(runner, seeds, feeds, dims)
         del runner  # its session is closed before the next one is opened
         pair.compare(outputs_a, pair.run_second(), bisect)
+        if default_session:
+            result.default_session = pair.in_default_session(outputs_a, chosen, custom_ops)
         return result
 
 
@@ -229,6 +242,45 @@ class _Pair:
         if is_rounded and self.of_types and self.of_types.keys() <= HALF.keys():
             self.result.notes.append(f"{HALF_NOTE} ({option('exact')} forbids it)")
 
+    def in_default_session(
+        self, node_by_node: dict[str, Outputs], providers: Sequence[Any], custom_ops: Sequence[Any]
+    ) -> Comparison | None:
+        """Compare both models on the same feeds in onnxruntime's default session.
+
+        Args:
+            node_by_node: The outputs of the first model node by node, by run.
+            providers: Execution providers of onnxruntime.
+            custom_ops: Shared libraries with custom ops of the models.
+
+        Returns:
+            The comparison, within the tolerances of inexact rules; None if the first model does not
+            run in this session.
+        """
+        source = self.first.source
+        tolerances = {kind: max(most, self.tolerance.rtol) for kind, most in TOLERANCES.items()}
+        result = Comparison(
+            self.first.name,
+            self.second.name,
+            rtol=self.result.rtol,
+            atol=self.result.atol,
+            ulp=self.result.ulp,
+            runs=self.result.runs,
+            sizes=self.result.sizes,
+            session=DEFAULT_SESSION,
+        )
+        try:
+            reopen, runner, _ = open_runner(source, providers, custom_ops, False, False)
+            pair = _Pair(self.first, self.second, result, tolerances, reopen)
+            pair.feeds = self.feeds
+            outputs = {run: runner(self.first.accepted(fed)) for run, fed in self.feeds.items()}
+        except (CannotLoad, CannotRun) as error:
+            self.result.notes.append(f"the original does not run in the default session: {error}")
+            return None
+        del runner
+        result.own_error = _largest_error(node_by_node, outputs)
+        pair.compare(outputs, pair.run_second(), False)
+        return result
+
     def _are_within(
         self, again: dict[tuple[str, str], Any], a: Outputs, b: Outputs, atol: Mapping[str, Array]
     ) -> bool:
@@ -293,6 +345,19 @@ class _Pair:
         self.result.first_difference = found
         if found is None:
             self.result.notes.append("no value within that has a name in both models differs")
+
+
+def _largest_error(a: dict[str, Outputs], b: dict[str, Outputs]) -> float:
+    """Return the largest absolute difference between the same outputs of the same runs."""
+    return max(
+        (
+            result.error
+            for run, outputs in a.items()
+            for name, output in outputs.items()
+            for result in compare_values(output, b[run][name], Tolerance())
+        ),
+        default=0.0,
+    )
 
 
 def compare_values(

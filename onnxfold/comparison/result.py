@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from onnxfold.graphs import shaped
 from onnxfold.tables import Shown
 
+NODE_BY_NODE = "node by node"
+DEFAULT_SESSION = "default session"
+
 Array = NDArray[Any]
 _FLOATS = ("float", "bfloat")
 _TILE = 1 << 20  # elements that are widened at once
@@ -247,6 +250,8 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
         a: The first model (the original): its path, or a word for one in memory.
         b: The second model.
         backend: What both ran on: "onnxruntime", or "onnx reference evaluator".
+        session: How both ran: "node by node", without optimizations and prepacking, or in the
+            "default session" of onnxruntime.
         rtol: Relative tolerance that was allowed.
         atol: Absolute tolerance that was allowed.
         ulp: Units in the last place that were allowed.
@@ -257,6 +262,10 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
             which only the second model fails.
         notes: What the reader should know about how the comparison was made.
         first_difference: The first value that differs, if it was asked for and an output does.
+        default_session: Of a check: the same inputs in onnxruntime's default session, compared
+            within the tolerances of inexact rules; None if the original does not run there.
+        own_error: In a default session: the largest absolute difference between the outputs of the
+            first model in this session and those node by node.
     """
 
     a: str
@@ -271,6 +280,9 @@ class Comparison(Shown, text="onnxfold.report.summary:compare_text"):
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     first_difference: FirstDifference | None = None
+    session: str = NODE_BY_NODE
+    default_session: Comparison | None = None
+    own_error: float | None = None
 
     _derived = ("equal", "passed")
 

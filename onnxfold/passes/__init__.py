@@ -118,6 +118,10 @@ _KNOWN = {
         "Inline functions with the opsets of the model (onnx-ir).",
     ),
     "sort": ("onnx_ir.passes.common:TopologicalSortPass", "Sort nodes topologically (onnx-ir)."),
+    "debugging-metadata": (
+        ".debugging_metadata:RemoveDebuggingMetadata",
+        "Remove stack traces and other debugging metadata of exporters.",
+    ),
     "clear-metadata": (
         ".cleanups:ClearMetadata",
         "Remove metadata and doc strings of graphs and nodes (onnx-ir).",

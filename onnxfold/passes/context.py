@@ -35,6 +35,8 @@ class Result:
     """Whether nodes stay only because of the bytes that their results take."""
     nodes_before: dict[str, int] = field(default_factory=dict)
     """Nodes by op that the model came with."""
+    removed_metadata_bytes: int = 0
+    """Bytes of the debugging metadata of exporters that was removed."""
     rewrites: Counter[str] = field(default_factory=Counter)
     """How often each rule fired."""
     places: dict[str, list[str]] = field(default_factory=dict)

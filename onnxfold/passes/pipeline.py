@@ -67,9 +67,10 @@ def run_bounded(
         if any(may_grow) or options.passes is not None:
             break
         result.plan = result.plan or storage.planned(model)
-        if result.plan.size > allowed and forget_origins(model):
+        allowed_now = allowed - result.removed_metadata_bytes
+        if result.plan.size > allowed_now and forget_origins(model):
             result.plan = storage.planned(model)
-        if result.plan.size <= allowed:
+        if result.plan.size <= allowed_now:
             break
     if tried is not options:
         used = "no pass" if tried.passes == () else f"level {tried.level}"
@@ -118,6 +119,11 @@ def run_passes(
     run.result.nodes_before = nodes_before(model)
     run.result.warnings += options.doubtful(model) + _unknown_ops(run.result.nodes_before, model)
     if options.passes is None:
+        if not options.keep_metadata:
+            create("debugging-metadata", options, run=run)(model)
+            run.passed("debugging-metadata", model)
+            # constants are not folded because metadata made room for them
+            bytes_before = max(0, bytes_before - run.result.removed_metadata_bytes)
         if fix_dims(model, options.dims, options.input_shapes, options.keep_dims):
             run.passed("fixed-dims", model)
         with shared_facts(model, run.evaluator) as facts:

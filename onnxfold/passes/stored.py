@@ -10,7 +10,7 @@ from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.editing import add_initializer, constant_node, inherit, replace
-from onnxfold.onnx_ir_private import is_a
+from onnxfold.onnx_ir_private import is_a, metadata_of
 from onnxfold.pool import Buffer, BufferTensor, Pool
 from onnxfold.pool.buffer import distinct
 
@@ -18,6 +18,8 @@ AROUND = 16
 """What a node, or a tensor, takes besides names and elements, bytes."""
 # What a Constant node around a tensor takes.
 _CONSTANT_NODE = 40
+# Bytes of a metadata entry besides its key and text: tags and lengths of three protobuf fields.
+_AROUND_ENTRY = 6
 
 
 def needs_node(value: ir.Value, scope: Scope | None) -> bool:
@@ -33,7 +35,11 @@ def needs_node(value: ir.Value, scope: Scope | None) -> bool:
 def node_bytes(node: ir.Node) -> int:
     """Estimate the bytes that a node takes without its attributes."""
     names = [v.name or "" for v in (*node.inputs, *node.outputs) if v is not None]
-    return AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
+    size = AROUND + len(node.op_type) + len(node.name or "") + sum(map(len, names))
+    metadata = metadata_of(node)
+    if metadata:
+        size += sum(_AROUND_ENTRY + len(key) + len(text) for key, text in metadata.items())
+    return size
 
 
 def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from onnxfold.errors import option
 from onnxfold.graphs import shaped
 from onnxfold.tables import Shown, Table, bytes_text, count_text, first_of, ops_table
 
@@ -31,6 +32,7 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
         bytes_before: Stored bytes of the model, external data included.
         bytes_after: The same of the optimized model; of files it shares only what it refers to.
         folded: Number of nodes folded.
+        removed_metadata_bytes: Bytes of the debugging metadata of exporters that was removed.
         kept: Nodes with constant inputs that stayed, each with its reason.
         decisions: Why nodes with constant inputs stay, and the bytes that decided; with `explain`
             also why others were folded.
@@ -38,7 +40,8 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
         seconds: Wall time.
         cpu_seconds: User and system time of the process over the run.
         peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
-        stages: Seconds by stage: load, passes, save, check.
+        stages: Seconds by stage: load, record (for a report page or dump), fold, outlook, check,
+            save.
         bytes_written: Bytes of the files written; without weights that are shared.
         check: The comparison of both models, if one was asked for.
         warnings: What the user should know.
@@ -61,6 +64,7 @@ class Report(Shown, text="onnxfold.report.summary:optimize_text"):
     bytes_before: int | None = None
     bytes_after: int | None = None
     folded: int = 0
+    removed_metadata_bytes: int = 0
     kept: list[Decision] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     pool: dict[str, int] = field(default_factory=dict)
@@ -88,8 +92,10 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
     stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
     details = f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time"
     peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
-    folded = f"folded {count_text(report.folded, 'node')} in {report.seconds:.2f} s"
-    yield f"{folded}{details if verbose else ''}{peak}"
+    yield f"{_nodes_text(report)} in {report.seconds:.2f} s{details if verbose else ''}{peak}"
+    if report.removed_metadata_bytes:
+        removed = bytes_text(report.removed_metadata_bytes)
+        yield f"removed {removed} of debugging metadata; {option('keep_metadata')} keeps it"
     if verbose:
         memory = [
             f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
@@ -112,13 +118,22 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
             yield f"and {len(report.rounded) - _MOST} more values: --json lists all"
     if report.check is not None:
         yield f"check: {check_line(report.check)}"
+        if report.check.default_session is not None:
+            yield f"check: {default_session_line(report.check.default_session)}"
     if verbose and report.assumptions:
         yield "assumed of inputs, as sizes are dynamic:"
         yield from (f"  {assumption}" for assumption in report.assumptions)
-    for option, nodes in report.beyond.items():
-        yield f"{option} would remove {count_text(nodes, 'node')} more"
+    for name, nodes in report.beyond.items():
+        yield f"{name} would remove {count_text(nodes, 'node')} more"
     for warning in report.warnings:
         yield f"warning: {warning}"
+
+
+def _nodes_text(report: Report) -> str:
+    """Return the number of nodes before and after, and how many of them were folded."""
+    before, after = sum(report.nodes_before.values()), sum(report.nodes_after.values())
+    folded = f" ({report.folded} folded)" if report.folded else ""
+    return f"{before} -> {count_text(after, 'node')}{folded}"
 
 
 def plan_text(plan: Plan) -> Iterator[str]:
@@ -167,16 +182,28 @@ def compare_text(comparison: Comparison) -> Iterator[str | Table]:
     if comparison.first_difference is not None:
         yield str(comparison.first_difference)
     yield compare_line(comparison)
+    if comparison.default_session is not None:
+        yield default_session_line(comparison.default_session)
 
 
 def compare_line(comparison: Comparison) -> str:
     """Return the verdict in one line."""
-    where = f"on {count_text(len(comparison.runs), 'run')} ({comparison.backend})"
+    session = f"{comparison.backend}, {comparison.session}"
+    where = f"on {count_text(len(comparison.runs), 'run')} ({session})"
     if comparison.equal:
         return f"{'equal bit for bit' if comparison.outputs else 'no output was compared'} {where}"
     verdict = "within tolerance" if comparison.passed else "different"
     worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
     return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
+
+
+def default_session_line(comparison: Comparison) -> str:
+    """Return the verdict of a comparison in onnxruntime's default session in one line."""
+    line = compare_line(comparison)
+    if comparison.equal or comparison.own_error is None:
+        return line
+    own = f"the original differs by {comparison.own_error:.3g} between the two sessions"
+    return f"{line}; {own}"
 
 
 def check_line(comparison: Comparison) -> str:

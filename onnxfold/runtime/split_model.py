@@ -320,7 +320,10 @@ class _Prepared:
         # rules come after the cut: they may fuse what is constant with what is not
         first = ("constant-propagation",) if self.fold_at == "compile" else ()
         passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
-        run_passes(model, dataclasses.replace(self.options, passes=passes))
+        if not options.keep_metadata:
+            passes = ("debugging-metadata", *passes)
+        result = run_passes(model, dataclasses.replace(self.options, passes=passes))
+        self.nbytes -= result.removed_metadata_bytes
 
     def cut(self, model: ir.Model, names: Collection[str]) -> RuntimeCut:
         """Return what depends on constants only, and where it is cut.

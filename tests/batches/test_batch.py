@@ -261,7 +261,7 @@ def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
         while not (out / "onnxfold-batch.jsonl").exists() and batch.poll() is None:
             time.sleep(0.02)
         batch.terminate()
-        _, error = batch.communicate(timeout=60)
+        _, error = batch.communicate(timeout=600)
     assert "ended by SIGTERM" in error
     assert batch.returncode == 128 + signal.SIGTERM
     others = [p.name for p in out.rglob("*") if p.is_file() and p.suffix != ".onnx"]

@@ -16,7 +16,7 @@ def changed(tiny):
 
 def test_equal(done, tiny):
     result = done("compare", tiny, tiny, "--seeds", 2)
-    assert "equal bit for bit on 2 runs (onnxruntime)" in result.out
+    assert "equal bit for bit on 2 runs (onnxruntime, node by node)" in result.out
 
 
 def test_different(run, tiny, changed):

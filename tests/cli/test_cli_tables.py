@@ -44,7 +44,7 @@ def test_optimize_table():
     assert any(line.split() == ["Transpose", "12", "0", "-12"] for line in lines)
     assert any(line.split() == ["all", "ops", "16", "4", "-75", "%"] for line in lines)
     assert any("2.0 MB" in line and "1.5 MB" in line and "-25 %" in line for line in lines)
-    assert "folded 12 nodes in 1.50 s (load 0.50, passes 0.75, save 0.25)" in text
+    assert "16 -> 4 nodes (12 folded) in 1.50 s (load 0.50, passes 0.75, save 0.25)" in text
     assert (
         "pool (buffers of constants), memory: peak 4.1 kB; buffers: created 12, materialized 3"
         in text
@@ -53,10 +53,10 @@ def test_optimize_table():
     assert "  the model would grow: 5 Tile\n" in text
     assert "    such as '/layer[0]/Tile_out' (its result takes 4.2 MB)\n" in text
     assert "  not deterministic: 1 RandomNormal\n    such as 'r'\n" in text
-    assert "check: no output was compared on 1 run (onnxruntime)" in text
+    assert "check: no output was compared on 1 run (onnxruntime, node by node)" in text
     assert "warning: something to know" in text
     short = report().to_text()
-    assert "folded 12 nodes in 1.50 s; peak memory 90.0 MB\n" in short
+    assert "16 -> 4 nodes (12 folded) in 1.50 s; peak memory 90.0 MB\n" in short
     assert not any(word in short for word in ("pool", "rules applied", "(load"))
     more = replace(report(), withheld={"conv_batch_normalization": 2}).to_text(verbose=True)
     assert "\n-O2 would apply: 2 conv_batch_normalization\n" in more
@@ -96,7 +96,7 @@ def test_compare_table():
     assert "float32 became int8" in text
     assert "seed 0: batch=2" in text
     assert "problem: outputs of a that b lacks: w" in text
-    assert "different on 1 run (onnxruntime), max abs error 0.5" in text
+    assert "different on 1 run (onnxruntime, node by node), max abs error 0.5" in text
 
 
 def open_terminal(monkeypatch):

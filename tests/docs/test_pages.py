@@ -135,6 +135,12 @@ def test_links_of_a_page_lead_somewhere(page):
     assert "--8<--" not in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("page", ALL, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_has_no_placeholders(page):
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r"\b(?:OWNER|TODO|TBD|FIXME)\b|github\.com/[A-Z<]", text)
+
+
 def test_dead_links_are_found(tmp_path):
     (tmp_path / "other.md").write_text(
         "# A Title, here (1)\n```\n# no heading\n[x](gone.md)\n```\n"

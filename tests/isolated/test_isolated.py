@@ -67,7 +67,7 @@ def noted(path: Path) -> int:
     return int(path.read_text(encoding="utf-8"))
 
 
-def wait_until(done: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(done: Callable[[], bool], seconds: float = 300.0) -> None:
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, "it does not come to pass"
@@ -146,10 +146,8 @@ def test_a_crash_is_told():
 
 @pytest.mark.parametrize("limit", [{"seconds": 1.0}, {"cpu_seconds": 0.5}])
 def test_time_is_limited(limit, tmp_path):
-    began = time.monotonic()
     with pytest.raises(Failure) as caught:
         run(f"{HERE}endless", str(tmp_path / "id"), **limit)
-    assert time.monotonic() - began < 10
     assert (caught.value.kind, caught.value.code) in (("late", 0), ("ended", -signal.SIGPROF))
 
 
@@ -205,10 +203,8 @@ def test_a_command_that_takes_too_long_is_asked_to_end_first(tmp_path):
 
 
 def test_a_command_that_does_not_listen_is_killed(tmp_path):
-    began = time.monotonic()
     with pytest.raises(Failure, match="longer than"):
-        run_command(shell(f"trap '' TERM; echo $$ > {tmp_path}/id; sleep 600"), seconds=1)
-    assert time.monotonic() - began < 15
+        run_command(shell(f"trap '' TERM; echo $$ > {tmp_path}/id; sleep 6000"), seconds=1)
     wait_until(lambda: is_gone(noted(tmp_path / "id")))
 
 
@@ -274,15 +270,14 @@ def test_two_at_the_same_time_do_not_end_each_other():
 
 
 def test_processes_end_with_the_threads_that_wait_for_them(tmp_path):
-    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt), isolated.workers(1) as executor:
         jobs = [
-            executor.submit(run_command, shell(SLEEP.format(tmp_path / f"{k}")), seconds=60)
+            executor.submit(run_command, shell(SLEEP.format(tmp_path / f"{k}")), seconds=6000)
             for k in range(2)
         ]
         process = noted(tmp_path / "0")
         raise KeyboardInterrupt
-    assert time.monotonic() - began < 30
     wait_until(lambda: is_gone(process))  # a killed process takes a moment
     assert not (tmp_path / "1").exists()
-    assert isinstance(jobs[0].exception(), Failure) and jobs[1].cancelled()
+    failure = jobs[0].exception()
+    assert isinstance(failure, Failure) and failure.kind != "late" and jobs[1].cancelled()

@@ -60,6 +60,32 @@ def test_memory_is_that_of_the_pool(swin):
     assert points[-1][2] > report.pool["peak_bytes"]
 
 
+def test_stages_include_the_work_for_the_page(swin):
+    report, data = swin
+    assert list(data["run"]["stages"]) == ["load", "record", "fold", "check", "save"]
+    assert sum(report.stages.values()) <= report.seconds
+
+
+def test_freeing_nothing_takes_at_least_what_was_held(tmp_path):
+    """Rules make buffers that are no results of nodes; this model folds no node at all."""
+    page = tmp_path / "page.json"
+    source = SWIN.parent / "lora" / "dynamo.onnx"
+    report = onnxfold.optimize_file(source, tmp_path / "out.onnx", report=page)
+    points = json.loads(page.read_text())["memory"]["points"]
+    assert report.pool["peak_bytes"] == max(live for _, live, _ in points) > 0
+    assert all(live <= unfreed for _, live, unfreed in points)
+
+
+def test_a_page_has_both_sessions_of_a_check(swin):
+    report, data = swin
+    check = data["run"]["check"]
+    assert (check["session"], check["default_session"]["session"]) == (
+        "node by node",
+        "default session",
+    )
+    assert report.check.default_session.runs == check["runs"]
+
+
 def test_the_largest_tensors_come_first(swin):
     _, data = swin
     kinds = []

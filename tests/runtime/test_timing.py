@@ -26,7 +26,7 @@ def test_the_manifest_tells_how_long_both_take(compiled, decoder, tmp_path):
     kernels = open_bundle(tmp_path / "b").manifest.kernels
     assert [kernel.timed_at for kernel in kernels] == [[[1, 64, 64]]] * 2 + [[[1, 64]]]
     for kernel in kernels:
-        assert kernel.seconds >= 0.01 > kernel.onnxruntime_seconds > 0
+        assert kernel.seconds > kernel.onnxruntime_seconds > 0
 
 
 @pytest.mark.slow

@@ -157,9 +157,9 @@ class Recording:
     def __init__(self, model: ir.Model, options: Options) -> None:
         self._options = options
         self._start = time.perf_counter()
-        self._live = self._all_results = 0
+        self._live = self._most_live = self._all_results = 0
         self._events = array("d")
-        """Seconds, live bytes, and bytes of all results so far, for each change."""
+        """Seconds, live bytes, and bytes if nothing were freed so far, for each change."""
         self._begin(model)
 
     def _begin(self, model: ir.Model) -> None:
@@ -176,7 +176,10 @@ class Recording:
     def holds(self, nbytes: int) -> None:
         """Record the live bytes of the pool."""
         self._live = nbytes
-        self._events.extend((time.perf_counter() - self._start, nbytes, self._all_results))
+        self._most_live = max(self._most_live, nbytes)
+        # buffers that are no results of nodes would have to be held, too
+        unfreed = max(self._most_live, self._all_results)
+        self._events.extend((time.perf_counter() - self._start, nbytes, unfreed))
 
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
         """Record the size of a constant; each result of a node counts once."""
@@ -260,7 +263,7 @@ class Recording:
                 for name, count in report.rewrites.items()
             ],
             "memory": {
-                "columns": ["seconds", "live bytes", "bytes of all results so far"],
+                "columns": ["seconds", "live bytes", "bytes if nothing were freed so far"],
                 "points": [(round(p[-1, 0], 4), int(p[:, 1].max()), int(p[-1, 2])) for p in parts],
             },
             "tensors": {"before": self._tensors, "after": _largest(model)},

@@ -89,12 +89,13 @@ onnxfold.optimize(path, disable=["attention"], rules=["my_rules.py", path, rules
 onnxfold.optimize(path, dims={"batch": 1}, input_shapes={"x": [1, 3, -1, -1]}, keep_dims=["seq"])
 onnxfold.optimize(path, check=3, feeds={"x": np.zeros((1, 3, 4, 4), np.float32)})
 onnxfold.optimize(path, check_dims={"batch": 2}, rtol=1e-3, atol=1e-5, ulp=2)
-onnxfold.optimize(path, custom_ops=["ops.so", path], value_info=True)
+onnxfold.optimize(path, custom_ops=["ops.so", path], value_info=True, keep_metadata=True)
 onnxfold.optimize_file(path, "out.onnx", external_data=True, share_weights=False, fsync=False)
 onnxfold.optimize_file(path, "out.onnx", explain=True, advise=True, progress=told)
 report: Report = onnxfold.optimize_file("in.onnx", "out.onnx", count_withheld=True)
 onnxfold.optimize_file("in.onnx", "out.onnx", report="page.html", dump_ir="ir")
 check: Comparison | None = report.check
+in_default_session: Comparison | None = report.check.default_session if report.check else None
 nodes: dict[str, int] = report.nodes_after
 seconds: float = report.seconds
 document: dict[str, object] = report.to_dict()

@@ -56,9 +56,9 @@ function memoryChart(points) {
       axis((u, ticks) => ticks.map((tick) => (tick === null ? "" : bytes(tick))), { size: 72, ...(logarithmic ? { splits: powers, filter: (u, ticks) => ticks } : {}) }),
     ],
     series: [
-      { label: "time", value: (u, value) => (value === null || value === undefined ? `${columns[0].at(-1).toFixed(2)} s in all` : `${value.toFixed(3)} s`) },
+      { label: "time", value: (u, value) => (value === null || value === undefined ? `last change after ${columns[0].at(-1).toFixed(2)} s` : `${value.toFixed(3)} s`) },
       { label: "constants in memory", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at most ${bytes(most)}`) },
-      { label: "storing every intermediate", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v, bytes(all)) },
+      { label: "storing every intermediate", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at least ${bytes(all)}`) },
     ],
     cursor: { drag: { x: true, y: false } },
   }), data);

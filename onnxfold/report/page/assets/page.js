@@ -15,7 +15,7 @@ const beforeAfter = (before, after, shown) => `${shown(before)} → ${shown(afte
 
 function verdict(check) {
   const worst = Math.max(0, ...check.outputs.map((output) => Number(output.max_abs_error) || 0));
-  const where = `on ${plural(check.runs.length, "run")} (${check.backend})`;
+  const where = `on ${plural(check.runs.length, "run")} (${check.backend}, ${check.session})`;
   if (check.equal) return ["equal bit for bit", where, "good"];
   const error = worst ? `, max abs error ${figure(worst)}` : "";
   return check.passed ? ["within tolerance", where + error, "good"] : ["different", where + error, "bad"];
@@ -42,10 +42,10 @@ function tiles() {
   if (run) {
     const [before, after] = [sum(run.nodes_before), sum(run.nodes_after)];
     made.push(tile("Nodes", beforeAfter(before, after, number), change(before, after)));
-    made.push(tile("Stored", beforeAfter(run.bytes_before, run.bytes_after, bytes), change(run.bytes_before, run.bytes_after)));
+    made.push(tile("Stored in files", beforeAfter(run.bytes_before, run.bytes_after, bytes), change(run.bytes_before, run.bytes_after)));
   }
   if (data.kind === "optimize") {
-    made.push(tile("Folded", plural(run.folded, "node"), `in ${seconds(run.seconds)}`));
+    made.push(tile("Folded", plural(run.folded, "node"), `fold: ${seconds(run.stages.fold || 0)} of ${seconds(run.seconds)}`));
     const peak = run.pool.peak_bytes;
     made.push(tile("Memory of constants", `at most ${bytes(peak)}`, run.peak_rss_bytes ? `process ${bytes(run.peak_rss_bytes)}` : ""));
   }
@@ -76,7 +76,7 @@ function operations({ nodes_before: before, nodes_after: after }) {
 function memory({ points }) {
   const live = Math.max(0, ...points.map((point) => point[1]));
   const all = points.length ? points[points.length - 1][2] : 0;
-  const about = `Memory of the constants over the run: ${bytes(live)} at most. Storing every intermediate result would have taken ${bytes(all)}. Memory-mapped weights are not counted.`;
+  const about = `Memory of the constants over the run: ${bytes(live)} at most. Storing every intermediate result would have taken at least ${bytes(all)}. Memory-mapped weights are not counted.`;
   return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "No constant took memory of its own."));
 }
 
@@ -127,7 +127,10 @@ function accuracy(check) {
     output.note ? output.note : output.bit_equal ? "equal" : output.within ? "within" : el("b", { class: "bad" }, "different")]);
   const apart = check.outputs.filter((output) => !output.bit_equal && (output.ulp_histogram || []).length > 1);
   const sizes = Object.entries(check.sizes).map(([run, dims]) => `${run}: ${Object.entries(dims).map(([name, size]) => `${name}=${size}`).join(", ")}`);
-  return section("accuracy", "Accuracy", `Both models on the same inputs, node by node: ${verdict(check).slice(0, 2).join(" ")}.`,
+  const inDefault = check.default_session;
+  const own = inDefault && !inDefault.equal && inDefault.own_error !== null ? `; the original differs by ${figure(inDefault.own_error)} between the two sessions` : "";
+  return section("accuracy", "Accuracy", `Both models on the same inputs: ${verdict(check).slice(0, 2).join(" ")}.`,
+    inDefault ? el("p", { class: "about" }, `In onnxruntime's default session: ${verdict(inDefault).slice(0, 2).join(" ")}${own}.`) : null,
     ...check.problems.map((text) => el("p", { class: "bad" }, text)),
     longTable([["output"], ["run"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24, "stack"),
     apart.length ? el("h3", {}, "Elements by their distance in units in the last place") : null,
@@ -190,13 +193,15 @@ function splitParts(made) {
 
 function theRun(run) {
   const rows = Object.entries(run.stages).map(([stage, taken]) => [stage, seconds(taken)]);
+  rows.push([el("b", {}, "all"), el("b", {}, seconds(run.seconds))]);
   const { live, live_bytes: left, peak_bytes: peak, spilled_bytes: spilled, materialized } = run.pool;
   const constants = [["written to the result", number(materialized)], ["at most in memory", bytes(peak)], ["at the end", `${number(live)}, ${bytes(left)}`], ["moved to a scratch file", bytes(spilled)]];
-  const lists = [["Warnings", run.warnings], ["Assumed of the inputs", run.assumptions],
+  const removed = run.removed_metadata_bytes ? [`${bytes(run.removed_metadata_bytes)} of exporters (--keep-metadata keeps it)`] : [];
+  const lists = [["Warnings", run.warnings], ["Debugging metadata removed", removed], ["Assumed of the inputs", run.assumptions],
     ["-O2 would also apply", Object.entries(run.withheld).map(([name, count]) => `${number(count)} ${name}`)],
     ["Other options would remove", Object.entries(run.beyond).map(([name, count]) => `${name}: ${plural(count, "node")}`)]];
   return section("run", "The run", null, el("div", { class: "columns" },
-    table([["stage"], ["time", "right"]], rows), table([["constants"], ["", "right"]], constants)),
+    table([["stage"], ["wall time", "right"]], rows), table([["constants"], ["", "right"]], constants)),
     ...lists.filter(([, texts]) => texts.length).map(([title, texts]) => el("div", {}, el("h3", {}, title), el("ul", {}, ...texts.map((text) => el("li", {}, text))))));
 }
 

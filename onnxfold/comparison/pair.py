@@ -60,7 +60,7 @@ def compare(
 ) -> Comparison:
     """Compare the outputs of two models, run node by node on onnxruntime.
 
-    Optimizations and prepacking are off. If onnxruntime cannot load the first model, both run on
+    Optimizations and prepacking are off; this is the `session` of the result. If onnxruntime cannot load the first model, both run on
     onnx's reference evaluator, and the result says so (see `fallback`). Outputs that change from
     run to run in both models, such as random numbers, are not compared.
 

@@ -407,6 +407,8 @@ def _check(
             raise CheckFailedError(reason, file=storage.path_of(source))
         remedy = f"{option('check')} refuses such a result, level 1 applies none"
         result.warnings.append(f"{reason}; {remedy}")
+    if options.seeds and comparison.default_session is None:
+        result.warnings.append(comparison.notes[-1])
     if comparison.default_session is not None:
         _judge_default_session(comparison.default_session, source, result, is_saving=is_saving)
     return comparison

@@ -84,7 +84,8 @@ def optimize(
         the report.
 
     Raises:
-        CheckFailedError: The result does not compute what the model computes.
+        CheckFailedError: The result does not compute what the model computes, or onnxruntime's
+            default session runs the model but not the result.
         OnnxFoldError: The model or an option is invalid.
     """
     fold = options_of(options)
@@ -189,7 +190,8 @@ def optimize_file(
         What was done, with bytes, seconds and reasons.
 
     Raises:
-        CheckFailedError: the result does not compute what the source computes.
+        CheckFailedError: the result does not compute what the source computes, or onnxruntime's
+            default session runs the source but not the result.
         OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
     fold = options_of(options)
@@ -405,6 +407,8 @@ def _check(
             raise CheckFailedError(reason, file=storage.path_of(source))
         remedy = f"{option('check')} refuses such a result, level 1 applies none"
         result.warnings.append(f"{reason}; {remedy}")
+    if options.seeds and comparison.default_session is None:
+        result.warnings.append(comparison.notes[-1])
     if comparison.default_session is not None:
         _judge_default_session(comparison.default_session, source, result, is_saving=is_saving)
     return comparison

@@ -114,8 +114,9 @@ class CheckedOptionArguments(OptionArguments, total=False):
     precision, within 1e-4 relative and 1e-5 absolute.
 
     Args:
-        check: Number of random inputs on which to compare before the result is written; any other
-            option of the check enables one, too.
+        check: Number of random inputs on which to compare before the result is written. The verdict
+            is that node by node; the difference in onnxruntime's default session is printed. Any
+            other option of the check enables one, too.
         feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
             arrays by name.
         check_dims: Sizes of dynamic dimensions to compare with, by name.

@@ -60,9 +60,10 @@ def compare(
 ) -> Comparison:
     """Compare the outputs of two models, run node by node on onnxruntime.
 
-    Optimizations and prepacking are off. If onnxruntime cannot load the first model, both run on
-    onnx's reference evaluator, and the result says so (see `fallback`). Outputs that change from
-    run to run in both models, such as random numbers, are not compared.
+    Optimizations and prepacking are off; this is the `session` of the result. If onnxruntime cannot
+    load the first model, both run on onnx's reference evaluator, which is the `backend` of the
+    result then (see `fallback`). Outputs that change from run to run in both models, such as random
+    numbers, are not compared.
 
     Args:
         a: The original: a path, an `onnx.ModelProto`, an `onnx_ir.Model` or a
@@ -274,7 +275,8 @@ class _Pair:
             pair.feeds = self.feeds
             outputs = {run: runner(self.first.accepted(fed)) for run, fed in self.feeds.items()}
         except (CannotLoad, CannotRun) as error:
-            self.result.notes.append(f"the original does not run in the default session: {error}")
+            reason = f"the original does not run in onnxruntime's default session: {error}"
+            self.result.notes.append(reason)
             return None
         del runner
         result.own_error = _largest_error(node_by_node, outputs)

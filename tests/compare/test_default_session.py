@@ -123,4 +123,7 @@ def test_an_original_that_fails_in_the_default_session_is_no_reason(model, monke
     _, report = onnxfold.optimize(model, check=1, return_report=True)
     assert report.check.equal and report.check.default_session is None
     (note,) = report.check.notes
-    assert note == "the original does not run in the default session: a fused kernel fails"
+    assert (
+        note == "the original does not run in onnxruntime's default session: a fused kernel fails"
+    )
+    assert report.warnings == [note]

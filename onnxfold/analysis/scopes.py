@@ -89,6 +89,10 @@ class Scopes:
             self._paths[graph] = [] if scope is None else [scope.graph, *self.path(outer)]
         return self._paths[graph]
 
+    def forget_paths(self) -> None:
+        """Forget cached paths; call it when nodes with subgraphs have moved to another graph."""
+        self._paths.clear()
+
     def graphs(self) -> list[ir.Graph]:
         """Return all graphs, outer ones before inner ones."""
         return list(self._by_graph)

@@ -102,6 +102,7 @@ def optimize(
         with clock.stage("load"):
             if isinstance(given, ir.Model):
                 opened: Any = given
+                storage.import_onnx_opset(opened)
                 put_in_order(opened)
                 if fold.seeds or is_bounded:
                     original = storage.opened(given)

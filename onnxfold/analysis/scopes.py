@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.errors import ModelError
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import holders_in
@@ -60,6 +61,8 @@ class Scopes:
     def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
         if "" not in opsets and "ai.onnx" in opsets:  # the same domain, spelled out
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
+        elif "" not in opsets and opsets and not in_function:
+            opsets = ChainMap({"": storage.onnx_opset(opsets)}, opsets)
         pending: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
         while pending:
             graph, parent = pending.pop()

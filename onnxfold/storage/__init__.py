@@ -1,5 +1,6 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
+from onnxfold.storage.checks import import_onnx_opset, onnx_opset
 from onnxfold.storage.decode import LIFTED_KEY
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
@@ -46,9 +47,11 @@ __all__ = [
     "data_bytes",
     "explained",
     "from_proto",
+    "import_onnx_opset",
     "load",
     "model_bytes",
     "model_in",
+    "onnx_opset",
     "opened",
     "path_of",
     "planned",

@@ -18,7 +18,6 @@ from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_in, take_out, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
-
 _HEADER = (
     *("ir_version", "producer_name", "producer_version", "domain"),
     *("model_version", "doc_string", "device_configurations"),

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import functools
 import os
 import re
-import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -282,30 +280,6 @@ def _foreign_value(array: Array) -> onnxruntime.OrtValue:
     value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, dtype.value)
     ctypes.memmove(value.data_ptr(), content, len(content))
     return value
-
-
-@functools.cache
-def assumed_opset() -> int:
-    """Return the version of ONNX's opset that onnxruntime assumes if none is imported.
-
-    It is the newest one that onnxruntime supports. No function of onnxruntime returns it, but
-    onnxruntime writes it into a model that it saves.
-    """
-    import onnx
-
-    shape = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
-    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
-    node = onnx.helper.make_node("Relu", ["x"], ["y"])
-    graph = onnx.helper.make_graph([node], "assumed", [shape], [result])
-    other = [onnx.helper.make_opsetid("com.microsoft", 1)]
-    model = onnx.helper.make_model(graph, opset_imports=other, ir_version=7)
-    options = session_options(threads=1)
-    with tempfile.TemporaryDirectory(prefix="onnxfold-") as folder:
-        options.optimized_model_filepath = os.path.join(folder, "model.onnx")
-        open_session(model.SerializeToString(), options)
-        saved = onnx.load(options.optimized_model_filepath)
-    versions = {imported.domain: int(imported.version) for imported in saved.opset_import}
-    return versions[""]
 
 
 def _text_value(array: Array) -> onnxruntime.OrtValue:

@@ -1,6 +1,5 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.checks import import_onnx_opset, onnx_opset
 from onnxfold.storage.decode import LIFTED_KEY
 from onnxfold.storage.encode import to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
@@ -18,6 +17,7 @@ from onnxfold.storage.load import (
     path_of,
     reading_from,
 )
+from onnxfold.storage.opsets import import_onnx_opset, onnx_opset
 from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.tensors import (
     MappedFile,

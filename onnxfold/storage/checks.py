@@ -12,7 +12,7 @@ import contextlib
 import functools
 import graphlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from google.protobuf.message import DecodeError, Message
 
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.graphs import shaped
-from onnxfold.onnxruntime_sessions import assumed_opset
 from onnxfold.storage.tensors import data_bytes
 
 # NumPy has no larger arrays of 16-byte elements, even if another dimension is 0.
@@ -41,8 +40,6 @@ NEWEST_OPSETS = {
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
 }
 """The newest version of each domain of ONNX that this release of onnx knows."""
-ONNX_DOMAINS = ("", "ai.onnx")
-"""The names of ONNX's own domain."""
 _LARGEST_VERSION = (1 << 31) - 1
 BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
 """The attributes with the bodies of ops of ONNX, by op type."""
@@ -191,36 +188,6 @@ def opsets_of(
                 node=owner,
             )
     return found
-
-
-def onnx_opset(imports: Mapping[str, int]) -> int:
-    """Return the version of ONNX's opset in a model with these imports.
-
-    If only other domains are imported, it is the version that onnxruntime assumes. Without any
-    import, as in models of IR version 1 and 2, it is 1.
-    """
-    for domain in ONNX_DOMAINS:
-        if domain in imports:
-            return imports[domain]
-    return assumed_opset() if imports else 1
-
-
-def required_imports(model: ir.Model) -> dict[str, int]:
-    """Return the opsets that a model imports, and that of ONNX if its nodes require it.
-
-    The version that onnxruntime assumes becomes explicit because the model is optimized for it.
-    """
-    imports = dict(model.opset_imports)
-    if not imports or not imports.keys().isdisjoint(ONNX_DOMAINS):
-        return imports
-    if any(node.domain in ONNX_DOMAINS for node in model.graph.all_nodes()):
-        imports[""] = onnx_opset(imports)
-    return imports
-
-
-def import_onnx_opset(model: ir.Model) -> None:
-    """Import the opset of ONNX if nodes of a model require it. See `required_imports`."""
-    model.opset_imports.update(required_imports(model))
 
 
 def check_calls(proto: onnx.ModelProto) -> None:

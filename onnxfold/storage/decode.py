@@ -23,12 +23,10 @@ from onnxfold.onnx_ir_private import is_a, root_cause
 from onnxfold.storage.checks import (
     BODIES,
     DTYPES,
-    ONNX_DOMAINS,
     all_nodes,
     check_bodies,
     check_calls,
     check_tensor,
-    import_onnx_opset,
     label,
     opsets_of,
     parse,
@@ -41,6 +39,7 @@ from onnxfold.storage.encode import (
     shape_of,
     static_shape,
 )
+from onnxfold.storage.opsets import ONNX_DOMAINS, import_onnx_opset
 from onnxfold.storage.tensors import Span, ViewTensor
 from onnxfold.storage.wire import Placeholders
 

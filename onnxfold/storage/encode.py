@@ -16,7 +16,8 @@ import onnx_ir as ir
 from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of, root_cause
-from onnxfold.storage.checks import DTYPES, required_imports
+from onnxfold.storage.checks import DTYPES
+from onnxfold.storage.opsets import required_imports
 from onnxfold.storage.tensors import ViewTensor, is_streamed, sizes_of
 
 # Keys in the ``meta`` of a value.

@@ -36,12 +36,12 @@ from onnxfold.storage import wire
 from onnxfold.storage.checks import (
     BODIES,
     check_bodies,
-    import_onnx_opset,
     kind_of,
     messages_in,
     parse,
 )
 from onnxfold.storage.decode import decode
+from onnxfold.storage.opsets import import_onnx_opset
 from onnxfold.storage.tensors import (
     MappedFile,
     SharedExternalTensor,

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from onnxfold import files, storage
 from onnxfold.analysis.facts import put_in_order
+from onnxfold.editing import take_content
 from onnxfold.errors import CheckFailedError, OnnxFoldError, option, spelled
 from onnxfold.graphs import count_nodes
 from onnxfold.memory import paused_garbage_collection, peak_rss_bytes
@@ -73,9 +74,10 @@ def optimize(
 
     Args:
         model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
-            (changed in place and returned; as before if its check fails), an ``onnx.ModelProto`` or
-            its bytes (left alone; new ones are returned), or a ``torch.onnx.ONNXProgram`` (its
-            model is changed in place; it is returned).
+            (changed in place and returned: ``model.graph`` stays the same object; with a check or
+            ``max_growth``, an error restores the original content), an ``onnx.ModelProto`` or its
+            bytes (left alone; new ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is
+            changed in place; it is returned).
         return_report: Also return what was done, as `optimize_file` does.
         options: See `onnxfold.options.CheckedOptionArguments`.
 
@@ -96,37 +98,35 @@ def optimize(
         stack.enter_context(storage.explained(given))
         is_in_memory = isinstance(given, ir.Model)
         is_bounded = not is_in_memory or fold.max_growth is not None
-        with clock.stage("load"):  # a copy, where what was given may be needed again
-            opened: Any = _opened(given, fold) if fold.seeds or is_bounded else given
+        original: Any = given
+        open_again = functools.partial(storage.opened, given)
+        with clock.stage("load"):
+            if isinstance(given, ir.Model):
+                opened: Any = given
+                storage.import_onnx_opset(opened)
+                put_in_order(opened)
+                if fold.seeds or is_bounded:
+                    original = storage.opened(given)
+                    open_again = functools.partial(_restored, given, original)
+                    stack.enter_context(_restored_on_error(given, original))
+            else:
+                opened = _opened(given, fold)
         if isinstance(given, onnx.ModelProto):
             stack.enter_context(dismantled(opened))
         with clock.stage("fold"):
             if is_in_memory:
                 bytes_before = storage.planned(opened).size
-                put_in_order(opened)
             else:
                 bytes_before = storage.model_bytes(opened)
             if is_bounded:
-                opened, result = run_bounded(
-                    opened,
-                    lambda: _opened(given, fold) if is_in_memory else storage.opened(given),
-                    fold,
-                    bytes_before=bytes_before,
-                )
+                opened, result = run_bounded(opened, open_again, fold, bytes_before=bytes_before)
             else:
                 result = run_passes(opened, fold, bytes_before=bytes_before)
         if fold.seeds:
             with clock.stage("check"), files.scratch_folder("check") as folder:
                 candidate = os.path.join(folder, "model.onnx")
                 storage.save(opened, candidate, fsync=False, plan=result.plan)
-                comparison = _check(given, opened, candidate, result, fold)
-        if isinstance(given, ir.Model) and opened is not given:
-            given.graph, given.ir_version = opened.graph, opened.ir_version
-            given.functions.clear()
-            given.functions.update(opened.functions)
-            given.metadata_props.clear()
-            given.metadata_props.update(opened.metadata_props)
-            opened = given
+                comparison = _check(original, opened, candidate, result, fold)
         for warning in result.warnings:
             logger.warning("%s", warning)
         report = None
@@ -272,6 +272,22 @@ def optimize_file(
             write_page(report, "optimize", path or "", os.fspath(destination), document)
         result.pool.close()
     return told
+
+
+def _restored(given: ir.Model, original: ir.Model) -> ir.Model:
+    """Give a model the content of its original, which is left alone; return the model."""
+    take_content(given, storage.opened(original))
+    return given
+
+
+@contextlib.contextmanager
+def _restored_on_error(given: ir.Model, original: ir.Model) -> Iterator[None]:
+    """Give a model the content of its original if it could not be optimized."""
+    try:
+        yield
+    except BaseException:
+        take_content(given, original)
+        raise
 
 
 def _opened(given: ModelLike, fold: Options) -> ir.Model:

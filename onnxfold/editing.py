@@ -18,13 +18,24 @@ from onnxfold.graphs import all_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import detach_inputs, is_unused, metadata_of, nodes_in, take_out, uses
 from onnxfold.onnx_ir_private import set_input as set_input
 
+_HEADER = (
+    *("ir_version", "producer_name", "producer_version", "domain"),
+    *("model_version", "doc_string", "device_configurations"),
+)
+"""The attributes of a model besides its containers."""
+
 
 class Names:
-    """The names in use in all graphs of a model: they must be unique in all of them."""
+    """The names in use in all graphs of a model.
+
+    New names are unique in all of them. A node that moves to another graph keeps its name, unless a
+    node of that graph has it (`make_node_unique`).
+    """
 
     def __init__(self, graphs: Iterable[ir.Graph]) -> None:
         self._values: Counter[str] = Counter()
         self._nodes: Counter[str] = Counter()
+        self._nodes_in: dict[ir.Graph, set[str]] = {}
         self._next: dict[str, int] = {}
         for graph in graphs:
             self._values.update([v.name for v in graph.inputs if v.name])
@@ -52,6 +63,74 @@ class Names:
         if name and self._values[name] > 1:
             self._values[name] -= 1
             value.name = self.fresh(name)
+
+    def nodes_in(self, graph: ir.Graph) -> set[str]:
+        """Return the names of the nodes of a graph, to be passed to `make_node_unique`.
+
+        The names of removed nodes may be among them. Call it before nodes move to the graph.
+        """
+        if graph not in self._nodes_in:
+            self._nodes_in[graph] = {name for node in nodes_in(graph) if (name := node.name)}
+        return self._nodes_in[graph]
+
+    def make_node_unique(self, node: ir.Node, taken: set[str]) -> None:
+        """Rename a node that moves to a graph if its name is taken there; add its name."""
+        if not node.name:
+            return
+        if node.name in taken:
+            node.name = self.fresh(node.name, for_node=True)
+        taken.add(node.name)
+
+
+def make_node_names_unique(model: ir.Model) -> None:
+    """Rename nodes that have the name of an earlier node of the same graph.
+
+    onnxruntime refuses such a model. Nodes of different graphs may have the same name, subgraphs
+    included, and nodes may be without names.
+    """
+    graphs = all_graphs(model)
+    names: Names | None = None
+    for graph in graphs:
+        found = [name for node in nodes_in(graph) if (name := node.name)]
+        if len(found) == len(set(found)):
+            continue
+        names = names or Names(graphs)
+        taken = set[str]()
+        for node in graph:
+            names.make_node_unique(node, taken)
+
+
+def take_content(model: ir.Model, source: ir.Model) -> None:
+    """Replace the content of a model by that of another one, which is empty afterwards.
+
+    The model keeps its graph object, its ``meta``, and the ``meta`` of its graph.
+    """
+    for name in _HEADER:
+        setattr(model, name, getattr(source, name))
+    model.metadata_props.clear()
+    model.metadata_props.update(source.metadata_props)
+    model.functions.clear()
+    model.functions.update(source.functions)
+
+    graph, other = model.graph, source.graph
+    graph.name, graph.doc_string = other.name, other.doc_string
+    graph.opset_imports.clear()
+    graph.opset_imports.update(other.opset_imports)
+    graph.metadata_props.clear()
+    graph.metadata_props.update(other.metadata_props)
+
+    inputs, outputs = list(other.inputs), list(other.outputs)
+    initializers, nodes = list(other.initializers.values()), list(other)
+    for emptied in (graph, other):
+        emptied.outputs.clear()
+        emptied.inputs.clear()
+        emptied.initializers.clear()
+        emptied.remove(list(emptied))
+    graph.inputs.extend(inputs)
+    for value in initializers:
+        graph.initializers.add(value)
+    graph.extend(nodes)
+    graph.outputs.extend(outputs)
 
 
 def values_of(graph: ir.Graph) -> list[ir.Value]:
@@ -212,11 +291,12 @@ def insert_constant(
     becomes a vector of int64. A function has no initializers: a Constant node makes the constant
     there.
     """
-    name = names.fresh(f"{stem or before.outputs[0].name or 'value'}/constant")
+    stem = f"{stem or before.outputs[0].name or 'value'}/constant"
+    name = names.fresh(stem)
     dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
     tensor = ir.Tensor(np.array(array, dtype, order="C"), name=name)
     if in_function:
-        node = constant_node(tensor, before.name)
+        node = constant_node(tensor, names.fresh(stem, for_node=True))
         before.prepend(node)
         return node.outputs[0]
     assert before.graph is not None

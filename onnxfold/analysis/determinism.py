@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.graphs import all_graphs, op_name, subgraphs_of
 from onnxfold.kernels.inference import is_overwritten, schema_of
 
@@ -20,7 +21,9 @@ class Determinism:
 
     def __init__(self, model: ir.Model) -> None:
         self._functions = model.functions
-        self._imports = model.opset_imports
+        self._imports = dict(model.opset_imports)
+        if self._functions and self._imports:
+            self._imports.setdefault("", storage.onnx_opset(self._imports))
         self._known: dict[ir.OperatorIdentifier, str | None] = {}
 
     def reason_not_to_fold(self, node: ir.Node, opsets: Mapping[str, int]) -> str | None:
@@ -39,8 +42,7 @@ class Determinism:
         if schema is None:
             return f"{op_name(node)} is not an op that ONNX defines at this opset"
         if self._functions:
-            model_version = self._imports.get(domain or "ai.onnx", version)
-            model_version = self._imports.get(domain, model_version)
+            model_version = self._imports.get(domain, version)
             other = schema_of(op_type, model_version, domain)
             if other is None or other.since_version != schema.since_version:
                 # ONNX specifies the function's opset; onnxruntime uses the model's

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number, SymbolicAnalysis
 from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, Application, Undecided, find
 from onnxfold.analysis.symbolic.fact import of_type
@@ -50,7 +51,7 @@ class Failures:
         """By names of inputs that are indices, the number of rows that they must be within."""
         self._inputs = sizes.keys()
         self._functions = model.functions
-        self._opset = model.opset_imports.get("", 1)
+        self._opset = storage.onnx_opset(model.opset_imports)
         self._is_fixed = is_fixed
         self._analysis = SymbolicAnalysis(model)
         self.algebra = algebra = self._analysis.algebra

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.errors import ModelError
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import holders_in
@@ -60,6 +61,8 @@ class Scopes:
     def _root(self, root: ir.Graph, opsets: MutableMapping[str, int], *, in_function: bool) -> None:
         if "" not in opsets and "ai.onnx" in opsets:  # the same domain, spelled out
             opsets = ChainMap({"": opsets["ai.onnx"]}, opsets)
+        elif "" not in opsets and opsets and not in_function:
+            opsets = ChainMap({"": storage.onnx_opset(opsets)}, opsets)
         pending: list[tuple[ir.Graph, ir.Node | None]] = [(root, None)]
         while pending:
             graph, parent = pending.pop()
@@ -88,6 +91,10 @@ class Scopes:
             outer = holder.graph if holder and holder.domain in _READ_OUTER_VALUES else None
             self._paths[graph] = [] if scope is None else [scope.graph, *self.path(outer)]
         return self._paths[graph]
+
+    def forget_paths(self) -> None:
+        """Forget cached paths; call it when nodes with subgraphs have moved to another graph."""
+        self._paths.clear()
 
     def graphs(self) -> list[ir.Graph]:
         """Return all graphs, outer ones before inner ones."""

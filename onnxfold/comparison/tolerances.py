@@ -124,7 +124,8 @@ class _Changes:
 
     def __init__(self, model: ir.Model, names: Names) -> None:
         self._names, self._constants = names, dict[tuple[float, ir.DataType], ir.Value]()
-        self._first, self._opset = next(iter(model.graph), None), model.opset_imports.get("", 1)
+        self._first = next(iter(model.graph), None)
+        self._opset = storage.onnx_opset(model.opset_imports)
 
     def _constant(self, number: float, kind: ir.DataType) -> ir.Value:
         key = number, kind

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.passes import common
 
+from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
 from onnxfold.editing import Names, remove_nodes, remove_unused
 from onnxfold.graphs import all_graphs, tensor_of
@@ -80,7 +81,7 @@ class InlineFunctions(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        names, opsets = Names(all_graphs(model)), model.opset_imports
+        names = Names(all_graphs(model))
         kept = set()
         for node in (node for graph in all_graphs(model) for node in graph):
             if function := model.functions.get(node.op_identifier()):
@@ -89,12 +90,20 @@ class InlineFunctions(ir.passes.InPlacePass):
                     kept.add(node.op_identifier())
             for value in node.outputs if function else ():
                 value.name = value.name or names.fresh("unread")  # the function itself may read it
-        others = kept | {
-            name
-            for name, function in model.functions.items()
-            if any(opsets.get(domain, v) != v for domain, v in function.opset_imports.items())
-            or schema_of(name[1], opsets.get(name[0], 1), name[0])  # onnxruntime runs its own op
-        }
+        opsets = dict(model.opset_imports)
+        if opsets:
+            opsets.setdefault("", storage.onnx_opset(opsets))
+        others = set(kept)
+        for name, function in model.functions.items():
+            domain, op_type, _ = name
+            imports = function.opset_imports
+            is_compatible = all(opsets.get(d, version) == version for d, version in imports.items())
+            # onnxruntime runs its own op instead of a function of that name
+            is_op = schema_of(op_type, opsets.get(domain, 1), domain) is not None
+            if name in kept or is_op or not is_compatible:
+                others.add(name)
+            else:
+                opsets.update(imports)  # those of an inlined function become those of the model
         return common.InlinePass(lambda function: function.identifier() not in others)(model)
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
+from onnxfold.editing import make_node_names_unique
 from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.evaluation import TimeLimit, time_for
 from onnxfold.graphs import count_nodes
@@ -114,7 +115,9 @@ def run_passes(
     if model.ir_version < _FREE_INITIALIZERS:  # initializers are constants and yet inputs before
         model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
         model.ir_version = _FREE_INITIALIZERS
-        model.opset_imports.setdefault("", 1)  # older models need not say it
+        # older models need not import an opset
+        model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
+    make_node_names_unique(model)  # editing keeps them unique
     is_lifted = storage.LIFTED_KEY in model.meta
     run.result.nodes_before = nodes_before(model)
     run.result.warnings += options.doubtful(model) + _unknown_ops(run.result.nodes_before, model)

@@ -119,7 +119,8 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
     tensor.name = name
     if needs_node(first, facts.scopes.of(graph)):
         before = node if node and len(values) == 1 else graph[0]
-        before.prepend(constant := constant_node(tensor, before.name))
+        node_name = facts.names.fresh(f"{name}/constant", for_node=True)
+        before.prepend(constant := constant_node(tensor, node_name))
         stored = constant.outputs[0]
     else:
         stored = add_initializer(graph, tensor)

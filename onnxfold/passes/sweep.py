@@ -273,7 +273,9 @@ class Sweep:
         if self._options.keep and any(map(self._options.keeps, (*node.outputs, *taken.outputs))):
             return None
         self.inlined += 1
-        return inline_branch(node, taken, self.facts.names, self.scopes.of(graph))
+        nodes = inline_branch(node, taken, self.facts.names, self.scopes.of(graph))
+        self.scopes.forget_paths()
+        return nodes
 
 
 def _content(buffer: Buffer | None) -> Hashable:
@@ -288,9 +290,12 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
     """Replace the If ``node`` by a branch's nodes and initializers; return the nodes.
 
     The results keep the If's output names; other values of the branch keep theirs unless the model
-    uses them elsewhere (branches may name their values alike). A function has no initializers: they
-    become nodes there.
+    uses them elsewhere (branches may name their values alike). Nodes keep their names unless
+    another node of the graph has the same name. A function has no initializers: they become nodes
+    there.
     """
+    node_names = names.nodes_in(scope.graph)
+    node_names.discard(node.name or "")
     constants = []
     if scope.in_function and scope.parent is None:
         for name, value in list(branch.initializers.items()):
@@ -325,4 +330,6 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
         taken.add(output)
         take_over(result, output, declared=result.is_graph_output())
     remove_nodes([node])
+    for inner in nodes:
+        names.make_node_unique(inner, node_names)
     return nodes

@@ -154,8 +154,8 @@ def _connect(
     new, scope = set(builder.nodes), match.facts.scopes.of(builder.graph)
     _remember_origin(match.rule, builder.nodes, dying)
     for node in builder.nodes:
-        if node.domain not in scope.opsets:
-            scope.root.opset_imports[node.domain] = 1
+        if node.domain not in scope.root.opset_imports:
+            scope.root.opset_imports[node.domain] = scope.opsets.get(node.domain, 1)
     users: dict[ir.Node, None] = {}
     for root, value in zip(match.roots, values, strict=True):
         users.update(dict.fromkeys(use.node for use in uses(root)))

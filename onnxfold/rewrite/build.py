@@ -241,9 +241,10 @@ class Builder:
         if value is None:
             if operand.dtype == ir.DataType.STRING or not self._known.is_computable(operand):
                 raise Refused("a constant is of strings, or cannot be computed")
-            tensor = BufferTensor(operand, self._names.fresh(f"{self._stem}/const"))
+            stem = f"{self._stem}/const"
+            tensor = BufferTensor(operand, self._names.fresh(stem))
             if self._in_function:
-                node = constant_node(tensor, self._before.name)
+                node = constant_node(tensor, self._names.fresh(stem, for_node=True))
                 self.insert(node)
                 value = node.outputs[0]
             else:

@@ -308,7 +308,8 @@ class _Prepared:
         self.chosen = _names(chosen)
         if not model.graph.initializers.keys().isdisjoint(self.chosen):
             model.ir_version = max(model.ir_version, 4)  # before, defaults cannot be replaced
-            model.opset_imports.setdefault("", 1)  # older models need not say it
+            # older models need not import an opset
+            model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
         self.nodes, self.nbytes = model.graph.num_nodes(), storage.planned(model).size
         record(model, self.chosen)
         put_in_order(model)

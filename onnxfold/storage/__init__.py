@@ -17,6 +17,7 @@ from onnxfold.storage.load import (
     path_of,
     reading_from,
 )
+from onnxfold.storage.opsets import import_onnx_opset, onnx_opset
 from onnxfold.storage.save import check_destination, save
 from onnxfold.storage.tensors import (
     MappedFile,
@@ -46,9 +47,11 @@ __all__ = [
     "data_bytes",
     "explained",
     "from_proto",
+    "import_onnx_opset",
     "load",
     "model_bytes",
     "model_in",
+    "onnx_opset",
     "opened",
     "path_of",
     "planned",

@@ -39,6 +39,7 @@ from onnxfold.storage.encode import (
     shape_of,
     static_shape,
 )
+from onnxfold.storage.opsets import ONNX_DOMAINS, import_onnx_opset
 from onnxfold.storage.tensors import Span, ViewTensor
 from onnxfold.storage.wire import Placeholders
 
@@ -189,15 +190,15 @@ class _Reader:
             raise ModelError(f"there is no IR version {proto.ir_version}")
         opsets = opsets_of(proto.opset_import)
         if (
-            "" not in opsets
+            not opsets
             and proto.ir_version >= _FIRST_WITH_OPSETS
-            and any(node.domain in ("", "ai.onnx") for node in all_nodes(proto.graph.node))
+            and any(node.domain in ONNX_DOMAINS for node in all_nodes(proto.graph.node))
         ):
-            raise ModelError("no opset of ONNX is imported")
+            raise ModelError("no opset is imported")
         check_calls(proto)
         graph = self.graph(proto.graph, ())
         graph.opset_imports.update(opsets)
-        return ir.Model(
+        model = ir.Model(
             graph,
             ir_version=proto.ir_version,
             producer_name=proto.producer_name or None,
@@ -208,6 +209,8 @@ class _Reader:
             functions=[*map(self.function, proto.functions)],
             metadata_props=entries_of(proto.metadata_props),
         )
+        import_onnx_opset(model)
+        return model
 
     def graph(self, proto: onnx.GraphProto, outer: tuple[_Scope, ...]) -> ir.Graph:
         protos = proto.node[:]

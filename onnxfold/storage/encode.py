@@ -17,6 +17,7 @@ from onnxfold.errors import ModelError
 from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import is_a, meta_entry, metadata_of, nodes_of, root_cause
 from onnxfold.storage.checks import DTYPES
+from onnxfold.storage.opsets import required_imports
 from onnxfold.storage.tensors import ViewTensor, is_streamed, sizes_of
 
 # Keys in the ``meta`` of a value.
@@ -77,7 +78,7 @@ class _Writer:
         _set(proto, model, "producer_name", "producer_version", "domain", "doc_string")
         if model.model_version is not None:
             proto.model_version = model.model_version
-        _import_opsets(proto, model.opset_imports)
+        _import_opsets(proto, required_imports(model))
         add_entries(proto.metadata_props, model.metadata_props)
         self.graph(proto.graph, model.graph)
         for function in model.functions.values():

@@ -33,8 +33,15 @@ from onnxfold.memory import paused_garbage_collection
 from onnxfold.onnx_ir_private import is_used
 from onnxfold.signatures import checked
 from onnxfold.storage import wire
-from onnxfold.storage.checks import BODIES, check_bodies, kind_of, messages_in, parse
+from onnxfold.storage.checks import (
+    BODIES,
+    check_bodies,
+    kind_of,
+    messages_in,
+    parse,
+)
 from onnxfold.storage.decode import decode
+from onnxfold.storage.opsets import import_onnx_opset
 from onnxfold.storage.tensors import (
     MappedFile,
     SharedExternalTensor,
@@ -261,6 +268,7 @@ def _cloned(model: ir.Model) -> ir.Model:
         made = model.clone()
     except RuntimeError:  # onnx-ir reports values that are not cloned yet
         made = _cloned_in_order(model)
+    import_onnx_opset(made)
     kept = (SOURCE_KEY, FILES_KEY, EXTERNAL_KEY)
     made.meta.update({key: model.meta[key] for key in kept if key in model.meta})
     for graph in all_graphs(made):

@@ -51,6 +51,28 @@ def test_a_branch_that_gives_one_value_twice(op):
     assert [v.tolist() for v in run(folded.proto, X)] == [v.tolist() for v in wanted]
 
 
+def test_equal_constants_in_branches_of_a_branch_that_is_inlined():
+    """They are stored once, in the graph that holds both branches now."""
+    model = parse(
+        """g (float[2] x, bool f) => (float[2] y) <float[2, 2] w = {1, 2, 3, 4}, bool c = {1}> {
+            y = If (c) <
+                then_branch = t () => (float[2] u) {
+                    u = If (f) <
+                        then_branch = t1 () => (float[2] p) { a = Transpose (w) p = MatMul (x, a) },
+                        else_branch = e1 () => (float[2] q) {
+                            b = Transpose (w) d = MatMul (x, b) q = Neg (d)
+                        }
+                    >
+                },
+                else_branch = e () => (float[2] v) { v = Neg (x) }
+            >
+        }"""
+    )
+    for flag in (False, True):
+        folded = fold(model, {**X, "f": np.array(flag)})
+        assert folded.ops == {"If": 1, "MatMul": 2, "Neg": 1}
+
+
 def test_an_if_whose_results_are_not_all_used():
     """Legal, though onnxruntime cannot run it before it is folded."""
     model = two_results("p = Add (x, w) p2 = Mul (x, w)")

@@ -11,6 +11,7 @@ from model_table import TEXTS
 
 import onnxfold
 from onnxfold.options import CheckedOptionArguments, Options
+from onnxfold.rewrite import op, rule, rule_set
 
 ROWS = {"x": large(2, 64, seed=9)}
 
@@ -54,6 +55,72 @@ def test_an_ir_model_is_changed_and_given_back(model):
     assert onnxfold.optimize(opened) is opened
     assert _kinds(opened.graph) == ["MatMul", "Mul"]
     assert_same(model, ir.to_proto(opened), ROWS)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_growth": 0}, {"check": 1}], ids=str)
+def test_the_graph_of_an_ir_model_stays_the_same_object(model, options):
+    """So do its inputs and outputs, and the model's dictionaries."""
+    opened = ir.from_proto(model)
+    opened.meta["mine"] = opened.graph.meta["mine"] = "kept"
+    graph, functions, properties = opened.graph, opened.functions, opened.metadata_props
+    inputs, outputs = list(graph.inputs), list(graph.outputs)
+    onnxfold.optimize(opened, **options)
+    assert opened.graph is graph
+    assert opened.functions is functions and opened.metadata_props is properties
+    assert _kinds(graph) == ["MatMul", "Mul"]
+    assert all(node.graph is graph for node in graph)
+    assert list(map(id, graph.inputs)) == list(map(id, inputs))
+    assert [value.name for value in graph.outputs] == [value.name for value in outputs]
+    assert opened.meta["mine"] == graph.meta["mine"] == "kept"
+    assert_same(model, ir.to_proto(opened), ROWS)
+
+
+def test_the_graph_stays_the_same_object_at_a_lower_level():
+    """The model would grow at level 1, so it gets its original content again."""
+    numbers = "int64[1] o = {0}, int64[1] i = {1}, int64[1] j = {3}"
+    slices = "r = Slice (x, i, j, o) y = Slice (r, i, j, i)"
+    model = parse(f"g (float[4, 4] x) => (float[2, 2] y) <{numbers}> {{ {slices} }}")
+    model.doc_string = model.graph.doc_string = "about"
+    model.metadata_props.add(key="k", value="v")
+    opened = ir.from_proto(model)
+    graph = opened.graph
+    _, report = onnxfold.optimize(opened, max_growth=0, return_report=True)
+    assert any("level 0 was used" in warning for warning in report.warnings)
+    assert opened.graph is graph
+    result = ir.to_proto(opened)
+    assert _kinds(result.graph.node) == ["Slice", "Slice"]
+    assert (result.doc_string, result.graph.doc_string) == ("about", "about")
+    assert result.metadata_props == model.metadata_props
+    assert result.opset_import == model.opset_import
+    assert_same(model, result, {"x": large(4, 4)})
+
+
+@rule
+def wrong(x):
+    return op.Neg(x) >> op.Abs(x)
+
+
+def test_a_failed_check_restores_the_content_of_an_ir_model():
+    model = parse("""g (float[n] x, float[n] u) => (float[n] y, float[n] z) <float[n] u> {
+        a = local.f (x)
+        b = Neg (a)
+        y = Add (b, u)
+        z = Exp (a)
+    }
+    <domain: "local", opset_import: ["": 21]> f (x) => (y) { y = Sqrt (x) }""")
+    del model.graph.value_info[:]
+    model.metadata_props.add(key="k", value="v")
+    opened = ir.from_proto(model)
+    before = ir.to_proto(opened)
+    graph = opened.graph
+    rules = [rule_set("wrong", {"wrong": wrong}, doc="One rule.")]
+    with pytest.raises(onnxfold.CheckFailedError):
+        onnxfold.optimize(opened, check=1, rules=rules)
+    assert opened.graph is graph
+    assert ir.to_proto(opened) == before
+    onnxfold.optimize(opened, check=1)
+    assert opened.graph is graph
+    assert _kinds(graph) == _kinds(onnxfold.optimize(model).graph.node)
 
 
 @pytest.mark.parametrize("kind", [str, lambda p: p])

@@ -1,7 +1,11 @@
-"""Random models whose branches compute the same of the same weights."""
+"""Random models whose branches compute the same of the same weights.
+
+Node names are repeated in other graphs, and some conditions are constant, so that nodes of branches
+move to graphs in which their names are taken.
+"""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import onnx
@@ -10,6 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from .generate import Case
 
 _OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+_SHARE_OF_CONSTANT_CONDITIONS = 0.3
+_SHARE_OF_NAMED_NODES = 0.8
 
 
 class Maker:
@@ -133,7 +139,51 @@ class Maker:
 def generate(seed: int) -> Case:
     maker = Maker(random.Random(seed))
     x = random_matrix(seed, 2, maker.size)
-    return Case(seed, maker.model(), [{"x": x, "c": np.array(c)} for c in (False, True)])
+    model = maker.model()
+    # a generator of its own keeps the models of a seed the same
+    rng = random.Random(f"names {seed}")
+    roots: list[onnx.GraphProto | onnx.FunctionProto] = [model.graph, *model.functions]
+    for root in roots:
+        _make_conditions_constant(root, rng)
+        _number_nodes(root, rng)
+    return Case(seed, model, [{"x": x, "c": np.array(c)} for c in (False, True)])
+
+
+def _make_conditions_constant(
+    root: onnx.GraphProto | onnx.FunctionProto, rng: random.Random
+) -> None:
+    """Replace some conditions in a graph or a function by constants."""
+    conditions = []
+    for graph in _graphs_in(root):
+        conditions += [node.input for node in graph.node if node.op_type == "If"]
+    for inputs in conditions:
+        if rng.random() < _SHARE_OF_CONSTANT_CONDITIONS:
+            inputs[0] = rng.choice(["yes", "no"])
+    for name, condition in (("yes", True), ("no", False)):
+        tensor = numpy_helper.from_array(np.array(condition), name)
+        if isinstance(root, onnx.GraphProto):
+            root.initializer.append(tensor)
+        else:
+            root.node.insert(0, helper.make_node("Constant", [], [name], value=tensor))
+
+
+def _number_nodes(root: onnx.GraphProto | onnx.FunctionProto, rng: random.Random) -> None:
+    """Number the nodes of each graph, as some exporters do; some nodes have no names."""
+    for graph in _graphs_in(root):
+        for number, node in enumerate(graph.node):
+            if rng.random() < _SHARE_OF_NAMED_NODES:
+                node.name = f"node_{number}"
+
+
+def _graphs_in(
+    root: onnx.GraphProto | onnx.FunctionProto,
+) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """Yield a graph or a function, and all subgraphs."""
+    yield root
+    for node in root.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs_in(attribute.g)
 
 
 def random_matrix(seed: int, *shape: int) -> np.ndarray:

@@ -20,10 +20,11 @@ from .graph_runs import run
         (range(3000, 3120), (FACTS,), 80, "generate"),
         (range(30), DEFAULT, 15, "mutants"),
         (range(40), BRANCHES, 39, "branch_models"),
+        (range(40, 60), ("split", "split-late"), 19, "branch_models"),
     ],
     ids=[
         *("exact", "exact again", "for a target", "split", "what is known of values"),
-        *("mutants of models", "branches that compute the same"),
+        *("mutants of models", "branches that compute the same", "branches, split"),
     ],
 )
 def test_random_graphs(seeds, variants, least, module):

@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.failures import unequal_sizes
 from onnxfold.errors import UsageError, suggestion
@@ -107,7 +108,7 @@ def _collect(
 
 def check_fit(model: ir.Model) -> None:
     """Raise UsageError for a node that fails in every run: sizes that must be equal differ."""
-    analysis, opset = facts_of(model).types, model.opset_imports.get("", 1)
+    analysis, opset = facts_of(model).types, storage.onnx_opset(model.opset_imports)
     for node in nodes_of(model.graph):
         operands = [None if value is None else analysis.of(value) for value in node.inputs]
         if any(fact and 0 in (fact.shape or ()) for fact in operands):

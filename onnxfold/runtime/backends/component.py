@@ -156,7 +156,7 @@ def prepare(model: ir.Model) -> list[str]:
         if node.op_type == "MatMul":
             _flatten_matmul(node, analysis, names)
         elif node.op_type in ("LayerNormalization", "InstanceNormalization"):
-            _center(node, analysis, names, model.opset_imports[""])
+            _center(node, analysis, names, storage.onnx_opset(model.opset_imports))
         elif node.op_type == "DequantizeLinear":
             _dequantize_blocks(node, analysis, names)
     for node in list(model.graph):

@@ -26,7 +26,7 @@ from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
 from onnxfold.analysis.costs import NODE, NominalSizes, is_expanding, work_of
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.editing import Names, inherit, set_input
+from onnxfold.editing import Names, inherit, new_node, set_input
 from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import is_used, uses
 from onnxfold.passes.cleanups import RemoveDeadCode
@@ -63,9 +63,8 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
                 known = all(v.graph is main or v.is_initializer() for v in child.inputs if v)
                 if not known or constness.of_node(child) is not Constness.RUNTIME:
                     continue
-                if any(
-                    v.dtype == ir.DataType.STRING and v.is_graph_output() for v in child.outputs
-                ):
+                inner = [v for v in (*child.inputs, *child.outputs) if v and v.graph is not main]
+                if any(v.dtype == ir.DataType.STRING and v.is_graph_output() for v in inner):
                     continue  # onnxruntime empties strings that the body of a Loop passes on
                 if is_certain:
                     _move(child, body, holder, main, names)
@@ -83,21 +82,32 @@ def _move(node: ir.Node, body: ir.Graph, holder: ir.Node, main: ir.Graph, names:
     """Move a node of a body before the node of the main graph that holds it."""
     for value in node.inputs:
         if value is not None and value.graph is not main:  # a constant of a body
-            assert value.graph is not None and value.name is not None
+            assert isinstance(value.graph, ir.Graph) and value.name is not None
+            _copy_to_outputs(value, value.graph, names)
             del value.graph.initializers[value.name]
             names.make_unique(value)
             main.initializers.add(value)
-    for k, value in enumerate(body.outputs):
-        if value.producer() is node:  # the outputs of a body must be made in it
-            identity = ir.node("Identity", [value], num_outputs=1)
-            output = body.outputs[k] = identity.outputs[0]
-            output.name = names.fresh(value.name or "kept")
-            output.type, output.shape = value.type, value.shape
-            body.append(identity)
+    for value in node.outputs:
+        _copy_to_outputs(value, body, names)
+    node_names = names.nodes_in(main)
     body.remove(node)
     for value in node.outputs:
         names.make_unique(value)
+    names.make_node_unique(node, node_names)
     holder.prepend(node)
+
+
+def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
+    """Replace a value that leaves a body by a copy where it is an output of the body.
+
+    The outputs of a body must be made in it.
+    """
+    for k, output in enumerate(body.outputs):
+        if output is value:
+            identity = new_node(names, value.name or "kept", "Identity", [value])
+            copy = body.outputs[k] = identity.outputs[0]
+            copy.type, copy.shape = value.type, value.shape
+            body.append(identity)
 
 
 def _read_what_is_carried(node: ir.Node) -> None:
@@ -264,7 +274,7 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
             continue
         name = value.name
         value.name = used.fresh(f"{name}_folded")
-        node = ir.node("Identity", [value], num_outputs=1)
+        node = new_node(used, name or "", "Identity", [value])
         output = node.outputs[0]
         output.name, output.type, output.shape = name, value.type, value.shape
         graph.append(node)

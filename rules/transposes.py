@@ -102,10 +102,10 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
         where(
             result.is_read_by(*_PASSED),
             ~result.is_position_dependent,
-            # the last elements of other types are computed by other code
-            (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
         ),
-        inexact_if(x.dtype.is_in(*_HALF) | result.dtype.is_in(*_HALF)),
+        inexact_if(
+            x.dtype.is_in(*_HALF) | result.dtype.is_in(*_HALF) | result.is_rounded_by_position
+        ),
     )
 
 

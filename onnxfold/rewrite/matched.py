@@ -377,10 +377,10 @@ class Value(Recorded):
             return True
         if self.op_type != "Cast" or self.dtype not in _CAST_BY_POSITION:
             return False
-        source = self._first_input.dtype
-        return source.is_floating_point() and (
-            self.dtype != ir.DataType.INT32 or source == ir.DataType.DOUBLE
-        )
+        source = self._first_input
+        if self.dtype == ir.DataType.INT32:
+            return source.dtype == ir.DataType.DOUBLE
+        return source.is_float
 
     @fact
     def is_rounded_by_position(self: Matched) -> bool:
@@ -507,7 +507,9 @@ _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
 _TERMS = {
     **{op_type: (0,) for op_type in ops(Trait.MOVES) if op_type != "Concat"},
-    **{"Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)},
+    "Add": (0, 1),
+    "Conv": (2,),
+    "ConvTranspose": (2,),
 }
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""

@@ -1,11 +1,11 @@
-"""Emulated CPUs: a Python environment for each of them, which qemu runs.
+"""Emulated CPUs: a Python environment for each of them, in which qemu runs Python.
 
-An environment is a folder `build/cpus/NAME` in the form of a virtual environment. Its `bin/python` is
-a script that starts the real Python in qemu. qemu gives Python the path of the script as its
-name, so `sys.executable` is the script and child processes are emulated, too.
+An environment is a folder `build/cpus/NAME` in the form of a virtual environment. Its `bin/python`
+is a script that starts the real Python in qemu. qemu passes the path of the script to Python as
+the name of the program, so that `sys.executable` is the script and child processes are emulated.
 
-Everything is downloaded and unpacked into `build/cpus`; nothing is installed. apt uses folders
-there, so root is not required.
+Everything is downloaded and unpacked into `build/cpus`. Nothing is installed, and root is not
+required, because apt uses folders there, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,16 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "build" / "cpus"
 
-_X86_BASE = "fpu cx8 cmov mmx fxsr sse sse2 syscall nx lm pni ssse3 cx16 sse4_1 sse4_2 popcnt"
-_X86_AVX2 = f"{_X86_BASE} movbe aes xsave avx f16c rdrand abm bmi1 avx2 bmi2 fma"
-_ARM64 = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm asimddp"
+_SSE = "fpu cx8 cmov mmx fxsr sse sse2 syscall nx lm pni ssse3 cx16 sse4_1 sse4_2 popcnt"
+_AVX2 = f"{_SSE} movbe aes xsave avx f16c rdrand abm bmi1 avx2 bmi2 fma"
+_NEON = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm asimddp"
 
-# onnxruntime's CPU detection fails without a file with these lines.
+_X86_CPUINFO = """\
+processor\t: 0
+vendor_id\t: GenuineIntel
+flags\t\t: {flags}
+"""
+# onnxruntime ends the process on arm64 if it cannot read these lines.
 _ARM64_CPUINFO = """\
 processor\t: 0
 BogoMIPS\t: 50.00
@@ -36,15 +41,10 @@ CPU variant\t: 0x3
 CPU part\t: 0xd0c
 CPU revision\t: 1
 """
-_X86_CPUINFO = """\
-processor\t: 0
-vendor_id\t: GenuineIntel
-flags\t\t: {flags}
-"""
 
-# Packages of Debian that arm64's Python and onnxruntime require.
+# The Python of Debian 12 for arm64, and the C++ library that onnxruntime requires.
 _ARM64_PACKAGES = ("python3.11", "libstdc++6")
-_PYTHON = "3.11"
+_ARM64_PYTHON = "3.11"
 _WHEELS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_26", "manylinux2014")
 
 
@@ -53,16 +53,16 @@ class Machine:
     """An emulated CPU.
 
     Attributes:
-        cpu: The CPU in qemu, with features that qemu cannot emulate removed.
-        architecture: The name of the architecture in qemu: "x86_64" or "aarch64".
+        cpu: The CPU in qemu, without features that qemu does not emulate.
+        architecture: The architecture in qemu: "x86_64" or "aarch64".
+        vectors: The vector instructions of the CPU that onnxruntime uses.
         cpuinfo: The content of `/proc/cpuinfo`, which qemu does not emulate.
-        vectors: The vector instructions that onnxruntime uses on the CPU.
     """
 
     cpu: str
     architecture: str
-    cpuinfo: str
     vectors: str
+    cpuinfo: str
 
     @property
     def name(self) -> str:
@@ -78,39 +78,45 @@ class Machine:
 
 
 MACHINES = (
-    Machine("Nehalem", "x86_64", _X86_CPUINFO.format(flags=_X86_BASE), "SSE4.2"),
-    Machine("Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid", "x86_64", _X86_CPUINFO.format(flags=_X86_AVX2), "AVX2 and FMA"),
-    Machine("neoverse-n1", "aarch64", _ARM64_CPUINFO.format(flags=_ARM64), "NEON"),
+    Machine("Nehalem", "x86_64", "SSE4.2", _X86_CPUINFO.format(flags=_SSE)),
+    Machine(
+        "Haswell-noTSX,-pcid,-x2apic,-tsc-deadline,-invpcid",
+        "x86_64",
+        "AVX2 and FMA",
+        _X86_CPUINFO.format(flags=_AVX2),
+    ),
+    Machine("neoverse-n1", "aarch64", "NEON", _ARM64_CPUINFO.format(flags=_NEON)),
 )
 
 
 def set_up(machine: Machine, requirements: Sequence[str]) -> None:
-    """Create the environment of a machine if it does not exist.
+    """Create the environment of a machine, and download what it requires.
 
     Args:
         machine: The machine.
-        requirements: Packages with versions that arm64's Python gets, in the form of pip.
+        requirements: Packages for arm64's Python, as pip's command line names them.
+
+    Raises:
+        subprocess.CalledProcessError: A download failed.
     """
     qemu = _qemu(machine.architecture)
-    cpuinfo = machine.folder / "proc" / "cpuinfo"
-    cpuinfo.parent.mkdir(parents=True, exist_ok=True)
-    cpuinfo.write_text(machine.cpuinfo, encoding="utf-8")
     if machine.architecture == "aarch64":
         python = _arm64_python(machine.folder)
-        site_packages = _arm64_packages(requirements)
+        site_packages = _arm64_site_packages(requirements)
     else:
         python = Path(sys.executable).resolve()
         site_packages = Path(sysconfig.get_path("purelib"))
-    _make_environment(machine, qemu, python, site_packages)
 
+    cpuinfo = machine.folder / "proc" / "cpuinfo"
+    cpuinfo.parent.mkdir(parents=True, exist_ok=True)
+    cpuinfo.write_text(machine.cpuinfo, encoding="utf-8")
 
-def _make_environment(machine: Machine, qemu: Path, python: Path, site_packages: Path) -> None:
-    library = machine.folder / "lib" / python.name / "site-packages"
-    library.parent.mkdir(parents=True, exist_ok=True)
-    library.unlink(missing_ok=True)
-    library.symlink_to(site_packages)
     configuration = f"home = {python.parent}\ninclude-system-site-packages = false\n"
     (machine.folder / "pyvenv.cfg").write_text(configuration, encoding="utf-8")
+    link = machine.folder / "lib" / python.name / "site-packages"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(site_packages)
 
     command = [qemu, "-L", machine.folder, "-cpu", machine.cpu, "-0", machine.python, python]
     words = shlex.join(map(str, command))
@@ -120,7 +126,7 @@ def _make_environment(machine: Machine, qemu: Path, python: Path, site_packages:
 
 
 def _qemu(architecture: str) -> Path:
-    """Return the path of qemu for programs of an architecture; download it if necessary."""
+    """Return the path of qemu for programs of an architecture."""
     folder = FOLDER / "qemu"
     program = folder / "usr" / "bin" / f"qemu-{architecture}-static"
     if not program.exists():
@@ -129,20 +135,20 @@ def _qemu(architecture: str) -> Path:
 
 
 def _arm64_python(root: Path) -> Path:
-    """Return the path of Debian's Python for arm64; download it with its libraries if necessary."""
-    python = root / "usr" / "bin" / f"python{_PYTHON}"
+    """Return the path of Debian's Python for arm64, with its libraries in the same folder."""
+    python = root / "usr" / "bin" / f"python{_ARM64_PYTHON}"
     if not python.exists():
         _unpack_packages("arm64", _ARM64_PACKAGES, root)
     return python
 
 
 def _unpack_packages(architecture: str, packages: Sequence[str], target: Path) -> None:
-    """Unpack packages of Debian and their dependencies in a folder, without installing them."""
+    """Unpack packages of Debian and their dependencies in a folder."""
     state = FOLDER / f"apt-{architecture}"
     for name in ("lists/partial", "cache/archives/partial"):
         (state / name).mkdir(parents=True, exist_ok=True)
-    status = state / "status"
-    status.touch()
+    installed = state / "status"
+    installed.touch()
 
     options = {
         "APT::Architecture": architecture,
@@ -150,31 +156,31 @@ def _unpack_packages(architecture: str, packages: Sequence[str], target: Path) -
         "APT::Sandbox::User": "root",
         "Dir::Cache": state / "cache",
         "Dir::State": state,
-        "Dir::State::status": status,  # no package counts as installed
+        "Dir::State::status": installed,
         "Debug::NoLocking": "1",
     }
     apt = ["apt-get", "--quiet", *(f"--option={name}={value}" for name, value in options.items())]
     subprocess.run([*apt, "update"], check=True)
-    download = [*apt, "install", "--yes", "--download-only", "--no-install-recommends"]
-    subprocess.run([*download, *packages], check=True)
+    download = ["install", "--yes", "--download-only", "--no-install-recommends"]
+    subprocess.run([*apt, *download, *packages], check=True)
 
     target.mkdir(parents=True, exist_ok=True)
-    for package in sorted((state / "cache" / "archives").glob("*.deb")):
-        subprocess.run(["dpkg", "--extract", package, target], check=True)
+    for archive in sorted((state / "cache" / "archives").glob("*.deb")):
+        subprocess.run(["dpkg", "--extract", archive, target], check=True)
 
 
-def _arm64_packages(requirements: Sequence[str]) -> Path:
-    """Return a folder with wheels for arm64, unpacked; download them if necessary."""
+def _arm64_site_packages(requirements: Sequence[str]) -> Path:
+    """Return a folder with packages for arm64."""
     folder = FOLDER / "arm64-packages"
-    listed = folder / "requirements.txt"
-    wanted = "\n".join(requirements)
-    if listed.exists() and listed.read_text(encoding="utf-8") == wanted:
+    record = folder / "requirements.txt"
+    text = "\n".join(requirements)
+    if record.exists() and record.read_text(encoding="utf-8") == text:
         return folder
 
     shutil.rmtree(folder, ignore_errors=True)
-    platforms = (f"--platform={name}_aarch64" for name in _WHEELS)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", f"--target={folder}"]
-    pip += [f"--python-version={_PYTHON}", "--only-binary=:all:", *platforms]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pip += [f"--target={folder}", f"--python-version={_ARM64_PYTHON}", "--only-binary=:all:"]
+    pip += [f"--platform={name}_aarch64" for name in _WHEELS]
     subprocess.run([*pip, *requirements], check=True)
-    listed.write_text(wanted, encoding="utf-8")
+    record.write_text(text, encoding="utf-8")
     return folder

@@ -142,7 +142,7 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
         ),
         *(
             a.is_omitted | b.is_omitted | (a.number < b.number)
-            for a, b in ((low, high2), (low2, high), (low2, high2))
+            for a, b in ((low, high2), (low2, high2))
         ),
     )
 

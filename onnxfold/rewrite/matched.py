@@ -379,7 +379,7 @@ class Value(Recorded):
             return False
         source = self._first_input
         if self.dtype == ir.DataType.INT32:
-            return source.dtype == ir.DataType.DOUBLE
+            return bool(source.dtype == ir.DataType.DOUBLE)
         return source.is_float
 
     @fact
@@ -392,11 +392,12 @@ class Value(Recorded):
         """
         op_type = self.op_type
         if op_type in ops(Trait.VECTORIZED):
-            return self.dtype != ir.DataType.FLOAT
+            return bool(self.dtype != ir.DataType.FLOAT)
         if op_type == "Reciprocal":
-            return self.dtype == ir.DataType.FLOAT
+            return bool(self.dtype == ir.DataType.FLOAT)
         if op_type == "HardSigmoid":
-            return self.attribute("beta") == 0  # the sum may be a negative number that underflows
+            # the sum may be a negative number that underflows
+            return bool(self.attribute("beta") == 0)
         if op_type not in ("Clip", "Relu") or not self.is_float:
             return False
         limits = [0.0] if op_type == "Relu" else self._limits

@@ -1,7 +1,7 @@
 """Run tests on emulated CPUs: ``python -m tests.cpus``.
 
 Requires an x86-64 machine with Debian 12, or another release that has Python 3.11. Rules, kernels
-and onnx's node cases take more than an hour on each CPU.
+and onnx's node cases take 30 to 45 CPU minutes on each CPU.
 """
 
 from __future__ import annotations

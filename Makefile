@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test docs
+.PHONY: demo test test-cpus docs
 demo: $(VENV)/.installed
 	mkdir -p build
 	$(BIN)/onnxfold optimize models/swin.onnx -o build/swin.onnx --check 1
@@ -13,6 +13,9 @@ test: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -n 3 --dist worksteal
+
+test-cpus: $(VENV)/.installed
+	$(BIN)/python -m tests.cpus
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'

@@ -135,10 +135,14 @@ def clip_of_clip(x, low: Constant, high: Constant, low2: Constant, high2: Consta
     return op.Clip(inner, optional(low2), optional(high2)) >> op.Clip(x, *bounds), where(
         inner.is_single_use,
         ~inner.is_position_dependent,
-        *(each.is_omitted | each.is_finite for each in (low, low2, high, high2)),
+        # on arm64, the maximum of two zeros with different signs depends on the position
+        *(
+            each.is_omitted | (each.is_finite & each.has_no_negative_zero)
+            for each in (low, low2, high, high2)
+        ),
         *(
             a.is_omitted | b.is_omitted | (a.number < b.number)
-            for a, b in ((low, high2), (low2, high), (low2, high2))
+            for a, b in ((low, high2), (low2, high2))
         ),
     )
 
@@ -157,10 +161,19 @@ def relu_and_clip(x, low: Constant, high: Constant, is_first, seen_in):
     relu, before = (inner, op.Clip(inner, *bounds)) if is_first else (result, op.Relu(inner))
     zero = constant(0, like=x)
     bound = op.Clip(zero, low, high) if is_first else any_of(op.Relu(low), zero)
-    return before >> op.Clip(x, bound, high), where(
-        inner.is_single_use,
-        ~relu.is_position_dependent,
-        # positive numbers are between the bounds
-        low.is_omitted | low.is_finite,
-        high.is_omitted | (high.number > 0),
+    return (
+        before >> op.Clip(x, bound, high),
+        where(
+            inner.is_single_use,
+            ~relu.is_position_dependent,
+            # positive numbers are between the bounds
+            low.is_omitted | low.is_finite,
+            high.is_omitted | (high.number > 0),
+        ),
+        # on arm64, the last elements of each thread of Relu keep -0.0; Clip has other threads
+        inexact_if(
+            x.is_float
+            & ~(low.number > 0)
+            & ~(x.has_no_negative_zero & (low.is_omitted | low.has_no_negative_zero))
+        ),
     )

@@ -40,5 +40,5 @@ def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
         where(
             large.is_single_use, ~result.is_position_dependent, d.is_omitted | d.broadcasts_to(c)
         ),
-        inexact_if(result.op_type.is_in(*ops(Trait.VECTORIZED)) & (c.dtype != FLOAT)),
+        inexact_if(result.is_rounded_by_position),
     )

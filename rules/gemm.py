@@ -3,8 +3,9 @@
 A Gemm is a product with a bias. In onnxruntime it has the same bits as MatMul and Add if the sum
 fits into one pass of its kernels (128 elements) and there is more than one row, and more than one
 column if rows are transposed; otherwise the bias is added earlier, and rounding differs. It also
-differs for transposed operands. The rules are for float32 and float64, as one rounding less would
-be visible in float16.
+differs for transposed operands. On arm64, Eigen computes products of float64: its code for one
+column rounds differently. The rules are for float32 and float64, as one rounding less would be
+visible in float16.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ def rounds_otherwise(product: Matched, x: Matched) -> bool:
     """Return whether a Gemm may round the sum with the bias differently from an Add."""
     is_turned = bool(product.attribute("transA"))
     depth, sizes = x.shape[-1 - is_turned], product.shape
-    parts = (sizes[:-1], sizes[-1:]) if is_turned else (sizes[:-1],)
+    by_columns = is_turned or x.dtype == DOUBLE
+    parts = (sizes[:-1], sizes[-1:]) if by_columns else (sizes[:-1],)
     is_vector = any(all(not isinstance(n, int) or n == 1 for n in part) for part in parts)
     scaled = product.attribute("alpha") not in (None, 1.0)
     is_deep = not isinstance(depth, int) or depth > 128  # elements that a kernel sums up at once

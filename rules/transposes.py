@@ -102,10 +102,10 @@ def unary_of_transposed(x, p: Attribute, ys: Values):
         where(
             result.is_read_by(*_PASSED),
             ~result.is_position_dependent,
-            # the last elements of other types are computed by other code
-            (x.dtype == FLOAT) | ~result.is_made_by(*ops(Trait.VECTORIZED)),
         ),
-        inexact_if(x.dtype.is_in(*_HALF) | result.dtype.is_in(*_HALF)),
+        inexact_if(
+            x.dtype.is_in(*_HALF) | result.dtype.is_in(*_HALF) | result.is_rounded_by_position
+        ),
     )
 
 
@@ -130,14 +130,20 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
 def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Constant, p: Attribute):
     """A Transpose passes x * f(x) for a sigmoid f, also for clip(x + 3, 0, 6) / 6."""
     transposed, sigmoid = op.Transpose(x, perm=p), op.any_of("Sigmoid", "HardSigmoid")
-    before, after = (
-        op.Mul(v, any_of(sigmoid(v), op.Mul(op.Clip(op.Add(v, a), low, high), b)))
-        for v in (transposed, x)
-    )
-    return before >> op.Transpose(after, perm=p), where(
-        result.is_read_by(*_PASSED),
-        *(each.is_omitted | each.has_one_element for each in (a, b)),
-        x.dtype == FLOAT,
+    gate, clipped = sigmoid(transposed), op.Clip(op.Add(transposed, a), low, high)
+    before = op.Mul(transposed, any_of(gate, op.Mul(clipped, b)))
+    moved_gate = any_of(sigmoid(x), op.Mul(op.Clip(op.Add(x, a), low, high), b))
+    return (
+        before >> op.Transpose(op.Mul(x, moved_gate), perm=p),
+        where(
+            result.is_read_by(*_PASSED),
+            *(each.is_omitted | each.has_one_element for each in (a, b)),
+            x.dtype == FLOAT,
+        ),
+        inexact_if(
+            ~(gate.is_omitted | ~gate.is_rounded_by_position)
+            | ~(clipped.is_omitted | ~clipped.is_rounded_by_position)
+        ),
     )
 
 

@@ -2,6 +2,9 @@
 
 float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are undefined.
 The callers disable NumPy's floating-point warnings once for many kernels.
+
+onnxruntime's code for arm64 differs from IEEE 754 in a few cases, which are left to onnxruntime
+there. On CPUs of other families than x86-64 and arm64, all floating-point arithmetic is left to it.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.cpu_family import CpuFamily, cpu_family
 from onnxfold.kernels.registry import (
     BFLOAT16,
     BOOL,
@@ -21,11 +25,13 @@ from onnxfold.kernels.registry import (
     FLOAT32,
     FLOAT64,
     FLOATS,
+    INT64,
     INTEGERS,
     NUMBERS,
     ORDERED,
     SIGNED,
     STRING,
+    UINT64,
     Array,
     DType,
     Kind,
@@ -65,6 +71,19 @@ _EXACT: tuple[tuple[str, int, np.ufunc, frozenset[DType]], ...] = (
 )
 """Ops, the first opset, the function that computes them, and the dtypes for which it is exact."""
 
+_ESTIMATED_ON_ARM64 = {"Reciprocal": frozenset((FLOAT32,))}
+"""Dtypes for which onnxruntime's vector code for arm64 (Eigen) improves an estimate of the result,
+whose last bit may be wrong."""
+
+
+def _proven(op_type: str, dtypes: frozenset[DType]) -> frozenset[DType]:
+    """Return the dtypes for which a kernel is exact on the CPU of this process."""
+    if cpu_family() is CpuFamily.X86_64:
+        return dtypes
+    if cpu_family() is CpuFamily.ARM64:
+        return dtypes - _ESTIMATED_ON_ARM64.get(op_type, frozenset())
+    return dtypes - FLOATS
+
 
 def _register(op_type: str, since: int, compute: np.ufunc, accepted: frozenset[DType]) -> None:
     def unary(x: Array) -> Array:
@@ -79,14 +98,16 @@ def _register(op_type: str, since: int, compute: np.ufunc, accepted: frozenset[D
     register(unary if compute.nin == 1 else binary)
 
 
-for _row in _EXACT:
-    _register(*_row)
+for _op_type, _since, _compute, _accepted in _EXACT:
+    _register(_op_type, _since, _compute, _proven(_op_type, _accepted))
+
+_DIVIDED = _proven("Div", NUMBERS)
 
 
-@kernel("Div", since=_BROADCASTS, kind=elementwise_on(FLOATS))
+@kernel("Div", since=_BROADCASTS, kind=elementwise_on(_DIVIDED & FLOATS))
 def div(a: Array, b: Array) -> Array:
     """Return ``a / b``; integers truncate toward zero, and raise Unfoldable if they trap."""
-    require(a, NUMBERS)
+    require(a, _DIVIDED)
     if a.dtype in FLOATS:
         return np.asarray(np.divide(a, b))
     _refuse_traps(a, b)
@@ -115,14 +136,19 @@ def _refuse_traps(a: Array, b: Array) -> None:
         raise Unfoldable("integer division overflows")
 
 
-@kernel("Clip", since=12, kind=elementwise_on(ORDERED))
+_CLIPPED = _proven("Clip", ORDERED)
+# On arm64, onnxruntime's vector code returns 0.0 for max(-0.0, 0.0), and its scalar code -0.0.
+_CLIPS_ZEROS = cpu_family() is CpuFamily.X86_64
+
+
+@kernel("Clip", since=12, kind=elementwise_on(_CLIPPED if _CLIPS_ZEROS else _CLIPPED - FLOATS))
 def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """Return ``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound is ignored.
 
     An omitted bound is the dtype's greatest *finite* value, to which infinities are clipped. For
     bfloat16 it is infinity.
     """
-    require(x, ORDERED)
+    require(x, _CLIPPED)
     finfo: Any = ml_dtypes.finfo
     info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
     least, greatest = info.min, info.max
@@ -130,6 +156,8 @@ def clip(x: Array, low: Array | None = None, high: Array | None = None) -> Array
         least, greatest = -np.inf, np.inf
     low = np.asarray(least, x.dtype) if low is None else low.reshape(())
     high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
+    if not _CLIPS_ZEROS and x.dtype in FLOATS and (low == 0 or high == 0):
+        raise NotExact("on this CPU, the sign of a zero depends on its position")
     # np.maximum would propagate a NaN bound and choose between 0.0 and -0.0.
     x = np.asarray(np.where(x < low, low, x))
     return np.asarray(np.where(high < x, high, x))
@@ -153,7 +181,11 @@ def where(condition: Array, x: Array, y: Array) -> Array:
     return selected
 
 
-_CASTABLE = NUMBERS | {BOOL}
+_CASTABLE = _proven("Cast", NUMBERS | {BOOL})
+# On arm64, onnxruntime's vector code converts 64-bit integers to float32 through float64. That
+# rounds twice unless the number is exact in float64.
+_ROUNDS_ONCE = cpu_family() is CpuFamily.X86_64
+_DOUBLE_EXACT = 1 << 53
 
 
 def _cast_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
@@ -163,6 +195,7 @@ def _cast_kind(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) ->
     else:
         fails = source not in _CASTABLE or target not in _CASTABLE
         fails = fails or (source in FLOATS and target in INTEGERS)
+        fails = fails or _may_round_twice(source, target)
     return Kind.GENERAL if fails else Kind.ELEMENTWISE
 
 
@@ -180,6 +213,8 @@ def cast(x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Arr
         raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
     if x.dtype in FLOATS and target in INTEGERS:
         _refuse_out_of_range(x, target)
+    if _may_round_twice(x.dtype, target):
+        _refuse_beyond_float64(x)
     if x.dtype == FLOAT64 and target in (FLOAT16, BFLOAT16):
         x = x.astype(FLOAT32)  # as onnxruntime rounds
     return np.asarray(x.astype(target))
@@ -194,6 +229,16 @@ def cast_like(x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up
 @functools.cache
 def _numpy_dtype(number: int) -> DType:
     return ir.DataType(number).numpy()
+
+
+def _may_round_twice(source: DType | None, target: DType) -> bool:
+    """Return whether onnxruntime may round integers twice that float64 cannot represent."""
+    return not _ROUNDS_ONCE and source in (INT64, UINT64) and target == FLOAT32
+
+
+def _refuse_beyond_float64(x: Array) -> None:
+    if x.size and (int(x.max()) > _DOUBLE_EXACT or int(x.min()) < -_DOUBLE_EXACT):
+        raise NotExact("on this CPU, large integers are rounded twice")
 
 
 def _refuse_out_of_range(x: Array, target: DType) -> None:

@@ -36,6 +36,7 @@ FLOAT16 = np.dtype(np.float16)
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
 INT64 = np.dtype(np.int64)
+UINT64 = np.dtype(np.uint64)
 BFLOAT16: DType = np.dtype(ml_dtypes.bfloat16)
 
 SIGNED = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))

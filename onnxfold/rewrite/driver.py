@@ -209,6 +209,7 @@ class Rewriter:
                 match = find_match(rule, node, self._facts, exact=self._level < 2)
                 if match is None:
                     continue
+                is_exact = match.is_exact  # the nodes of the match lose their inputs
                 change = apply(match, self._keeps)
             except (Refused, NotKnown):
                 continue
@@ -227,7 +228,7 @@ class Rewriter:
                 self.report.failed_on_invalid[rule.name] += 1
                 continue
             self.report.counts[rule.name] += 1
-            if not match.is_exact:
+            if not is_exact:
                 self.report.inexact[rule.name] += 1
             self.report.places.setdefault(rule.name, []).append(place)
             self._place.update(dict.fromkeys(change.added, place))

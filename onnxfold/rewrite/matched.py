@@ -279,7 +279,7 @@ class Value(Recorded):
 
     @fact
     def has_no_negative_zero(self: Matched) -> bool:
-        """Whether it certainly has no -0.0: it is, repeats or adds a constant without one."""
+        """Whether it certainly has no -0.0: it is, moves or adds a constant without one."""
         return self._has_no_negative_zero(4)  # nodes between it and the constant that decides
 
     @fact
@@ -368,14 +368,44 @@ class Value(Recorded):
 
     @fact
     def is_position_dependent(self: Matched) -> bool:
-        """Whether onnxruntime's kernel of the op treats elements differently by their position.
+        """Whether an element has another result at another position, on one of the supported CPUs.
 
-        Its SIMD code compares the lower halves of int64 as signed numbers, makes -0.0 of Relu(-0.0)
-        for float16, where other code makes 0.0, and other numbers of floats that uint32 lacks.
+        onnxruntime's SIMD code compares the lower halves of int64 as signed numbers. A float out
+        of an integer's range is converted differently in vector registers and by scalar code.
         """
-        kind = self.op_type, self.dtype
-        is_ordered = self.op_type in ops(Trait.ORDERS) and self.dtype == ir.DataType.INT64
-        return is_ordered or kind in (("Relu", ir.DataType.FLOAT16), ("Cast", ir.DataType.UINT32))
+        if self.op_type in ops(Trait.ORDERS) and self.dtype == ir.DataType.INT64:
+            return True
+        if self.op_type != "Cast" or self.dtype not in _CAST_BY_POSITION:
+            return False
+        source = self._first_input
+        if self.dtype == ir.DataType.INT32:
+            return bool(source.dtype == ir.DataType.DOUBLE)
+        return source.is_float
+
+    @fact
+    def is_rounded_by_position(self: Matched) -> bool:
+        """Whether last bits, or signs of zeros, depend on the position, on one of the CPUs.
+
+        Scalar code computes the last elements, which do not fill a vector register. It uses
+        another algorithm for functions of float64. On arm64, vector code computes Reciprocal from
+        an estimate, and max(-0.0, 0.0) is 0.0 there, but -0.0 in scalar code.
+        """
+        op_type = self.op_type
+        if op_type in ops(Trait.VECTORIZED):
+            return bool(self.dtype != ir.DataType.FLOAT)
+        if op_type == "Reciprocal":
+            return bool(self.dtype == ir.DataType.FLOAT)
+        if op_type == "HardSigmoid":
+            # the sum may be a negative number that underflows
+            return bool(self.attribute("beta") == 0)
+        if op_type not in ("Clip", "Relu") or not self.is_float:
+            return False
+        limits = [0.0] if op_type == "Relu" else self._limits
+        if all(limit is not None and limit != 0 for limit in limits):
+            return False
+        return not self._first_input.has_no_negative_zero or any(
+            limit is None or (limit == 0 and math.copysign(1, limit) < 0) for limit in limits
+        )
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:
@@ -425,6 +455,22 @@ class Matched(Value):
     def __hash__(self) -> int:
         return hash(self.value)
 
+    @property
+    def _first_input(self) -> Matched:
+        """The first input of the node."""
+        return _known(self.inputs[0])
+
+    @property
+    def _limits(self) -> list[float | None]:
+        """The bounds of a Clip that has them; None for a bound that is not a constant."""
+        given = [self.attribute(name) for name in ("min", "max")]
+        limits: list[float | None] = [float(limit) for limit in given if limit is not None]
+        for limit in self.inputs[1:]:
+            if limit is not None:
+                array = self.facts.known.array(limit.value)
+                limits.append(None if array is None else float(array.reshape(())))
+        return limits
+
     def _has_no_negative_zero(self, nodes: int) -> bool:
         array = self.facts.known.array(self.value)
         if array is not None:
@@ -452,9 +498,20 @@ class Matched(Value):
         return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
 
 
+_CAST_BY_POSITION = frozenset(
+    (ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32)
+)
+"""Dtypes to which Cast converts floats out of their range differently by position: uint32 on
+x86-64; on arm64 uint8 and uint16, and int32 from float64."""
+
 _QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
 
-_TERMS = {"Expand": (0,), "Tile": (0,), "Add": (0, 1), "Conv": (2,), "ConvTranspose": (2,)}
+_TERMS = {
+    **{op_type: (0,) for op_type in ops(Trait.MOVES) if op_type != "Concat"},
+    "Add": (0, 1),
+    "Conv": (2,),
+    "ConvTranspose": (2,),
+}
 """Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
 terms are, and a convolution ends with the sum with its bias."""
 

@@ -10,8 +10,10 @@ import onnx
 import pytest
 from kernel_rows import OPSET, compare, kernel_results
 from kernel_values import edges
+from processes import python
 from reference_session import knows
 
+from onnxfold.cpu_family import CpuFamily, cpu_family
 from onnxfold.kernels import KERNELS, Kind, NotExact, Unfoldable, find
 
 NEWEST = 24 if knows(24) else 23
@@ -149,6 +151,9 @@ LEAVES: dict[str, list[np.dtype]] = {
 """Element types that kernels leave to onnxruntime, of those in the schema."""
 DECLINING = {"Cast", "CastLike", "Split"}
 """Ops whose kernels leave some values to onnxruntime."""
+if cpu_family() is CpuFamily.ARM64:
+    LEAVES["Reciprocal"] = [np.dtype(np.float32)]
+    DECLINING |= {"Clip"}
 
 
 def test_every_kernel_has_rows():
@@ -332,11 +337,41 @@ def test_strings():
         assert kernel_results("Gather", [array, i64(1)], {"axis": 1})[0].tolist() == [[array[0, 1]]]
 
 
+UNKNOWN_CPU = """
+import platform
+platform.machine = lambda: "riscv64"
+import numpy as np
+from onnxfold.kernels import NotExact, find
+from onnxfold.kernels.registry import Kind
+
+float32, int32 = np.dtype(np.float32), np.dtype(np.int32)
+for op_type in ("Add", "Clip", "Div", "Reciprocal"):
+    kernel = find(op_type, 14)
+    operands = [np.ones(3, float32)] * kernel.needed
+    assert kernel.kind_for([float32] * kernel.needed, {}) is Kind.GENERAL, op_type
+    try:
+        kernel(operands, {}, n_outputs=1)
+    except NotExact:
+        continue
+    raise AssertionError(op_type)
+try:
+    find("Cast", 14)([np.ones(3, float32)], {"to": 7}, n_outputs=1)
+except NotExact:
+    print(find("Add", 14)([np.ones(3, int32)] * 2, {}, n_outputs=1)[0].tolist())
+"""
+
+
+def test_floats_are_left_to_onnxruntime_on_cpus_that_were_not_tested():
+    assert python("-c", UNKNOWN_CPU) == "[2, 2, 2]\n"
+
+
 def test_kind_follows_the_dtypes():
     div, f32, i32 = find("Div", 14), np.dtype(np.float32), np.dtype(np.int32)
     assert div.kind_for([f32, f32], {}) is Kind.ELEMENTWISE
     assert div.kind_for([i32, i32], {}) is Kind.GENERAL
     assert find("Clip", 13).kind_for([i32, i32, i32], {}) is Kind.ELEMENTWISE
+    of_floats = Kind.ELEMENTWISE if cpu_family() is CpuFamily.X86_64 else Kind.GENERAL
+    assert find("Clip", 13).kind_for([f32, f32, f32], {}) is of_floats
     assert find("Clip", 13).kind_for([np.dtype(np.int64)] * 3, {}) is Kind.GENERAL
     assert find("Add", 14).kind_for([values.FLOAT8[0]] * 2, {}) is Kind.GENERAL
     assert div.kind_for([f32, f32], {"unheard_of": 1}) is Kind.GENERAL

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
     ("onnx_ir_private",),
-    ("errors", "forks", "lazy_imports", "graphs", "memory", "ops", "parallel"),
+    ("cpu_family", "errors", "forks", "lazy_imports", "graphs", "memory", "ops", "parallel"),
     ("files", "onnxruntime_sessions", "signatures", "tables"),
     ("adapter_files", "isolated", "user_caches"),
     ("evaluation",),

@@ -1,0 +1,35 @@
+"""The family of the CPU of this process.
+
+onnxruntime has other code for other families, with other results where IEEE 754 leaves a choice or
+the code is an approximation.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import platform
+
+
+class CpuFamily(enum.Enum):
+    """A set of CPUs for which onnxruntime computes elementary operations alike."""
+
+    X86_64 = "x86-64"
+    ARM64 = "arm64"
+    OTHER = "other"
+    """No CPU of these was tested."""
+
+
+_MACHINES = {
+    "x86_64": CpuFamily.X86_64,
+    "amd64": CpuFamily.X86_64,
+    "aarch64": CpuFamily.ARM64,
+    "arm64": CpuFamily.ARM64,
+}
+"""Names of machines in lower case; Windows and macOS have other names than Linux."""
+
+
+@functools.cache
+def cpu_family() -> CpuFamily:
+    """Return the family of the CPU of this process."""
+    return _MACHINES.get(platform.machine().lower(), CpuFamily.OTHER)

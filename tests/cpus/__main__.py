@@ -1,0 +1,74 @@
+"""Run tests on emulated CPUs: ``python -m tests.cpus``.
+
+Requires an x86-64 machine with Debian 12, or another release that has Python 3.11. Rules, kernels
+and onnx's node cases take 30 to 45 CPU minutes on each CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from tests.cpus.machines import MACHINES, Machine, set_up
+
+_ROOT = Path(__file__).parents[2]
+_TESTS = ("tests/rules", "tests/kernels", "tests/conformance")
+_LEFT_OUT = (
+    "tests/rules/test_licences.py",  # rules in models of exporters: does not depend on the CPU
+    "tests/kernels/test_untrusted_constants.py",  # limits of time, which emulation exceeds
+    # Wide precision has no bits to compare. On Haswell, a test does not end in minutes (qemu 7.2).
+    "tests/kernels/test_wide.py",
+)
+# Everything that the tests import; the versions are those of this environment.
+_PACKAGES = (
+    *("click", "filelock", "hypothesis", "ml_dtypes", "numpy", "onnx", "onnx-ir", "onnxruntime"),
+    *("onnxscript", "psutil", "pytest", "pytest-xdist", "rich", "safetensors"),
+)
+
+
+def main() -> int:
+    """Run the tests on each CPU; return the exit code."""
+    names = [machine.name for machine in MACHINES]
+    parser = argparse.ArgumentParser(prog="python -m tests.cpus", description=__doc__)
+    parser.add_argument("--cpu", action="append", choices=names, help="one of the CPUs; repeatable")
+    parser.add_argument("--set-up", action="store_true", help="run no tests")
+    parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --; default: all")
+    arguments = parser.parse_args()
+
+    requirements = [f"{name}=={version(name)}" for name in _PACKAGES]
+    failed = []
+    for machine in MACHINES:
+        if arguments.cpu and machine.name not in arguments.cpu:
+            continue
+        set_up(machine, requirements)
+        if arguments.set_up:
+            print(f"{machine.name}: {machine.python}")
+        elif _run(machine, arguments.pytest or [*_TESTS, *map("--ignore={}".format, _LEFT_OUT)]):
+            failed.append(machine.name)
+    if failed:
+        print(f"failed on {', '.join(failed)}")
+    return bool(failed)
+
+
+def _run(machine: Machine, arguments: list[str]) -> int:
+    """Run pytest on a CPU; return its exit code."""
+    print(f"== {machine.name} ({machine.vectors})", flush=True)
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.cpus.slow_evaluation"]
+    command = [machine.python, "-m", "pytest", *plugins, *arguments]
+    # Compiled kernels in the user's cache are for the real CPU.
+    environment = {**os.environ, "XDG_CACHE_HOME": str(machine.folder / "cache")}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    code = subprocess.run(command, cwd=_ROOT, env=environment).returncode
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"{machine.name}: exit code {code}, {seconds / 60:.0f} CPU minutes", flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

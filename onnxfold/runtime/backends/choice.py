@@ -126,16 +126,17 @@ class Choice:
             nbytes: The bytes of all values, as for `select`.
             is_kernel: Whether the kernel ran.
             cost: What the run took.
-            opening: Seconds that opening a session took before, which delays each trial.
+            opening: Seconds that opening a session took before. If it was for a trial, it delays
+                the next trials: the session is closed between trials.
         """
         with self._lock:
             known = self._class_of(nbytes)
-            self._opening = max(self._opening, opening)
             wall, cpu = (max(seconds, _RESOLUTION) / nbytes for seconds in cost)
             known.recent[is_kernel].append(Cost(wall, cpu))
             if is_kernel == known.prefers_kernel:
                 known.spent += cost.wall
                 return False
+            self._opening = max(self._opening, opening)
             if not known.is_trial or known.runs_left:
                 return False
             return self._end_trial(known)

@@ -126,8 +126,10 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> tuple[l
     read = (array.nbytes for array in (*fold.constants.values(), *weights))
     made = sum((*read, *map(size_in_bytes, tensors.values())))  # read and written by the fold
     end = time.perf_counter() + rounds
+    order = list(sessions.items())
     while time.perf_counter() < end:
-        for way, session in sessions.items():
+        order = [*order[1:], order[0]]
+        for way, session in order:
             for k in range(4):
                 feeds = {**fold.others, **fold.settings[k % 2]}
                 begin = time.perf_counter()

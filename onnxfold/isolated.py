@@ -48,6 +48,7 @@ _PROGRAM = (
 _GRACE = 5.0
 # Bytes of private memory in addition to the limit of a call: modules, and stacks of threads.
 _SLACK = 128 << 20
+_PROBE = 1 << 16  # bytes, more than the system may buffer of a full file system
 _KEPT_OUTPUT = 1 << 16  # bytes that are kept of the start of the output, and of its end
 _MOST_IDLE = min(4, os.cpu_count() or 1)  # processes of 60 MB
 _IDLE_SECONDS = 30.0  # more than models of a batch or starts of sessions are apart
@@ -360,7 +361,13 @@ def _store(path: str, array: Array) -> tuple[str, str]:
 
     is_foreign = array.dtype.isbuiltin == 2  # a dtype of ml_dtypes
     words = array.view(f"u{array.itemsize}") if is_foreign else array
-    np.save(path, words, allow_pickle=False)
+    try:
+        np.save(path, words, allow_pickle=False)
+    except OSError as error:
+        if error.errno is None:  # NumPy omits the reason; writing more raises it
+            with open(path, "ab") as file:
+                file.write(bytes(_PROBE))
+        raise
     return path, array.dtype.name if is_foreign else ""
 
 

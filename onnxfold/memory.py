@@ -16,9 +16,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-_LEVEL = "x86-64-v3"
-_LEVEL_FLAGS = frozenset(("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"))
-"""Features of CPUs of that level, by the names of Linux."""
+CPU_LEVELS = {
+    "x86-64": (),
+    "x86-64-v2": ("cx16", "lahf_lm", "popcnt", "sse4_1", "sse4_2", "ssse3"),
+    "x86-64-v3": ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"),
+    "x86-64-v4": ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+}
+"""Micro-architecture levels of x86-64, with the features that each adds, by Linux's names.
+
+The levels are those of the System V psABI, which compilers accept as names of CPUs.
+"""
 
 
 @contextlib.contextmanager
@@ -118,9 +125,16 @@ def cpu_features() -> str:
 
 
 @functools.cache
-def cpu_level() -> str:
-    """Return the third level of x86 if the CPU is known to have it; otherwise nothing."""
-    return _LEVEL if platform.machine() == "x86_64" and _cpu_flags() >= _LEVEL_FLAGS else ""
+def cpu_levels() -> tuple[str, ...]:
+    """Return the levels in `CPU_LEVELS` that this CPU is known to have, the lowest one first."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return ()
+    flags, levels = _cpu_flags(), list[str]()
+    for level, features in CPU_LEVELS.items():
+        if not flags.issuperset(features):
+            break
+        levels.append(level)
+    return tuple(levels)
 
 
 def _cpu_flags() -> frozenset[str]:

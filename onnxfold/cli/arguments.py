@@ -283,5 +283,6 @@ runtime_options = section(
         "bundle that are faster than onnxruntime.",
     ),
     option("--backend-option", "backend_options", metavar="OPTION"),
+    option("--target-cpu", metavar="LEVEL"),
 )
 """What `split` and `bench` fold when a model runs, and by what."""

@@ -189,11 +189,13 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
     from onnxfold.bench.side_by_side import ALL_THREADS, bench_models
 
     splits = {name: options.pop(name) for name in ("runtime_constants", "overridable")}
-    cuts = {name: options.pop(name) for name in ("max_cache", "backend_options")}
+    cuts = {name: options.pop(name) for name in ("max_cache", "backend_options", "target_cpu")}
     if any(splits.values()):
         options["splitting"] = {name: v for name, v in (splits | cuts).items() if v}
     elif any(cuts.values()):
-        raise click.UsageError("--max-cache and --backend-option need --runtime-const")
+        raise click.UsageError(
+            "--max-cache, --backend-option and --target-cpu need --runtime-const"
+        )
     result = bench_models(sources, threads=threads or (1, ALL_THREADS), **options)
     show(result, as_json)
     return EXIT_DIFFERENT if any(each.within is False for each in result.models) else EXIT_OK

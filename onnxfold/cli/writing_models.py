@@ -292,7 +292,7 @@ def _list_candidates(
 
     own = {**options}
     backend, strict = own.pop("backend"), own.pop("strict_backend")
-    check_name(backend, own["backend_options"], strict)
+    check_name(backend, own["backend_options"], strict, own["target_cpu"])
     found = candidates(source, **own)
     show(found, as_json)
     if not as_json and (found.found or found.pair):

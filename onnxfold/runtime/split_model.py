@@ -216,15 +216,22 @@ def _compile(
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
     options, seconds = arguments.get("backend_options", ()), arguments.get("compile_seconds", 120.0)
+    target_cpu = arguments.get("target_cpu")
     if backend != "onnxruntime" and made.manifest.components:
         nominal = arguments.get("nominal") or {}
         made.manifest.kernels = compile_kernels(
-            made, backend, options, seconds=seconds, nominal=nominal, progress=progress
+            made,
+            backend,
+            options,
+            target_cpu=target_cpu,
+            seconds=seconds,
+            nominal=nominal,
+            progress=progress,
         )
     folder = arguments.get("dump_ir")
     if folder is not None:
         check_path(folder)
-        dump_stages(made, backend, options, Path(folder), seconds=seconds)
+        dump_stages(made, backend, options, Path(folder), target_cpu=target_cpu, seconds=seconds)
 
 
 def _split(
@@ -236,7 +243,8 @@ def _split(
     folder: Path | None = None,
 ) -> InMemoryBundle:
     """Split a model in memory, to be written to a folder if one is given, see `onnxfold.split`."""
-    check_name(backend, arguments.get("backend_options", ()), strict)
+    target_cpu = arguments.get("target_cpu")
+    check_name(backend, arguments.get("backend_options", ()), strict, target_cpu)
     if arguments.get("dump_ir") is not None and backend not in NOT_COMPILING:
         missing = create(backend).missing()
         if missing is not None:

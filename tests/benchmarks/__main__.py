@@ -8,6 +8,7 @@ runtime constants (``sessions.py``), and ``kernels`` folds with and without comp
 
 import argparse
 import os
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,10 +27,11 @@ def main() -> None:
     )
     parser.add_argument("name", choices=["peers", "census", "sessions", "kernels"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", action="append", default=[], help="for peers and census")
+    parser.add_argument("--model", action="append", default=[], help="for peers, census, kernels")
     parser.add_argument("--output", type=Path, help="where tables and figures go")
     parser.add_argument("--jobs", type=int, default=1, help="for census: models at the same time")
     parser.add_argument("--full", action="store_true", help="for kernels: a model of 1 GB")
+    parser.add_argument("--busy", type=int, default=0, help="for kernels: busy loops meanwhile")
     others = parser.add_argument_group("peers")
     others.add_argument("--environment", type=Path, help="of the tools; made if it is not there")
     others.add_argument("--nodes", type=int, nargs="*", default=[], help="also generated chains")
@@ -42,6 +44,7 @@ def main() -> None:
     others.add_argument("--seconds", type=float, default=300, help="that a tool may take")
     others.add_argument("--memory", type=float, help="GB that a tool may take")
     given = parser.parse_args()
+    is_fast = True
     limits = Limits(given.seconds, given.memory and int(given.memory * 1e9))
     begin = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
@@ -49,7 +52,8 @@ def main() -> None:
         if given.name == "sessions":
             sessions(given.rounds)
         elif given.name == "kernels":
-            kernels(Path(folder), given.rounds, full=given.full)
+            options = {"full": given.full, "models": given.model, "busy": given.busy}
+            is_fast = kernels(Path(folder), given.rounds, **options)
         elif given.name == "census":
             census(given.model, given.output, given.jobs)
         elif given.production:
@@ -57,6 +61,7 @@ def main() -> None:
         else:
             peers(*common, given.environment, given.output, given.nodes, given.gigabytes, limits)
     print(f"{time.perf_counter() - begin:.0f} s in all")
+    sys.exit(not is_fast)
 
 
 if __name__ == "__main__":

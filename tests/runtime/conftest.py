@@ -36,7 +36,7 @@ def any_speed(monkeypatch):
     monkeypatch.setattr(Kernel, "is_slower", False)
 
 
-@pytest.fixture(params=["onnx-mlir", pytest.param("iree", marks=pytest.mark.slow)])
+@pytest.fixture(params=["onnx-mlir", "iree"])
 def compiling(request, tmp_path, monkeypatch) -> str:
     """A backend that compiles; onnx-mlir by the double of its compiler."""
     if request.param == "onnx-mlir":

@@ -50,11 +50,7 @@ def expected(feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return dict(zip("yz", run_model(model(), list(feeds.values())), strict=True))
 
 
-BACKENDS = [
-    pytest.param("iree", marks=pytest.mark.slow),  # compiles for a second each time
-    "onnx-mlir",
-    "onnx-mlir (double)",
-]
+BACKENDS = ["iree", "onnx-mlir", "onnx-mlir (double)"]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -239,7 +235,7 @@ def test_no_reason_to_refuse_an_ordinary_model(backend):
     assert backend.supported(ir.from_proto(onnx.load_from_string(model()))) == []
 
 
-@pytest.mark.parametrize("name", ["adapter", pytest.param("decoder", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["adapter", "decoder"])
 def test_from_split_to_session(backend, name, request, tmp_path):
     source = request.getfixturevalue(name)
     constants, feeds = {
@@ -257,7 +253,6 @@ def test_from_split_to_session(backend, name, request, tmp_path):
     assert {p.backend for p in session.placements()} == {backend.name}
 
 
-@pytest.mark.slow
 def test_ten_thousand_calls_leak_nothing(kernel):
     feeds = {"a": random(500, 8), "b": INPUTS["b"]}
     process = psutil.Process()

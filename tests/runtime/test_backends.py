@@ -21,8 +21,9 @@ from runtime_models import (
     session_on,
 )
 
-from onnxfold import storage
+from onnxfold import memory, storage
 from onnxfold.errors import UsageError
+from onnxfold.memory import cpu_levels
 from onnxfold.runtime.backends.compilation import kernel_folder
 from onnxfold.runtime.backends.component import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
@@ -43,7 +44,49 @@ def test_options_are_part_of_the_key_and_reach_the_compiler(adapter, tmp_path):
 
 
 @needs_iree
-@pytest.mark.slow
+@pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
+def test_a_kernel_runs_on_every_cpu_of_its_level(adapter, tmp_path, monkeypatch, caplog):
+    names, feeds = ("a", "b", "scale"), adapter_feeds()
+    default = bundle_of(adapter, tmp_path / "default", *names, backend="iree")
+    assert default.manifest.kernels[0].key["cpu"] == cpu_levels()[-1]
+    bundle = bundle_of(adapter, tmp_path / "b", *names, backend="iree", target_cpu="x86-64-v2")
+    (kernel,) = bundle.manifest.kernels
+    assert kernel.key["cpu"] == "x86-64-v2"
+    assert "--iree-llvmcpu-target-cpu=x86-64-v2" in kernel.key["flags"].split()
+    flags = memory._cpu_flags() - {"avx2", "avx512f"} | {"a_mitigation"}
+    monkeypatch.setattr(memory, "_cpu_flags", lambda: flags)
+    for function in (memory.cpu_levels, memory.cpu_features):
+        function.cache_clear()
+    try:
+        assert_runs(bundle, adapter, feeds, "iree")
+        assert not caplog.text
+        place = assert_runs(default, adapter, feeds, "onnxruntime", bound=0)[0]
+        reason = "the kernel was compiled for x86-64-v4, this CPU is x86-64-v2"
+        assert place.reason == reason.replace("x86-64-v4", default.manifest.kernels[0].key["cpu"])
+        assert f"onnxruntime replaces the kernels for merged: {place.reason}" in caplog.text
+        with pytest.raises(UsageError, match="target_cpu x86-64-v3: kernels are tried when"):
+            split(adapter, tmp_path / "c", runtime_constants=names, target_cpu="x86-64-v3")
+    finally:
+        monkeypatch.undo()
+        for function in (memory.cpu_levels, memory.cpu_features):
+            function.cache_clear()
+
+
+@needs_iree
+def test_code_for_another_name_runs_on_cpus_with_the_same_features(adapter, tmp_path):
+    given = ["--iree-llvmcpu-target-cpu=host"]
+    names = ("a", "b", "scale")
+    bundle = bundle_of(adapter, tmp_path, *names, backend="iree", backend_options=given)
+    assert bundle.manifest.kernels[0].key["cpu"] == memory.cpu_features()
+    assert_runs(bundle, adapter, adapter_feeds(), "iree")
+
+
+def test_a_backend_without_targets_is_named(compiled, adapter, tmp_path):
+    with pytest.raises(UsageError, match="the backend 'counting' does not support it"):
+        bundle_of(adapter, tmp_path, "a", "b", "scale", backend="counting", target_cpu="x86-64")
+
+
+@needs_iree
 def test_what_is_not_compiled_runs_on_onnxruntime(tmp_path):
     model = parse("a column of a length")
     bundle = bundle_of(model, tmp_path, "length", "r", backend="iree")

@@ -1,5 +1,6 @@
 """`auto` compiles the components of which a kernel pays; a session does so while it runs."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -130,6 +131,44 @@ def test_kernels_take_over_at_a_later_fold_and_are_kept(processes):
 
 
 @needs_iree
+def test_sizes_of_the_first_fold_decide(processes):
+    """At 64 x 64 elements, the nominal sizes, no kernel would pay."""
+    model = parse("chain of dynamic sizes")
+    small = session_on(model, "r")
+    small.fold({"r": random(64, 64)})
+    (place,) = small.wait_for_kernels()
+    assert "too small" in place.reason
+    large = session_on(model, "r")
+    large.fold({"r": random(1000, 700)})
+    large.fold({"r": random(64, 64)})
+    (place,) = large.wait_for_kernels()
+    assert (place.backend, place.reason) == ("iree", None)
+    assert large.bundle.manifest.kernels[0].timed_at == [[1000, 700]]
+    named = session_on(model, "r", nominal={"p": 900})
+    named.fold({"r": random(1000, 700)})
+    named.wait_for_kernels()
+    assert named.bundle.manifest.kernels[0].timed_at == [[900, 700]]
+
+
+@needs_iree
+def test_a_killed_compilation_is_the_reason(processes, caplog):
+    session = opened()
+    run(session)
+    session.fold(constants(1))
+    deadline = time.monotonic() + 60
+    while not processes() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    for process in processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    for place in session.wait_for_kernels():
+        assert place.backend == "onnxruntime"
+        assert place.reason == "kernels were not compiled: the process ended with signal 9"
+    assert "the process ended with signal 9" in caplog.text
+    run(session, 2)
+
+
+@needs_iree
 def test_threads_fold_while_kernels_take_over():
     session = opened()
 
@@ -243,7 +282,6 @@ def test_a_forked_process_folds_with_kernels_of_its_parent():
 
 
 @needs_iree
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_folds():
     width = 2200
     model = parse(

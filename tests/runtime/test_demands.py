@@ -9,6 +9,7 @@ from runtime_models import assert_same, needs_iree, original, parse, random, ses
 
 from onnxfold import storage
 from onnxfold.errors import UsageError
+from onnxfold.memory import cpu_levels
 from onnxfold.runtime.backends.component import demands
 from onnxfold.runtime.sessions.session import Session
 
@@ -46,6 +47,24 @@ def test_sizes_that_do_not_agree_are_an_error(compiling):
     assert session.placements()[0].backend == compiling
 
 
+@needs_iree
+@pytest.mark.parametrize("ops", ["LoRA", "DoRA"])
+@pytest.mark.parametrize("level", [None, "x86-64-v3"])
+def test_adapters_of_a_dynamic_rank_are_compiled(ops, level):
+    """Without AVX-512, IREE refuses wide vectors for products over a dynamic dimension."""
+    if level is not None and level not in cpu_levels():
+        pytest.skip(f"this CPU does not have {level}")
+    model = parse(f"{ops} of a dynamic rank", w=random(640, 640))
+    names = ["a", "b"] if ops == "LoRA" else ["a", "b", "g"]
+    session = session_on(model, *names, backend="iree", target_cpu=level)
+    assert [(p.backend, p.reason) for p in session.placements()] == [("iree", None)]
+    for rank in (4, 9):
+        feeds = {"x": random(3, 640), "a": random(640, rank), "b": random(rank, 640)}
+        feeds |= {"g": random(1, 640)} if "g" in names else {}
+        want = original(model, feeds)[0]
+        np.testing.assert_allclose(session.run(None, feeds)[0], want, rtol=1e-3, atol=1e-3)
+
+
 def test_sizes_that_agree_otherwise_are_computed_by_onnxruntime(compiling):
     model = parse("sum of two constants")
     session = opened(model, "a", "b", backend=compiling)
@@ -64,9 +83,7 @@ def test_what_has_no_elements_is_computed_by_onnxruntime(compiling):
     assert_same(session.run(None, feeds), original(model, feeds))
 
 
-@pytest.mark.parametrize(
-    "backend", ["counting", pytest.param("iree", marks=[pytest.mark.slow, needs_iree])]
-)
+@pytest.mark.parametrize("backend", ["counting", pytest.param("iree", marks=needs_iree)])
 def test_tokens_are_embedded_by_a_kernel(backend, compiled):
     """Their indices are looked at before each call."""
     model = parse(

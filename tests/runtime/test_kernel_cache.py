@@ -1,5 +1,6 @@
 """Kernels that are kept: whole or not at all, whoever dies, and within a limit."""
 
+import json
 import os
 import resource
 import signal
@@ -76,12 +77,22 @@ def test_what_is_damaged_is_never_taken_and_replaced(tmp_path, damage):
         }
         path.write_bytes(damaged[damage])
         found = compilation.take_kernel(NAME, tmp_path / "bundle")
-        if found is None:
-            compilation.keep_kernel(NAME, kernel, tmp_path / "made")
-            assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
-        else:  # another description of the same files: of the time that it takes, say
-            assert is_whole(found, tmp_path / "bundle") and path.suffix == ".json"
-            path.write_bytes(whole)
+        assert found is None or path.read_bytes() == whole
+        compilation.keep_kernel(NAME, kernel, tmp_path / "made")
+        assert compilation.take_kernel(NAME, tmp_path / "bundle") == kernel
+
+
+def test_an_edited_description_is_not_taken(tmp_path, caplog):
+    kernel = made(tmp_path / "made", NAME)
+    compilation.keep_kernel(NAME, kernel, tmp_path / "made")
+    path = compilation.kernel_folder() / NAME / "kernel.json"
+    document = json.loads(path.read_text())
+    document["takes"][0]["dtype"] = "double"
+    path.write_text(json.dumps(document))
+    caplog.set_level("INFO", "onnxfold")
+    assert compilation.take_kernel(NAME, tmp_path / "bundle") is None
+    assert "it was changed after it was written" in caplog.text
+    assert kept_files() == []
 
 
 def test_a_kernel_that_would_be_written_elsewhere_is_not_taken(tmp_path):

@@ -2,13 +2,23 @@
 
 import os
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from runtime_models import bundle_of, needs_iree, parse, random
 
 from onnxfold import isolated
 from onnxfold.runtime.backends.base import CompileError, limits, work_folder
+from tests.faults.test_file_systems import mounted
+
+
+@pytest.fixture
+def small(tmp_path) -> Iterator[Path]:
+    """A file system of 6 MiB."""
+    yield from mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=6m", "tmpfs")
 
 
 def end(request, arrays):
@@ -42,3 +52,17 @@ def test_a_full_disk_is_a_reason_not_to_compile():
     with pytest.raises(CompileError, match="No space left on device"), work_folder() as folder:
         (folder / "model.onnx").symlink_to("/dev/full")
         (folder / "model.onnx").write_bytes(b"x")
+
+
+@needs_iree
+@pytest.mark.parametrize("free", [0, 8 << 10, 200 << 10, 1800 << 10])
+def test_a_full_folder_of_temporary_files_is_the_reason(small, free, tmp_path, monkeypatch):
+    """The compiler cannot print it, as its output is a temporary file, too."""
+    (small / "fill").write_bytes(bytes((6 << 20) - free))
+    monkeypatch.setattr(tempfile, "tempdir", str(small))
+    model = parse("three components", w=random(640, 640))
+    bundle = bundle_of(model, tmp_path / "b", "r", "s", backend="iree")
+    reasons = [kernel.reason for kernel in bundle.manifest.kernels if kernel.reason]
+    assert reasons
+    for reason in reasons:
+        assert "no space left on device" in reason.lower()

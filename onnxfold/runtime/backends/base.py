@@ -11,15 +11,18 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from onnxfold import files, isolated
-from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.memory import memory_of_the_machine
+from onnxfold.errors import OnnxFoldError, UsageError, suggestion
+from onnxfold.errors import option as option_name
+from onnxfold.memory import CPU_LEVELS, cpu_features, cpu_levels, memory_of_the_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,6 +51,9 @@ NOT_COMPILING = ("auto", "onnxruntime")
 """Names that select no particular compiler."""
 
 NAMES = ("auto", *_OURS, "onnxruntime")
+
+_LEAST_FREE = 1 << 16
+"""Bytes of temporary files below which a message of a compiler may be lost."""
 
 _TELLING = re.compile(
     "error|assertion|unreachable|terminate called"
@@ -81,7 +87,8 @@ class Backend(Protocol):
     """Compiles models ahead of time, and loads the kernels.
 
     The class is called without arguments or, if it accepts compiler options, with a sequence of
-    them.
+    them. The attribute ``target_option`` is the compiler option that names the CPU to compile for,
+    as in ``--mcpu=x86-64-v3``; without it, the backend does not support ``--target-cpu``.
     """
 
     name: str
@@ -178,8 +185,66 @@ def _name_of(flag: str) -> str:
     return "O" if name in ("O0", "O1", "O2", "O3") else name
 
 
-def create(name: str, options: Sequence[str] = ()) -> Backend:
-    """Return a backend by name: a built-in one, or one of another package's entry points."""
+def refuse_accelerators(options: Sequence[str], allowed: Mapping[str, Collection[str]]) -> None:
+    """Raise a UsageError for an option that compiles for something other than a CPU.
+
+    ``allowed`` maps the names of the options that select a device to the values for CPUs.
+    """
+    for option in options:
+        values = allowed.get(_name_of(option))
+        if values is not None and option.partition("=")[2] not in values:
+            name = option.partition("=")[0]
+            remedy = (
+                f"leave out {name}" if not values else f"leave out {name}, or use {min(values)}"
+            )
+            raise UsageError(f"{option}: kernels run on CPUs; {remedy}")
+
+
+def value_of(option: str, flags: Sequence[str]) -> str | None:
+    """Return the value of an option among a compiler's flags; None if it is not among them."""
+    values = [flag.partition("=")[2] for flag in flags if _name_of(flag) == _name_of(option)]
+    return values[-1] if values else None
+
+
+def default_cpu() -> str | None:
+    """Return the highest micro-architecture level of this CPU; None if it has no level."""
+    return cpu_levels()[-1] if cpu_levels() else None
+
+
+def cpu_key(name: str | None) -> str:
+    """Return the entry ``cpu`` of a kernel's key, given the CPU that its compiler targets.
+
+    A level is known to run on each CPU that has it. Code for any other name, such as ``host``, is
+    known to run on CPUs with the same features only.
+    """
+    return name if name in CPU_LEVELS else cpu_features()
+
+
+def unusable_cpu(cpu: str) -> str | None:
+    """Return why a kernel whose key has this entry ``cpu`` cannot run here; None if it can."""
+    if cpu in (*cpu_levels(), cpu_features()):
+        return None
+    here = default_cpu() or cpu_features()
+    return f"the kernel was compiled for {cpu or 'an unknown CPU'}, this CPU is {here}"
+
+
+def check_target(target_cpu: str) -> None:
+    """Raise a UsageError unless kernels for a CPU level can be compiled and tried on this CPU."""
+    name = option_name("target_cpu")
+    if target_cpu not in CPU_LEVELS:
+        near = suggestion(target_cpu, CPU_LEVELS)
+        raise UsageError(f"{name} {target_cpu}: there is no such CPU level{near}")
+    if target_cpu not in cpu_levels():
+        here = default_cpu() or cpu_features()
+        reason = f"kernels are tried when they are compiled, and this CPU is {here}"
+        raise UsageError(f"{name} {target_cpu}: {reason}")
+
+
+def create(name: str, options: Sequence[str] = (), target_cpu: str | None = None) -> Backend:
+    """Return a backend by name: a built-in one, or one of another package's entry points.
+
+    With ``target_cpu``, a level in `CPU_LEVELS`, it compiles for the CPUs that have this level.
+    """
     ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
     known = {entry.name: entry for entry in (*ours, *others)}
@@ -188,12 +253,21 @@ def create(name: str, options: Sequence[str] = ()) -> Backend:
         raise UsageError(f"there is no backend {name!r}; there are {names}")
     try:
         kind = known[name].load()
-        takes = bool(options) and bool(inspect.signature(kind).parameters)
+        takes_options = bool(inspect.signature(kind).parameters)
+        target_option = getattr(kind, "target_option", None)
+        if target_cpu is not None and target_option is not None:
+            options = (*options, f"{target_option}={target_cpu}")
+        takes = bool(options) and takes_options
         made: Backend = kind(tuple(options)) if takes else kind()
+    except UsageError:
+        raise
     except Exception as error:  # any exception of an external module
         raise UsageError(f"the backend {name!r} cannot be loaded: {error}") from error
     if options and not takes:
         raise UsageError(f"the backend {name!r} takes no options")
+    if target_cpu is not None and target_option is None:
+        option = option_name("target_cpu")
+        raise UsageError(f"{option}: the backend {name!r} does not support it; leave it out")
     return made
 
 
@@ -202,19 +276,29 @@ def first_installed() -> str | None:
     return next((name for name in _OURS if create(name).missing() is None), None)
 
 
-def check_name(backend: str, options: Sequence[str] = (), strict: bool = False) -> None:
-    """Check that a backend exists and accepts the options.
+def check_name(
+    backend: str,
+    options: Sequence[str] = (),
+    strict: bool = False,
+    target_cpu: str | None = None,
+) -> None:
+    """Check that a backend exists and accepts the options and the target.
 
     With options, or if it must run all components (``strict``), it must be a compiler.
     """
+    if target_cpu is not None:
+        check_target(target_cpu)
+        if backend == "onnxruntime":
+            option = option_name("target_cpu")
+            raise UsageError(f"{option}: onnxruntime compiles no kernels; choose iree or onnx-mlir")
     if backend in NOT_COMPILING and (strict or options):
         what = "there is no backend to insist on" if strict else "options are for one compiler"
         raise UsageError(f"{what}: choose iree or onnx-mlir")
     for option in options:
         if not option.startswith("-"):
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
-    if options or backend not in NAMES:
-        create(backend, options)
+    if options or backend not in NAMES or (target_cpu and backend not in NOT_COMPILING):
+        create(backend, options, target_cpu)
 
 
 def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:
@@ -252,9 +336,23 @@ def limits(seconds: float, what: str = "the compiler") -> Iterator[dict[str, Any
         if failure.kind == "late":
             raise CompileError(f"{what} took longer than {seconds:g} s") from failure
         if failure.kind == "ended":
-            raise CompileError(f"{what} {ending(failure.code, failure.output)}") from failure
+            how = ending(failure.code, failure.output)
+            if not failure.output.strip() and _is_full():
+                how += f": no space left on device: {tempfile.gettempdir()}"
+            raise CompileError(f"{what} {how}") from failure
         reason = reason_in(f"{failure}\n{failure.output}")
         raise CompileError(reason or failure.kind) from failure
+
+
+def _is_full() -> bool:
+    """Return whether the file system of temporary files is full.
+
+    The output of a compiler is written there, so that the compiler cannot report it.
+    """
+    try:
+        return shutil.disk_usage(tempfile.gettempdir()).free < _LEAST_FREE
+    except OSError:
+        return True
 
 
 def memory_limit() -> int:

@@ -35,7 +35,15 @@ from onnxfold.runtime.backends.component import Component, reasons_not_to_compil
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
 from onnxfold.runtime.bundles.bundle import Bundle, hash_file
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
-from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, KERNELS, Kernel, Manifest
+from onnxfold.runtime.bundles.manifest import (
+    ENTRY_FILE,
+    FOLD_FILE,
+    KERNELS,
+    Kernel,
+    Manifest,
+    sealed,
+    unsealed,
+)
 from onnxfold.signatures import Progress
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
@@ -49,6 +57,7 @@ def compile_kernels(
     backend: str,
     options: Sequence[str] = (),
     *,
+    target_cpu: str | None = None,
     seconds: float,
     nominal: Mapping[str, int],
     progress: Progress | None = None,
@@ -63,7 +72,7 @@ def compile_kernels(
     name = first_installed() if backend == "auto" else backend
     if name is None:
         return []
-    compiler = create(name, options)
+    compiler = create(name, options, target_cpu)
     missing = compiler.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
@@ -103,17 +112,25 @@ def compile_kernels(
 
 def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Compile the kernels of `auto` with the lowest priority; called in another process."""
-    document, folder, seconds, nominal = request
+    document, folder, seconds, nominal, target_cpu = request
     os.nice(19)
     fold = deserialized(arrays[0].tobytes())
     bundle = InMemoryBundle(Manifest.from_dict(document), fold, fold)
     bundle.folder = Path(folder)
-    kernels = compile_kernels(bundle, "auto", seconds=seconds, nominal=nominal)
+    kernels = compile_kernels(
+        bundle, "auto", target_cpu=target_cpu, seconds=seconds, nominal=nominal
+    )
     return [dataclasses.asdict(kernel) for kernel in kernels], []
 
 
 def dump_stages(
-    bundle: Bundle, backend: str, options: Sequence[str], folder: Path, *, seconds: float
+    bundle: Bundle,
+    backend: str,
+    options: Sequence[str],
+    folder: Path,
+    *,
+    target_cpu: str | None = None,
+    seconds: float,
 ) -> None:
     """Write drawings of the parts, and the stages of compiling each component."""
     manifest = bundle.manifest
@@ -130,7 +147,7 @@ def dump_stages(
             own.mkdir(exist_ok=True)
             (own / "0-prepared.onnx").write_bytes(part.content)
             try:
-                create(backend, options).dump(part.content, own, seconds=seconds)
+                create(backend, options, target_cpu).dump(part.content, own, seconds=seconds)
             except CompileError as error:
                 logger.warning("there are no more stages of %s: %s", part.outputs[0], error)
     except OSError as error:
@@ -192,14 +209,20 @@ def _checked(
     kernel, name = _renamed(kernel, part), kernel_name(kernel.key)
     try:
         inputs = draws(part.original.graph.inputs, part.demands, nominal)
-        error, ours, theirs = check_kernel(kernel, folder, part.original, inputs, seconds=seconds)
+        error, times = check_kernel(kernel, folder, part.original, inputs, seconds=seconds)
     except (CompileError, OnnxFoldError) as failure:
         forget_kernel(name)
         for file in kernel.files:
             (folder / file).unlink(missing_ok=True)
         return _refused(part, failure)
     kernel = dataclasses.replace(
-        kernel, max_error=error, seconds=ours, onnxruntime_seconds=theirs, timed_at=timed_at
+        kernel,
+        max_error=error,
+        seconds=times.kernel,
+        onnxruntime_seconds=times.onnxruntime,
+        cpu_seconds=times.kernel_cpu,
+        onnxruntime_cpu_seconds=times.onnxruntime_cpu,
+        timed_at=timed_at,
     )
     keep_kernel(name, kernel, folder)
     return kernel
@@ -225,7 +248,10 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
     """
     entry = kernel_folder() / name
     try:
-        kernel = Kernel.from_dict(json.loads((entry / _DESCRIPTION).read_bytes()))
+        document = json.loads((entry / _DESCRIPTION).read_bytes())
+        if not isinstance(document, dict):
+            raise ValueError("it has no description")
+        kernel = Kernel.from_dict(unsealed(document))
         if not kernel.files or any(os.path.dirname(file) != KERNELS for file in kernel.files):
             raise ValueError("it has files that are none of a kernel")
         (folder / KERNELS).mkdir(parents=True, exist_ok=True)
@@ -253,9 +279,8 @@ def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
             return
         cache.mkdir(parents=True, exist_ok=True)
         with files.scratch_folder("kernel", parent=str(cache)) as new:
-            Path(new, _DESCRIPTION).write_text(
-                json.dumps(dataclasses.asdict(kernel)), encoding="utf-8"
-            )
+            description = json.dumps(sealed(dataclasses.asdict(kernel)))
+            Path(new, _DESCRIPTION).write_text(description, encoding="utf-8")
             for file in kernel.files:
                 shutil.copyfile(folder / file, os.path.join(new, os.path.basename(file)))
             put(new, str(cache / name), limit)

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from onnxfold import forks, isolated
-from onnxfold.memory import cpu_features, processors, trims
+from onnxfold.memory import processors, trims
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
 from onnxfold.runtime.backends.base import (
     FUNCTION,
@@ -26,9 +27,14 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
+    cpu_key,
+    default_cpu,
     limits,
     one_line,
     reasons_against,
+    refuse_accelerators,
+    unusable_cpu,
+    value_of,
     with_options,
 )
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -38,10 +44,17 @@ if TYPE_CHECKING:
 
 _TILING = "--iree-dispatch-creation-data-tiling"
 _WIDE = "--iree-llvmcpu-target-vector-width-in-bytes=256"  # several registers at a time
+_TARGET = "--iree-llvmcpu-target-cpu"
+_FEATURES = "--iree-llvmcpu-target-cpu-features"
+_ON_CPUS = {
+    "iree-hal-target-device": ("local",),
+    "iree-hal-target-backends": ("llvm-cpu", "vmvx"),
+    "iree-hal-local-target-device-backends": ("llvm-cpu", "vmvx"),
+}
+"""Options that select a device, with the values for CPUs."""
 FLAGS = (
     "--iree-hal-target-device=local",
     "--iree-hal-local-target-device-backends=llvm-cpu",
-    "--iree-llvmcpu-target-cpu=host",
     "--iree-input-type=onnx",
     # the default computes float64 as float32
     "--iree-input-demote-f64-to-f32=false",
@@ -73,10 +86,15 @@ class Iree:
     """The backend, see `onnxfold.runtime.backends.base.Backend`."""
 
     name = "iree"
+    target_option = _TARGET
 
     def __init__(self, options: Sequence[str] = ()) -> None:
+        refuse_accelerators(options, _ON_CPUS)
+        target_cpu = f"{_TARGET}={default_cpu() or 'host'}"
         blocks = (f"{_BLOCK}={1 << 14}", f"{_THREADS}={4 * processors()}")
-        self._flags = with_options((*FLAGS, *blocks), options)
+        self._flags = with_options((*FLAGS, target_cpu, *blocks), options)
+        has_features = value_of(_FEATURES, options) is not None
+        self._cpu = cpu_key(None if has_features else value_of(_TARGET, self._flags))
 
     def missing(self) -> str | None:
         """Return the reason why IREE cannot compile here; None if it can."""
@@ -100,33 +118,57 @@ class Iree:
     def key_of(self, graph: str) -> dict[str, str]:
         """Return the source, compiler and target of a kernel, given the hash of its model."""
         maker = _version("iree-base-compiler")
-        return {"graph": graph, "maker": maker, **target(), "flags": " ".join(self._flags)}
+        machine = {**_runtime(), "cpu": self._cpu}
+        return {"graph": graph, "maker": maker, **machine, "flags": " ".join(self._flags)}
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
-        function, given = f"{__name__}:compile_model", [np.frombuffer(content, np.uint8)]
-        with limits(seconds) as bounds:
-            _, (module,) = isolated.run(function, {"flags": self._flags}, given, **bounds)
+        given = [np.frombuffer(content, np.uint8)]
+        (module,) = self._run_compiler("compile_model", {}, given, seconds)
         file = target.with_suffix(".vmfb")
         file.write_bytes(module.tobytes())
         return Built([file], FUNCTION)
 
     def dump(self, content: bytes, folder: Path, *, seconds: float) -> None:
         """Write the model as imported, in lower dialects, and the code of each kernel."""
-        request = {"flags": self._flags, "folder": str(folder.resolve())}
         given = [np.frombuffer(content, np.uint8)]
-        with limits(seconds) as bounds:
-            isolated.run(f"{__name__}:dump_stages", request, given, **bounds)
+        self._run_compiler("dump_stages", {"folder": str(folder.resolve())}, given, seconds)
+
+    def _run_compiler(
+        self, function: str, request: Mapping[str, Any], arrays: Sequence[Array], seconds: float
+    ) -> Sequence[Array]:
+        """Call a function of this module, with the compiler's flags, in a child process.
+
+        IREE rejects some kernels with wide vectors, such as products over a dynamic dimension on
+        CPUs without AVX-512. These are compiled with vectors of the default width.
+        """
+        deadline = time.monotonic() + seconds
+        default_width = [flag for flag in self._flags if flag != _WIDE]
+        name = f"{__name__}:{function}"
+        try:
+            with limits(seconds) as bounds:
+                return isolated.run(name, {**request, "flags": self._flags}, arrays, **bounds)[1]
+        except CompileError as error:
+            remaining = deadline - time.monotonic()
+            if default_width == self._flags or remaining <= 0:
+                raise
+            try:
+                with limits(remaining) as bounds:
+                    return isolated.run(
+                        name, {**request, "flags": default_width}, arrays, **bounds
+                    )[1]
+            except CompileError:
+                raise error from None
 
     def unusable(self, key: Mapping[str, str]) -> str | None:
         """Return the reason why a stored kernel with this key cannot run here; None if it can."""
-        here = target()
+        here = _runtime()
         if not here["iree"]:
             return "iree-base-runtime is not installed"
-        for what, name in (("cpu", "CPU"), ("iree", "version of IREE"), ("device", "device")):
-            if key.get(what) != here[what]:
-                return f"the kernel was made for another {name}"
-        return None
+        for entry, name in (("iree", "IREE"), ("device", "the device")):
+            if key.get(entry) != here[entry]:
+                return f"the kernel was compiled for {name} {key.get(entry)}, here is {here[entry]}"
+        return unusable_cpu(key.get("cpu", ""))
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """Return a kernel of a stored module; see `Backend.load`."""
@@ -218,9 +260,9 @@ def _over(array: Array, owner: Any) -> Array:
 
 
 @functools.cache
-def target() -> dict[str, str]:
-    """Return the version, the CPU and the device on which a kernel depends besides its model."""
-    return {"iree": _version("iree-base-runtime"), "cpu": cpu_features(), "device": _DEVICE}
+def _runtime() -> dict[str, str]:
+    """Return the version of the runtime and its device, on which kernels depend."""
+    return {"iree": _version("iree-base-runtime"), "device": _DEVICE}
 
 
 def _takes(value: ir.Value) -> bool:

@@ -6,6 +6,7 @@ A process that only tries or calls kernels does not import onnx-ir.
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+logger = logging.getLogger("onnxfold")
+
 _CACHES = 1 << 26  # bytes: more than most processors' caches hold
 _ENOUGH = 0.3  # seconds without a clearly shorter time, after which timing ends
 _CLEARLY = 0.97
@@ -59,8 +62,12 @@ Kernels = dict[tuple[str, ...], Loaded | str]
 
 
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
-    """Load the kernels of a backend; of "auto", all that are not slower than onnxruntime."""
+    """Load the kernels of a backend, or those of all backends for "auto".
+
+    A warning lists the kernels that cannot run here.
+    """
     loaded: Kernels = {}
+    unused: dict[str, list[str]] = {}
     kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
     changed, known = None, bundle.manifest.hashes.get(FOLD_FILE)
     if known is not None and any(k.files for k in kernels) and known != bundle.fold_hash:
@@ -70,13 +77,17 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
         reason = kernel.reason or changed
         if reason is None and backend not in ("auto", kernel.backend):
             reason = f"the kernel was made by {kernel.backend}"
-        if reason is None and backend == "auto" and kernel.is_slower:
-            reason = f"it is faster than the kernel that {kernel.backend} made"
         try:
             made = reason or Loaded(kernel, _load(bundle, kernel, fold))
         except (CompileError, UsageError) as error:
             made = str(error)
         loaded[tuple(kernel.outputs)] = made
+        if isinstance(made, str) and kernel.files:
+            unused.setdefault(made, []).append(kernel.outputs[0])
+    if backend == "auto":  # for another backend, the session itself warns
+        for reason, names in unused.items():
+            told = "%s: onnxruntime replaces the kernels for %s: %s"
+            logger.warning(told, bundle.name, ", ".join(names), reason)
     return loaded
 
 
@@ -111,8 +122,8 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
     """Call a kernel and onnxruntime several times, and time the first calls.
 
     Miscompiled code may crash, so this is called in a separate process. The arrays are the kernel's
-    weights, then its inputs for each call. Returns the seconds of both for each timed call, and the
-    results of both for each call.
+    weights, then its inputs for each call. Returns what `_times` returns for each timed call, and
+    the results of both for each call.
     """
     description, folder, model, count, timed = request
     kernel, given = Kernel.from_dict(description), iter(arrays)
@@ -135,13 +146,14 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
 def _times(
     kernel: Kernel, run: Callable[[Any], Mapping[str, Any]], session: Any, feeds: Mapping[str, Any]
 ) -> list[float]:
-    """Return the times of the kernel and of onnxruntime: minima of runs that alternate.
+    """Return the wall times of the kernel and of onnxruntime, and their CPU times.
 
-    So other processes disturb both. Each runs twice in turn, as threads of the other one may still
-    be busy waiting. Operands come from main memory, as other components and entry run between two
-    folds: in caches, intermediate results would cost onnxruntime too little. In sessions, its large
-    results often take new memory, but not always, as those of kernels do not: its time is the
-    geometric mean of the minima with and without.
+    These are minima of runs that alternate, so that other processes disturb both. Each runs twice
+    in turn, as threads of the other one may still be busy waiting. Operands come from main memory,
+    as other components and entry run between two folds: in caches, intermediate results would cost
+    onnxruntime too little. In sessions, its large results often take new memory, but not always, as
+    those of kernels do not: its time is the geometric mean of the minima with and without. CPU
+    times include all threads.
     """
     others = np.ones(_CACHES, np.uint8)
 
@@ -155,20 +167,39 @@ def _times(
 
     run_kernel()
     is_large = run_session() > _LITTLE
-    best = [math.inf] * 4
+    best, cpu = [math.inf] * 4, [math.inf] * 4
     start = last = now = time.perf_counter()
     while now < min(last + _ENOUGH, start + _MOST_SECONDS):
         for k, once in enumerate((run_kernel, run_kernel, run_session, run_session)):
             others.max()
             if k == 3 and is_large:
                 trim_heap()
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), time.process_time()
             once()
-            now = time.perf_counter()
+            now, now_cpu = time.perf_counter(), time.process_time()
             if now - begin < _CLEARLY * best[k]:
                 last = now
             best[k] = min(best[k], now - begin)
-    return [min(best[:2]), math.sqrt(best[2] * best[3])]
+            cpu[k] = min(cpu[k], now_cpu - begin_cpu)
+    return [
+        min(best[:2]),
+        math.sqrt(best[2] * best[3]),
+        min(cpu[:2]),
+        math.sqrt(cpu[2] * cpu[3]),
+    ]
+
+
+def bytes_of_call(kernel: Kernel, values: Values) -> int:
+    """Return the bytes of all values of a call, at least 1; missing inputs count as nothing."""
+    sizes: dict[str, int] = {}
+    for info in kernel.takes:
+        value = values.get(info.name)
+        if value is not None and value.has_value() and value.is_tensor():
+            for size, dim in zip(value.shape(), info.shape or [], strict=False):
+                if isinstance(dim, str):
+                    sizes[dim] = size
+    known = [[n for n in term if isinstance(n, int) or n in sizes] for term in kernel.memory]
+    return max(1, nbytes_at(known, sizes))
 
 
 def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:

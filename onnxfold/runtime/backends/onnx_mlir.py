@@ -24,17 +24,21 @@ import numpy as np
 
 from onnxfold import forks, isolated
 from onnxfold.forks import cached_property
-from onnxfold.memory import cpu_features, cpu_level
+from onnxfold.memory import cpu_levels
 from onnxfold.onnxruntime_sessions import array_of
 from onnxfold.runtime.backends.base import (
     Built,
     CompileError,
     Run,
     Values,
+    cpu_key,
     ending,
     limits,
     memory_limit,
     reasons_against,
+    refuse_accelerators,
+    unusable_cpu,
+    value_of,
     with_options,
     work_folder,
 )
@@ -52,6 +56,13 @@ MODEL = "model.onnx"
 
 STAGES = {"1-onnx": "--EmitONNXIR", "2-mlir": "--EmitMLIR", "3-llvm": "--EmitLLVMIR"}
 """Flags of the stages of compilation, by the names of their files."""
+
+_TARGET = "--mcpu"
+_X86 = ("x86_64", "AMD64")
+_BASELINE = "x86-64"
+_LEVEL = "x86-64-v3"  # the highest CPU level for which kernels were measured
+_ON_CPUS: dict[str, tuple[str, ...]] = {"maccel": ()}
+"""Options that select an accelerator, with the values for CPUs."""
 
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # limit for commands that query an engine or a binary
@@ -195,8 +206,10 @@ def flags() -> list[str]:
     there: `Library.call` checks them.
     """
     target = []
-    if platform.machine() in ("x86_64", "AMD64"):
-        target = ["--march=x86-64", *([f"--mcpu={cpu_level()}"] if cpu_level() else [])]
+    if platform.machine() in _X86:
+        target = [f"--march={_BASELINE}"]
+        if _LEVEL in cpu_levels():
+            target.append(f"{_TARGET}={_LEVEL}")
     return ["-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"]
 
 
@@ -209,11 +222,21 @@ class OnnxMlir:
     """The backend, see `onnxfold.runtime.backends.base.Backend`."""
 
     name = "onnx-mlir"
+    target_option = _TARGET
 
     def __init__(self, options: Sequence[str] = ()) -> None:
+        refuse_accelerators(options, _ON_CPUS)
         self._flags = with_options(flags(), options)
-        own_target = any(option.lstrip("-").startswith("m") for option in options)
-        self._cpu = cpu_features() if own_target else cpu_level()
+        names = {option.lstrip("-").partition("=")[0] for option in options}
+        names.discard(_TARGET.lstrip("-"))
+        has_features = any(name.startswith("m") for name in names)  # -mattr, -march, -mtriple
+        target_cpu = value_of(_TARGET, self._flags)
+        if target_cpu is None and platform.machine() in _X86:
+            target_cpu = _BASELINE
+        if has_features:
+            self._cpu = cpu_key(None)
+        else:  # on other architectures, the compiler targets the baseline by default
+            self._cpu = "" if target_cpu is None else cpu_key(target_cpu)
 
     @cached_property
     def _tool(self) -> Tool:
@@ -273,9 +296,8 @@ class OnnxMlir:
         """Return the reason why a stored kernel with this key cannot run here; None if it can."""
         if key.get("machine") != _machine():
             return f"the kernel was made for {key.get('machine')}, this is {_machine()}"
-        if key.get("cpu", "") not in ("", cpu_level(), cpu_features()):
-            return f"the kernel was made for another CPU: {key['cpu']}"
-        return None
+        cpu = key.get("cpu", "")
+        return unusable_cpu(cpu) if cpu else None
 
     def load(self, kernel: Kernel, folder: Path, weights: Values) -> Run:
         """Return a kernel of a stored library; see `Backend.load`."""

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,8 @@ from onnxfold.onnxruntime_sessions import (
     size_in_bytes,
 )
 from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
-from onnxfold.runtime.backends.loading import Kernels, Loaded, load_kernels
+from onnxfold.runtime.backends.choice import Choice, Stopwatch
+from onnxfold.runtime.backends.loading import Kernels, Loaded, bytes_of_call, load_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
@@ -167,12 +168,43 @@ class FoldStatistics:
     seconds: float = 0.0
 
 
-def _loaded(group: Group, kernels: Kernels) -> Iterator[tuple[tuple[str, ...], Loaded]]:
-    """Yield the kernels of a group that are loaded, with the names of their outputs."""
+class _Unit:
+    """Components of a group that have the same kernel, with different weights.
+
+    All of them run on the kernel, or all run on onnxruntime in one session. ``choice`` decides
+    which one; without it, the kernel runs.
+    """
+
+    def __init__(self, kernels: Kernels, components: list[tuple[str, ...]], is_auto: bool) -> None:
+        self.components = components
+        self._kernels = kernels
+        self.choice: Choice | None = None
+        if is_auto:
+            kernel = self.loaded()[0][1].kernel
+            ratio = 1.0
+            if kernel.seconds and kernel.onnxruntime_seconds:
+                ratio = kernel.onnxruntime_seconds / kernel.seconds
+            is_slower = kernel.is_slower
+            self.choice = Choice(not is_slower, 1 / ratio if is_slower else ratio)
+
+    def loaded(self) -> list[tuple[tuple[str, ...], Loaded]]:
+        """Return the outputs and kernels of the components whose kernels have not failed."""
+        found = []
+        for names in self.components:
+            kernel = self._kernels[names]
+            if isinstance(kernel, Loaded):
+                found.append((names, kernel))
+        return found
+
+
+def _units(group: Group, kernels: Kernels, is_auto: bool) -> list[_Unit]:
+    """Return the components of a group that have a loaded kernel, by kernel."""
+    by_files: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for names in map(tuple, group.components):
-        kernel = kernels.get(names)
-        if isinstance(kernel, Loaded):
-            yield names, kernel
+        loaded = kernels.get(names)
+        if isinstance(loaded, Loaded):
+            by_files.setdefault(tuple(loaded.kernel.files), []).append(names)
+    return [_Unit(kernels, components, is_auto) for components in by_files.values()]
 
 
 @dataclass(eq=False)
@@ -180,6 +212,9 @@ class SessionFolding:
     """Computes the folded tensors of one session, whose options are the caller's.
 
     With ``strict``, a failing kernel, or one that does not accept its inputs, is an error.
+
+    Attributes:
+        sizes: The sizes of symbolic dimensions in the first fold.
     """
 
     bundle: Bundle
@@ -192,23 +227,34 @@ class SessionFolding:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self.sizes: dict[str, int] = {}
         # by the names of their outputs
         self._sessions: dict[tuple[str, ...], _Opened] = {}
         self.load_kernels()
 
     def load_kernels(self) -> None:
-        """Use the kernels of the bundle from the next fold on."""
+        """Use the kernels of the bundle from the next fold on.
+
+        Keys of folded tensors contain the kernels that may run. `auto` has keys of its own: either
+        backend may make the tensors of such a key, and all readers get the same tensors. A session
+        that names a backend never reads them.
+        """
         bundle, keys, replaced = self.bundle, [], set[str]()
         kernels = load_kernels(bundle, self.backend)
-        for k, group in enumerate(bundle.manifest.groups):
+        is_auto = self.backend == "auto"
+        units = [_units(group, kernels, is_auto) for group in bundle.manifest.groups]
+        for k, group_units in enumerate(units):
             fold = bundle.fold_hash if self.cache.has_folder else bundle.fold_key
             key: list[Hashable] = [fold, k, repr(self.providers), key_of(self.options)]
-            for names, (kernel, _) in _loaded(group, kernels):
-                key.append((kernel.backend, *kernel.outputs, *kernel.hashes.values()))
-                replaced.update(names)
+            for unit in group_units:
+                for names, (kernel, _) in unit.loaded():
+                    key.append((kernel.backend, *kernel.outputs, *kernel.hashes.values()))
+                    replaced.update(names)
+            if is_auto and group_units:
+                key.append("auto")
             keys.append(key)
         with self._lock:
-            self._kernels = kernels, keys
+            self._kernels = kernels, units, keys
             for outputs in list(self._sessions):
                 if not replaced.isdisjoint(outputs):
                     del self._sessions[outputs]
@@ -216,45 +262,41 @@ class SessionFolding:
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
         """Return the folded tensors, from the cache or newly computed."""
         values = {name: given.feed for name, given in constants.items()}
-        folded, (kernels, keys) = [], self._kernels
-        for group, key in zip(self.bundle.manifest.groups, keys, strict=True):
+        self.sizes = self.sizes or _sizes_of(self.bundle.manifest.runtime_constants, values)
+        folded, (kernels, units, keys) = [], self._kernels
+        for group, own, key in zip(self.bundle.manifest.groups, units, keys, strict=True):
             known = [(n, constants[n].digest) for n in group.constants if n in constants]
-            run = functools.partial(self._run, group, values, kernels)
+            run = functools.partial(self._run, group, values, kernels, own)
             folded.append(self.cache.get((*key, *known), run))
         return folded
 
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
         made = {kernel.outputs[0]: kernel for kernel in self.bundle.manifest.kernels}
-        found, (kernels, _) = [], self._kernels
+        found, (kernels, units, _) = [], self._kernels
+        choices = {names: unit.choice for own in units for unit in own for names in unit.components}
         for names in self.bundle.manifest.components:
             known, loaded = made.get(names[0]), kernels.get(tuple(names))
             if loaded is None and self.backend not in NOT_COMPILING:
                 loaded = f"it was not compiled: split the model with the backend {self.backend}"
+            choice = choices.get(tuple(names))
+            if isinstance(loaded, Loaded) and choice is not None and not choice.prefers_kernel:
+                loaded = _slower(loaded.kernel, choice)
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
             times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()
             found.append(Placement(names, backend, reason, *times))
         return found
 
-    def _run(self, group: Group, constants: Mapping[str, Any], kernels: Kernels) -> Folded:
+    def _run(
+        self, group: Group, constants: Mapping[str, Any], kernels: Kernels, units: list[_Unit]
+    ) -> Folded:
         """Compute the tensors of a group."""
         begin = time.perf_counter()
         values: dict[str, Any] = {}
-        misfits = []
-        for names, loaded in _loaded(group, kernels):
-            try:
-                values.update((n, ort_value(v)) for n, v in loaded.run(constants).items())
-            except Exception as error:  # Misfit, and all exceptions of other runtimes
-                if self.strict:
-                    reason = f"{loaded.kernel.backend} does not run it: {error}"
-                    raise OnnxFoldError(reason, node=names[0]) from error
-                if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
-                    misfits.append(str(error))
-                else:  # onnxruntime computes these tensors from now on
-                    told = "the kernel for %s failed: %s; onnxruntime takes over"
-                    logger.warning(told, names[0], error)
-                    kernels[names] = f"the kernel failed: {error}"
+        misfits: list[str] = []
+        for unit in units:
+            values.update(self._run_unit(unit, constants, kernels, misfits))
         rest = tuple(name for name in group.outputs if name not in values)
         if rest:
             session, inputs = self._opened(rest)
@@ -272,6 +314,66 @@ class SessionFolding:
             done = self.statistics
             self.statistics = FoldStatistics(done.folds + 1, done.seconds + seconds)
         return Folded(values, sum(map(size_in_bytes, values.values())))
+
+    def _run_unit(
+        self, unit: _Unit, constants: Mapping[str, Any], kernels: Kernels, misfits: list[str]
+    ) -> dict[str, Any]:
+        """Compute the tensors of a unit, and measure it; return those that could be computed."""
+        loaded, choice = unit.loaded(), unit.choice
+        if not loaded:
+            return {}
+        if choice is None:
+            return self._run_kernels(loaded, constants, kernels, misfits)
+        nbytes = sum(bytes_of_call(kernel, constants) for _, (kernel, _) in loaded)
+        outputs = tuple(name for names, _ in loaded for name in names)
+        values: dict[str, Any] = {}
+        opening = 0.0
+        has_kernel = choice.select(nbytes)
+        watch = Stopwatch()
+        try:
+            if has_kernel:
+                values = self._run_kernels(loaded, constants, kernels, misfits)
+            else:
+                session, inputs = self._opened(outputs)
+                opening = watch.cost().wall
+                watch = Stopwatch()
+                feeds = {n: constants[n] for n in inputs if n in constants}
+                made = session.run_with_ort_values(outputs, feeds)
+                values = dict(zip(outputs, made, strict=True))
+        finally:
+            if len(values) < len(outputs):
+                choice.cancel(nbytes)
+        if len(values) == len(outputs) and choice.add(nbytes, has_kernel, watch.cost(), opening):
+            backend = loaded[0][1].kernel.backend if choice.prefers_kernel else "onnxruntime"
+            logger.info("%s folds %s faster, and takes over", backend, outputs[0])
+        if not has_kernel and choice.prefers_kernel and not choice.is_trial(nbytes):
+            with self._lock:  # the session holds memory, and may not be used for a long time
+                self._sessions.pop(outputs, None)
+        return values
+
+    def _run_kernels(
+        self,
+        loaded: list[tuple[tuple[str, ...], Loaded]],
+        constants: Mapping[str, Any],
+        kernels: Kernels,
+        misfits: list[str],
+    ) -> dict[str, Any]:
+        """Run kernels; return the tensors of those that did not fail."""
+        values: dict[str, Any] = {}
+        for names, (kernel, run) in loaded:
+            try:
+                values.update((n, ort_value(v)) for n, v in run(constants).items())
+            except Exception as error:  # Misfit, and all exceptions of other runtimes
+                if self.strict:
+                    reason = f"{kernel.backend} does not run it: {error}"
+                    raise OnnxFoldError(reason, node=names[0]) from error
+                if isinstance(error, Misfit):  # onnxruntime computes it, or reports the error
+                    misfits.append(str(error))
+                else:  # onnxruntime computes these tensors from now on
+                    told = "the kernel for %s failed: %s; onnxruntime takes over"
+                    logger.warning(told, names[0], error)
+                    kernels[names] = f"the kernel failed: {error}"
+        return values
 
     def _opened(self, outputs: tuple[str, ...]) -> _Opened:
         """Return a session on what computes tensors without a kernel, and its inputs' names."""
@@ -297,17 +399,42 @@ class SessionFolding:
         return self.bundle.load(FOLD_FILE)
 
 
+def _slower(kernel: Kernel, choice: Choice) -> str:
+    """Return the reason why onnxruntime is preferred to a kernel."""
+    name = f"the kernel that {kernel.backend} made"
+    if choice.ratios is None:
+        return f"it is faster than {name}"
+    shares = f"{choice.ratios.wall:.0%} of the wall time, {choice.ratios.cpu:.0%} of the CPU time"
+    return f"in this session, it takes {shares} of {name}"
+
+
+def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[str, int]:
+    """Return the sizes of the symbolic dimensions of runtime constants, by name."""
+    sizes: dict[str, int] = {}
+    for info in infos:
+        value = values.get(info.name)
+        if value is None or not value.is_tensor():
+            continue
+        for size, dim in zip(value.shape(), info.shape or [], strict=False):
+            if isinstance(dim, str) and size > 0:
+                sizes[dim] = size
+    return sizes
+
+
 @dataclass(eq=False)
 class CompileAhead:
     """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
 
     ``take`` is called in a thread with the kernels, whose files are in the bundle's folder.
+    ``sizes`` returns the sizes of symbolic dimensions in the first fold.
     """
 
     bundle: InMemoryBundle
     seconds: float  # limit of one compilation
     nominal: Mapping[str, int]
     take: Callable[[list[Kernel]], None]
+    sizes: Callable[[], Mapping[str, int]] = dict
+    target_cpu: str | None = None
 
     def __post_init__(self) -> None:
         self._group = isolated.Processes()
@@ -350,6 +477,9 @@ class CompileAhead:
         except Exception as error:  # onnxruntime runs what it has run so far
             if not self._group.has_ended:
                 logger.warning("kernels are not compiled: %s", error)
+                reason = f"kernels were not compiled: {error}"
+                components = self.bundle.manifest.components
+                self.take([Kernel("onnxruntime", names, reason=reason) for names in components])
 
     def _compiled(self) -> list[Kernel]:
         from onnxfold.runtime.backends.base import first_installed
@@ -358,12 +488,14 @@ class CompileAhead:
         manifest = self.bundle.manifest
         if first_installed() is None:
             return []
-        sizes = {**manifest.ranks, **self.nominal}
+        nominal = {**self.sizes(), **self.nominal}
+        sizes = {**manifest.ranks, **nominal}
         left = reasons_not_to_compile(self.bundle.load(FOLD_FILE), manifest.components, sizes)
         if len(left) == len(manifest.components):
             rest = [(names, left[names[0]]) for names in manifest.components]
             return [Kernel("onnxruntime", names, reason=reason) for names, reason in rest]
-        request = [manifest.to_dict(), str(self.bundle.folder), self.seconds, {**self.nominal}]
+        folder = str(self.bundle.folder)
+        request = [manifest.to_dict(), folder, self.seconds, nominal, self.target_cpu]
         with self.bundle.serialized(FOLD_FILE) as content:
             arrays = [np.frombuffer(content, np.uint8)]
             function = "onnxfold.runtime.backends.compilation:compile_apart"

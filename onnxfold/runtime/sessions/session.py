@@ -71,9 +71,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
             By default onnxruntime's, but threads wait in a loop for a millisecond at most.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
-        backend: Who runs runtime_fold. "auto": kernels that were not slower than onnxruntime when
-            they were timed, onnxruntime otherwise; those of a model are compiled by another process
-            after the first fold, and kept in the user's cache folder. "onnxruntime"; "iree",
+        backend: Who runs runtime_fold. "auto": kernels or onnxruntime, whichever is faster in the
+            folds of this session; kernels of a model are compiled by another process after the
+            first fold, and kept in the user's cache folder. "onnxruntime"; "iree",
             "onnx-mlir": kernels of theirs, however fast, which for a model are compiled now.
         strict_backend: Whether that backend must run all of runtime_fold, every time. Without it,
             onnxruntime does where it does not, and a warning says why.
@@ -144,18 +144,27 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
                 if (this := session()) is not None:
                     this._folding.load_kernels()
 
-        ahead = CompileAhead(bundle, seconds, nominal or {}, take)
+        def sizes() -> Mapping[str, int]:
+            this = session()
+            return {} if this is None else this._folding.sizes
+
+        target_cpu = arguments.get("target_cpu")
+        ahead = CompileAhead(bundle, seconds, nominal or {}, take, sizes, target_cpu)
         weakref.finalize(self, ahead.close)
         return ahead
 
-    def wait_for_kernels(self) -> None:
+    def wait_for_kernels(self) -> list[Placement]:
         """Wait until kernels are compiled, checked and timed, so that the next fold runs them.
 
         It waits for nothing if no compiler is installed, no kernel would pay, or the source is a
         bundle, whose kernels are compiled by `split`.
+
+        Returns:
+            The backend of each component, see `placements`.
         """
         if self._ahead is not None:
             self._ahead.wait()
+        return self.placements()
 
     def close(self) -> None:
         """End the process that compiles kernels; the session still runs."""

@@ -267,7 +267,7 @@ def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
     assert run(tmp_path / "b", feeds, backend="auto")[1][0].backend == "onnx-mlir"
     for what, value, reason in (
         ("machine", "linux-z80", "the kernel was made for linux-z80, this is "),
-        ("cpu", "x86-64-v9", "the kernel was made for another CPU: x86-64-v9"),
+        ("cpu", "x86-64-v9", "the kernel was compiled for x86-64-v9, this CPU is "),
     ):
         manifest = json.loads(whole)
         manifest["kernels"][0]["key"][what] = value

@@ -164,7 +164,7 @@ def test_the_command_lines_of_the_stages(compiler, tmp_path, monkeypatch, stage,
 )
 def test_the_only_name_for_an_x86_is_its_own(monkeypatch, machine, level, target):
     monkeypatch.setattr("platform.machine", lambda: machine)
-    monkeypatch.setattr(commands, "cpu_level", lambda: level)
+    monkeypatch.setattr(commands, "cpu_levels", lambda: (level,) if level else ())
     rest = ["--disable-constant-prop", "--verifyInputTensors=false"]
     assert commands.flags() == ["-O3", *target, *rest]
 

@@ -9,14 +9,12 @@ status of a few files, and opens the kept model.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import logging
 import os
 import shutil
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
@@ -25,13 +23,16 @@ import onnxruntime as ort
 
 import onnxfold
 from onnxfold import files
-from onnxfold.errors import ModelError, OnnxFoldError
+from onnxfold.errors import ModelError, OnnxFoldError, suggestion
+from onnxfold.file_contents import Status, describe, recorded, statuses, write_record
 from onnxfold.memory import cpu_features
 from onnxfold.onnxruntime_sessions import (
     DECIDING,
     copy_of,
     entries_of,
     open_session,
+    provides_data,
+    provides_initializers,
     write_optimized,
 )
 from onnxfold.options import Level, OptionArguments, Target, options_of
@@ -53,19 +54,26 @@ LIMIT = "ONNXFOLD_SESSION_CACHE_BYTES"
 
 DEFAULT_LIMIT = 4 << 30
 
-_FORMAT = 1
+_FORMAT = 2
 _MODEL, _WEIGHTS, _RECORD = "model.onnx", "weights", "record.json"
+_NAMES = "names.json"
+"""The names of the values of the source, for which session options may provide initializers."""
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
 _CPU = frozenset(("CPUExecutionProvider", "AzureExecutionProvider"))
 """Providers for which onnxruntime's optimized model has no compiled nodes."""
 
 _FOREIGN = (
     *("session.load_model_format", "session.model_external_initializers_file_folder_path"),
-    *("session.save_model_format", "session.node_partition_config_file", "ep.context_enable"),
+    *("session.save_model_format", "session.node_partition_config_file"),
+    *("session.compile_only", "session.strict_shape_type_inference"),
+    *("session.moe.offload.mode", "session.moe.offload.source_root"),
+    *("session.layer_assignment_settings", "session.name_based_layer_assignment"),
+    *("ep.context_enable", "ep.enable_weightless", "ep.enable_weightless_mode"),
+    "ep.enable_weightless_ep_context_nodes",
 )
-"""Entries by which a session reads or writes other files."""
+"""Entries by which a session reads or writes other files, or is about the nodes of the model as it
+is: onnxruntime opens the model itself."""
 
-_Status = list[int]
 _Provider = str | tuple[str, dict[Any, Any]]
 
 
@@ -83,12 +91,13 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     The optimized model is kept in the user's cache folder, and later sessions open it: on a CPU as
     onnxruntime optimized it, with weights in a mapped file. Where that is not possible, the session
     opens the model as it is: with options that read or write other files, without a writable cache
-    folder, and for models that onnxfold refuses.
+    folder, with options that provide initializers or external data in memory, and for models that
+    onnxfold refuses.
 
     Args:
         path_or_bytes: The path or the bytes of a model.
-        sess_options: onnxruntime's session options. Values of ``add_initializer`` are not used;
-            onnxruntime expects them to equal those of the model.
+        sess_options: onnxruntime's session options. Libraries of custom ops may only add ops of
+            their own domains; the optimization computes onnx's ops as onnxruntime does.
         providers: Execution providers, as onnxruntime takes them.
         provider_options: Options of the providers, as onnxruntime takes them.
         level: The level of the optimization; None for 1, or 2 with a target.
@@ -96,6 +105,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         kwargs: Further arguments of ``onnxruntime.InferenceSession``.
 
     Raises:
+        TypeError: There is no such keyword.
         UsageError: There is no such level or target.
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
@@ -112,6 +122,10 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         target: Target | None = None,
         **kwargs: Unpack[_Further],
     ) -> None:
+        for name in kwargs.keys() - _Further.__annotations__.keys():
+            near = suggestion(name, ("level", "target", *_Further.__annotations__))
+            reason = f"InferenceSession() got an unexpected keyword argument {name!r}{near}"
+            raise TypeError(reason)
         chosen = options_of({"target": target, **({} if level is None else {"level": level})})
         fold: OptionArguments = {"level": chosen.level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold
@@ -135,7 +149,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
                 kept = _kept(source, options, providers, fold)
             except Exception as error:  # what makes a session faster must not make it fail
                 _warn(str(error))
-        if kept is not None and kept.model is not None:
+        if kept is not None and kept.model is not None and not _replaces_values(options, kept):
             opening = options
             try:
                 if kept.is_finished:
@@ -161,16 +175,30 @@ def _is_plain(source: Any, options: ort.SessionOptions | None, kwargs: _Further)
         return True
     if not isinstance(source, bytes) and os.fspath(source).endswith(".ort"):
         return True
-    return options is not None and bool(
-        options.optimized_model_filepath or any(entries_of(options, _FOREIGN).values())
-    )
+    if options is None:
+        return False
+    if options.optimized_model_filepath or any(entries_of(options, _FOREIGN).values()):
+        return True
+    return provides_data(options)
+
+
+def _replaces_values(options: ort.SessionOptions | None, kept: _Kept) -> bool:
+    """Return whether options provide an initializer for a value of the source of a kept model."""
+    if options is None:
+        return False
+    try:
+        names = json.loads(Path(str(kept.model)).with_name(_NAMES).read_bytes())
+    except (OSError, ValueError) as error:  # another process has just removed it
+        logger.debug("%s: %s", kept.model, error)
+        return True
+    return provides_initializers(options, names)
 
 
 class _Kept(NamedTuple):
     link: Path
     model: str | None
     is_finished: bool  # by onnxruntime
-    files: Mapping[str, _Status]  # those of the source, too
+    files: Mapping[str, Status]  # those of the source, too
 
 
 def _kept(
@@ -201,7 +229,7 @@ def _kept(
     try:
         if isinstance(source, str):
             names = [source, *external_files(source)]
-        target = _description(cache, names)
+        target = describe(cache, names)
     except (OnnxFoldError, OSError, ValueError) as error:
         logger.debug("onnxruntime is to say what is wrong: %s", error)
         return None
@@ -212,19 +240,19 @@ def _kept(
     os.makedirs(cache, mode=0o700, exist_ok=True)
     files.remove_leftovers(str(cache))
     with files.locked(str(entry)):
-        if _checked(entry / _RECORD) is None:
+        if recorded(entry / _RECORD) is None:
             shutil.rmtree(entry, ignore_errors=True)
             with files.scratch_folder("session", parent=str(cache)) as new:
                 finished = _write_model(source, new, fold, maker)
                 size = sum(file.stat().st_size for file in os.scandir(new))
                 for name in os.listdir(new) if size > limit else ():
                     os.remove(os.path.join(new, name))
-                record = _description(Path(new), os.listdir(new))
-                _write(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
-                if _statuses(cache, names) != target["files"]:
+                record = describe(Path(new), os.listdir(new))
+                write_record(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
+                if statuses(cache, names) != target["files"]:
                     raise OnnxFoldError("was changed while it was read", file=names[0])
                 put(new, str(entry), limit - len(json.dumps(target)))  # room for the link
-    _write(link, target)
+    write_record(link, target)
     return _found(link)
 
 
@@ -248,11 +276,11 @@ def _maker(
 
 def _found(link: Path) -> _Kept | None:
     """Return what a link leads to, if the content of all files is what it was."""
-    target = _checked(link)
+    target = recorded(link)
     if target is None:
         return None
     entry = link.parent / target["entry"]
-    record = _checked(entry / _RECORD)
+    record = recorded(entry / _RECORD)
     if record is None:
         return None
     touch(link)
@@ -267,8 +295,6 @@ def _write_model(
     """Write the optimized model into a folder; nothing if onnxfold refuses the source. Return
     whether onnxruntime has optimized it, too. Errors are those of `_kept`.
     """
-    import onnx_ir as ir
-
     from onnxfold import api, storage
     from onnxfold.rewrite.rule import available_rule_sets, builtin_rule_sets
     from onnxfold.runtime.bundles.in_memory import has_custom_ops
@@ -277,15 +303,17 @@ def _write_model(
     others = {rules.name for rules in available_rule_sets()}
     others -= {rules.name for rules in builtin_rule_sets()}
     try:
-        given: Any = source if isinstance(source, str) else storage.opened(source)
-        if isinstance(given, ir.Model) and given.meta[storage.EXTERNAL_KEY]:
+        given = storage.opened(source)
+        if isinstance(source, bytes) and given.meta[storage.EXTERNAL_KEY]:
             raise ModelError("the bytes of a model do not tell where its data files are")
+        names = _names_of_values(given)
         options: OptionArguments = {**fold, "disable": [*others]}
         model: ir.Model = api.optimize(given, **options)
     except ModelError as error:
         logger.info("the model is opened as it is: %s", error)
         return False
     path = os.path.join(folder, _MODEL)
+    Path(folder, _NAMES).write_text(json.dumps(names), encoding="ascii")
     if maker is not None and not has_custom_ops(model):
         with files.scratch_folder("session", parent=folder) as scratch:
             folded, made = os.path.join(scratch, "folded.onnx"), os.path.join(scratch, "made.onnx")
@@ -305,6 +333,17 @@ def _write_model(
     return False
 
 
+def _names_of_values(model: ir.Model) -> list[str]:
+    """Return the names of all initializers, and of results, which onnxruntime may fold to such."""
+    from onnxfold.graphs import all_graphs
+
+    names = set[str]()
+    for graph in all_graphs(model):
+        names.update(graph.initializers)
+        names.update(value.name or "" for node in graph for value in node.outputs)
+    return sorted(names)
+
+
 def _save(model: ir.Model, path: str) -> None:
     """Write a model with its weights beside it, at places from which onnxruntime maps them. The
     weights get names to which no session options refer.
@@ -319,49 +358,6 @@ def _save(model: ir.Model, path: str) -> None:
 
 def _hash(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _statuses(folder: Path, names: Iterable[str]) -> dict[str, _Status]:
-    """Return what tells each file from another one, and from itself after a change."""
-    found = {name: os.stat(folder / name) for name in names}
-    return {
-        name: [s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns]
-        for name, s in found.items()
-    }
-
-
-def _description(folder: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Return the status of files, and a hash of their content."""
-    from onnxfold.runtime.bundles.bundle import hash_file
-
-    statuses, latest = _statuses(folder, names), time.time_ns() - files.RECENT
-    settled = all(max(s[3:]) < latest for s in statuses.values())
-    digest = _hash([hash_file(folder / name) for name in statuses])
-    return {"files": statuses, "digest": digest, "settled": settled}
-
-
-def _checked(path: Path) -> dict[str, Any] | None:
-    """Return the content of a link or a record, with the current status of the files that it
-    describes; None if it is missing or damaged, or if the content of a file has changed.
-    """
-    try:
-        said: dict[str, Any] = json.loads(path.read_bytes())
-        if not said["settled"] or _statuses(path.parent, said["files"]) != said["files"]:
-            now = _description(path.parent, said["files"])
-            if now["digest"] != said["digest"]:
-                return None
-            said.update(now)
-            with contextlib.suppress(OSError):
-                _write(path, said)
-        return said
-    except (OSError, ValueError, LookupError, TypeError) as error:  # missing or damaged
-        logger.debug("%s: %s", path, error)
-        return None
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    with files.replacing(str(path)) as file:
-        file.write(json.dumps(content).encode())
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,8 @@ from onnxfold.memory import processors
 
 if TYPE_CHECKING:
     import onnxruntime
+
+logger = logging.getLogger("onnxfold")
 
 Array = npt.NDArray[Any]
 Feed = Any
@@ -48,11 +51,21 @@ DECIDING = (
     *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
     *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
     *("session.x64quantprecision", "session.disable_aot_function_inlining"),
+    *("session.function_expansion_byte_limit", "session.function_expansion_node_limit"),
     *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
+    *("session.graph_optimization_level", "session.use_deterministic_compute"),
+    *("session.disable_prepacking", "session.kernel_dispatch_policy"),
+    *("session.dynamic_block_base", "session.gqa_value_layout", "session.max_shape_override"),
+    *("session.enable_saved_runtime_optimizations", "optimization.minimal_build_optimizations"),
     *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
-    "optimization.constant_folding_max_output_size_in_bytes",
+    *("optimization.constant_folding_max_output_size_in_bytes", "ep.cpu.qmoe_deferred_scale"),
+    *("mlas.disable_kleidiai", "mlas.kleidiai.conv_igemm_max_work", "mlas.qnbit.force_fp32"),
+    *("mlas.nchwc_depthwise_sliding", "mlas.nchwc_pointwise_conv_max_input_channel_batch"),
+    *("mlas.use_lut_gemm", "mlas.enable_gemm_fastmath_arm64_bfloat16"),
 )
-"""Entries of session options that decide what onnxruntime makes of a model."""
+"""Entries of session options that decide what onnxruntime makes of a model, or with which kernels
+it computes. All names of entries that onnxruntime reads are in its header
+``onnxruntime_session_options_config_keys.h``."""
 
 _STOP = "session.force_spinning_stop"
 _FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
@@ -62,6 +75,9 @@ _NEG = (
     b'\x08\x07:8\n\r\n\x01x\x12\x01y"\x03Neg:\x00\x12\x03oneZ\x10\n\x01x\x12\x0b\n\t\x08\x01\x12\x05'
     b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
 )
+
+_PROBE = Path(__file__).with_name("probe.onnx")
+"""A model of one node, Add, whose second operand is an external initializer in the same file."""
 
 _options_lock = forks.Lock()
 
@@ -137,7 +153,7 @@ def key_of(given: onnxruntime.SessionOptions | None) -> str:
     """Return the options that may change bits, as a text; threads divide sums among themselves."""
     if given is None:
         return f"{processors()}"
-    entries = entries_of(given, [*DECIDING, "session.disable_prepacking"])
+    entries = entries_of(given, DECIDING)
     threads = given.intra_op_num_threads or processors()
     return f"{given.graph_optimization_level}{given.use_deterministic_compute}{threads}{entries}"
 
@@ -161,24 +177,69 @@ def with_data_below(
 
 
 def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
-    """Return a copy of options; libraries of custom ops are not in it."""
+    """Return a copy of options. It has neither libraries of custom ops nor files in memory."""
     import onnxruntime as ort
 
     if given is None:
         return ort.SessionOptions()
-    with _options_lock:
-        writing = {name: getattr(given, name) for name in _WRITING}
-        try:
-            for name, value in _WRITING.items():
-                setattr(given, name, value)
-            session = open_session(_NEG, given)
-        finally:
-            for name, value in writing.items():
-                setattr(given, name, value)
+    session, writing = _opened_with(_NEG, given)
     options = session.get_session_options()
     for name, value in writing.items():
         setattr(options, name, value)
     return options
+
+
+def _opened_with(
+    model: bytes | Path, options: onnxruntime.SessionOptions
+) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+    """Open a session with options of the caller, so that it writes no files.
+
+    Also return the values of the options by which it would write files.
+    """
+    with _options_lock:
+        writing = {name: getattr(options, name) for name in _WRITING}
+        try:
+            for name, value in _WRITING.items():
+                setattr(options, name, value)
+            return open_session(model, options), writing
+        finally:
+            for name, value in writing.items():
+                setattr(options, name, value)
+
+
+def provides_data(options: onnxruntime.SessionOptions) -> bool:
+    """Return whether options provide external data or external initializers in memory.
+
+    These cannot be read back from the options. But with such options, onnxruntime opens only models
+    that have the external initializers, and whose data files all are in memory. The probe has no
+    other initializer than one in its own file. Options with which the probe cannot be opened for
+    another reason lead to True, too.
+    """
+    try:
+        _opened_with(_PROBE, options)
+    except Exception as error:  # the exceptions of onnxruntime have no common base class
+        logger.debug("session options may provide data: %s", error)
+        return True
+    return False
+
+
+def provides_initializers(options: onnxruntime.SessionOptions, names: Iterable[str]) -> bool:
+    """Return whether ``add_initializer`` has added an initializer of one of these names to options.
+
+    The names cannot be read back from the options. But onnxruntime refuses a second value for the
+    same name.
+    """
+    import onnxruntime as ort
+
+    probe = copy_of(options)
+    value = ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
+    try:
+        for name in {*names} - {""}:
+            probe.add_initializer(name, value)
+    except Exception as error:  # the exceptions of onnxruntime have no common base class
+        logger.debug("session options provide an initializer: %s", error)
+        return True
+    return False
 
 
 def write_optimized(
@@ -289,7 +350,7 @@ def _text_value(array: Array) -> onnxruntime.OrtValue:
     """
     import onnx
 
-    texts = [t if array.dtype.kind == "S" else str(t).encode() for t in array.ravel().tolist()]
+    texts = texts_of(array)
     kind = onnx.TensorProto.STRING
     tensor = onnx.TensorProto(name="given", data_type=kind, dims=array.shape, string_data=texts)
     result = onnx.helper.make_tensor_value_info("made", kind, array.shape)
@@ -299,6 +360,12 @@ def _text_value(array: Array) -> onnxruntime.OrtValue:
     model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=7)
     session = open_session(model.SerializeToString(), session_options(threads=1))
     return session.run_with_ort_values(None, {})[0]
+
+
+def texts_of(array: Array) -> list[bytes]:
+    """Return the elements of an array of strings, in UTF-8."""
+    elements = array.ravel().tolist()
+    return elements if array.dtype.kind == "S" else [str(text).encode() for text in elements]
 
 
 def array_of(value: Feed) -> Array:

@@ -18,10 +18,10 @@ from onnxfold import forks, isolated
 from onnxfold.batches import model_files
 from onnxfold.batches.outcome import Outcome
 from onnxfold.errors import CheckFailedError, ModelError, OnnxFoldError, spelled, spellings
+from onnxfold.file_contents import hash_file
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
-from onnxfold.runtime.bundles.bundle import hash_file
 from onnxfold.storage.load import external_files
 from onnxfold.tables import bytes_text
 

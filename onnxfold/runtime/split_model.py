@@ -290,7 +290,7 @@ def _split(
         merges=merges,
         versions={p: metadata.version(p) for p in ("onnxfold", "onnx", "onnx-ir", "onnxruntime")},
     )
-    return InMemoryBundle(manifest, entry, fold)
+    return InMemoryBundle(manifest, entry, fold, storage.path_of(source))
 
 
 class _Prepared:

@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ import onnx
 import onnxruntime as ort
 import pytest
 from model_table import ROOT, floats, parse, saved, with_weights
+from onnxruntime.capi import onnxruntime_pybind11_state
 from reference_session import reference_options
 
 import onnxfold
+from onnxfold import inference_session
+from onnxfold.onnxruntime_sessions import DECIDING
 from tests.faults.test_file_systems import mounted
 
 SWIN, DECODER = ROOT / "models" / "swin.onnx", ROOT / "models" / "t5-decoder.onnx"
@@ -380,6 +384,179 @@ def test_weights_that_come_with_the_options(tmp_path: Path) -> None:
         options.add_external_initializers(["w"], [value])
         assert close(onnxfold.InferenceSession(tmp_path / "m.onnx", options), 1)
         assert close(onnxfold.InferenceSession(tmp_path / "m.onnx"))
+
+
+def _value(seed: int, *shape: int) -> ort.OrtValue:
+    return ort.OrtValue.ortvalue_from_numpy(floats(*shape, seed=seed))
+
+
+def _initializer(name: str, *shape: int):
+    """Return a function that adds an initializer to options, and returns what must stay alive."""
+
+    def add(options: ort.SessionOptions) -> object:
+        value = _value(5, *shape)
+        options.add_initializer(name, value)
+        return value
+
+    return add
+
+
+def _external(options: ort.SessionOptions) -> object:
+    values = [_value(5, 8, 8)]
+    options.add_external_initializers(["w"], values)
+    return values
+
+
+def _files(options: ort.SessionOptions) -> object:
+    data = floats(8, 8, seed=5).tobytes() + floats(8, seed=6).tobytes()
+    options.add_external_initializers_from_files_in_memory(["m.data"], [data], [len(data)])
+    return data
+
+
+def _unread_files(options: ort.SessionOptions) -> object:
+    options.add_external_initializers_from_files_in_memory(["other"], [b"1234"], [4])
+    return None
+
+
+def _set(name: str, value: object):
+    return lambda options: setattr(options, name, value)
+
+
+def _entry(name: str, value: str = "1"):
+    return lambda options: options.add_session_config_entry(name, value)
+
+
+# How to give an option, by its name.
+OPTIONS = {
+    "add_initializer of a weight": _initializer("w", 8, 8),
+    "add_initializer of a constant result": _initializer("k", 8, 8),
+    "add_initializer of the result of a Constant": _initializer("c", 8),
+    "add_initializer of no value": _initializer("none", 8),
+    "add_external_initializers": _external,
+    "add_external_initializers_from_files_in_memory": _files,
+    "add_external_initializers_from_files_in_memory of others": _unread_files,
+    "add_free_dimension_override_by_name": lambda o: o.add_free_dimension_override_by_name("n", 3),
+    "add_free_dimension_override_by_denotation": lambda o: (
+        o.add_free_dimension_override_by_denotation("ROWS", 3)
+    ),
+    "add_provider": lambda o: o.add_provider("CPUExecutionProvider", {}),
+    "add_provider_for_devices": lambda o: o.add_provider_for_devices(
+        [d for d in ort.get_ep_devices() if d.ep_name in CPU][:1], {}
+    ),
+    "set_provider_selection_policy": lambda o: o.set_provider_selection_policy(
+        ort.OrtExecutionProviderDevicePolicy.PREFER_CPU
+    ),
+    "set_provider_selection_policy_delegate": lambda o: o.set_provider_selection_policy_delegate(
+        lambda devices, *_: [d for d in devices if d.ep_name in CPU][:1]
+    ),
+    "set_load_cancellation_flag": lambda o: o.set_load_cancellation_flag(True),
+    "set_ep_context_data_read_func": lambda o: o.set_ep_context_data_read_func(print, 8),
+    "clear_ep_context_data_read_func": lambda o: o.clear_ep_context_data_read_func(),
+    "enable_cpu_mem_arena": _set("enable_cpu_mem_arena", False),
+    "enable_mem_pattern": _set("enable_mem_pattern", False),
+    "enable_mem_reuse": _set("enable_mem_reuse", False),
+    "execution_mode": _set("execution_mode", ort.ExecutionMode.ORT_PARALLEL),
+    "execution_order": _set("execution_order", ort.ExecutionOrder.PRIORITY_BASED),
+    "graph_optimization_level": _set(
+        "graph_optimization_level", ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    ),
+    "inter_op_num_threads": _set("inter_op_num_threads", 2),
+    "intra_op_num_threads": _set("intra_op_num_threads", 3),
+    "log_severity_level": _set("log_severity_level", 4),
+    "log_verbosity_level": _set("log_verbosity_level", 1),
+    "logid": _set("logid", "id"),
+    "use_deterministic_compute": _set("use_deterministic_compute", True),
+    "use_per_session_threads": _set("use_per_session_threads", True),
+    "add_session_config_entry": _entry("session.set_denormal_as_zero"),
+    "add_session_config_entry of no known entry": _entry("session.no_such_entry"),
+    "strict_shape_type_inference": _entry("session.strict_shape_type_inference"),
+}
+# Those that only read, and those that the tests of files and of custom ops cover.
+OTHERS = {"has_providers", "get_session_config_entry", "register_custom_ops_library"}
+OTHERS |= {"enable_profiling", "profile_file_prefix", "optimized_model_filepath"}
+
+
+def test_every_option_is_tested() -> None:
+    names = {name for name in dir(ort.SessionOptions) if not name.startswith("_")}
+    tested = {name.partition(" ")[0] for name in OPTIONS}
+    assert names - OTHERS <= tested
+
+
+def outcome(kind, path: Path, give) -> object:
+    """What a session with an option computes, or the class of its error."""
+    options = ort.SessionOptions()
+    alive = give(options)
+    try:
+        session = kind(path, options)
+    except Exception as error:
+        return type(error)
+    results = session.run(None, {"x": np.linspace(-1, 1, 24, dtype=np.float32).reshape(3, 8)})
+    del alive
+    return [session.get_inputs()[0].shape, *results]
+
+
+@pytest.mark.parametrize("start", ["first", "second"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_does_what_it_does_in_onnxruntime(name, start, tmp_path: Path) -> None:
+    model = parse(
+        """g (float[n, 8] x) => (float[n, 8] y, float[n, 8] z) {
+        c = Constant<value = float[8] {1, 2, 3, 4, 5, 6, 7, 8}> ()
+        k = Exp(w) a = MatMul(x, k) b = MatMul(a, w) y = Add(b, c) z = Mul(y, v) }""",
+        17,
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "ROWS"
+    with_weights(model, w=floats(8, 8, seed=1), v=floats(8, seed=2))
+    how = {"save_as_external_data": True, "location": "m.data", "size_threshold": 0}
+    onnx.save(model, tmp_path / "m.onnx", **how)
+    path = tmp_path / "m.onnx"
+    if start == "second":
+        onnxfold.InferenceSession(path)
+        outcome(onnxfold.InferenceSession, path, OPTIONS[name])
+    theirs = outcome(ort.InferenceSession, path, OPTIONS[name])
+    ours = outcome(onnxfold.InferenceSession, path, OPTIONS[name])
+    if isinstance(theirs, type):
+        assert ours == theirs
+        return
+    assert ours[0] == theirs[0]
+    for got, expected in zip(ours[1:], theirs[1:], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+# Entries that decide how a session is opened or run, but not what it computes.
+RUN_TIME = re.compile(
+    r"""session\.(allow_released_opsets_only|collect_node_memory_stats_to_file
+    |debug_layout_transformation|disable_cpu_ep_fallback|disable_model_compile
+    |enable_cpu_mem_arena|enable_mem_pattern|enable_profiling|execution_mode
+    |external_data_loader\..*|fail_on_suboptimal_compiled_model|force_spinning_stop
+    |inter_op.*|intra_op.*|log_.*|moe.*|enable_moe.*|optimized_model_.*|prepack\.enable_parallel
+    |record_ep_graph_assignment_info|resource_cuda_partitioning_settings
+    |save_external_prepacked_constant_initializers|strict_workspace_verification
+    |use_device_allocator_for_initializers|use_env_allocators
+    |use_external_initializer_file_buffers_directly|use_memory_mapped_ort_model
+    |use_ort_model_bytes_.*|use_per_session_threads)
+    |ep\.context_.*|ep\.cuda.*""",
+    re.VERBOSE,
+)
+
+
+def test_every_entry_of_options_is_known() -> None:
+    """An entry that decides what onnxruntime makes of a model must be part of the keys."""
+    library = Path(onnxruntime_pybind11_state.__file__).read_bytes()
+    pattern = rb"\0((?:session|optimization|mlas|ep)\.[a-z0-9_.]*[a-z0-9_])(?=\0)"
+    names = {name.decode() for name in re.findall(pattern, library)}
+    assert len(names) > 50
+    unknown = names - {*DECIDING, *inference_session._FOREIGN}
+    assert not [name for name in sorted(unknown) if not RUN_TIME.fullmatch(name)]
+
+
+def test_unknown_keywords(path: Path) -> None:
+    with pytest.raises(TypeError, match="argument 'levle'; did you mean 'level'"):
+        onnxfold.InferenceSession(path, levle=2)
+    with pytest.raises(TypeError, match="argument 'runtime_constants'"):
+        onnxfold.InferenceSession(path, runtime_constants=["x"])
+    for name, value in {"enable_fallback": 0, "read_config_from_model": 0}.items():
+        assert close(onnxfold.InferenceSession(path, **{name: value}))
+    assert close(onnxfold.InferenceSession(path, disabled_optimizers=["ConstantFolding"]))
 
 
 def test_options_that_decide_what_onnxruntime_makes(path: Path, cache: Path) -> None:

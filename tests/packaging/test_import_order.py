@@ -15,7 +15,7 @@ LAYERS = (
     ("onnx_ir_private",),
     ("cpu_family", "errors", "forks", "lazy_imports", "graphs", "memory", "ops", "parallel"),
     ("files", "onnxruntime_sessions", "signatures", "tables"),
-    ("adapter_files", "isolated", "user_caches"),
+    ("adapter_files", "file_contents", "isolated", "user_caches"),
     ("evaluation",),
     ("storage",),
     ("pool",),

@@ -10,7 +10,6 @@ from reference_session import reference_session
 from runtime_models import assert_same, original, parse, random, session_on, value_of
 
 from onnxfold.errors import UsageError
-from onnxfold.runtime.sessions.fold_runs import is_fixed
 
 
 def of(text: str, *names: str, **arguments) -> tuple:
@@ -84,28 +83,76 @@ def test_one_of_two_filled_anew_beside_one_left_out():
     assert_same(got, original(model, {"x": feeds["x"], "a": a, "b": b}))
 
 
-def test_what_nobody_can_write_to():
-    owner = random(4)
-    owner.flags.writeable = False
-    assert is_fixed(owner) and is_fixed(owner[1:]) and is_fixed(np.frombuffer(b"1234", np.int8))
-    writable = random(4)
-    below = writable[:]
-    below.flags.writeable = False
-    assert not is_fixed(writable) and not is_fixed(below) and not is_fixed(below[1:])
-    assert not is_fixed(np.broadcast_to(writable, (2, 4)))
-    assert not is_fixed(np.frombuffer(bytearray(4), np.int8))
-    assert not is_fixed(value_of(owner))
-
-
-def test_an_array_is_trusted_as_long_as_nobody_can_write_to_it():
+@pytest.mark.parametrize("form", ["owner", "view", "bytes", "mapped"])
+def test_a_read_only_array_is_compared(form, tmp_path):
+    """NumPy lets the owner set ``writeable`` again, and memory may have other owners."""
     model, session = of("read by both", "r")
-    x, r = random(24, 24), random(24, 24, seed=1)
-    for seed in range(3):
-        r.flags.writeable = False
+    memory = bytearray(random(24, 24, seed=1).tobytes())
+    owner = np.frombuffer(memory, np.float32).reshape(24, 24)
+    given = {
+        "owner": owner,
+        "view": owner[:],
+        "bytes": np.frombuffer(memoryview(memory).toreadonly(), np.float32),
+    }
+    if form == "mapped":
+        file = np.memmap(tmp_path / "r", np.float32, "w+", shape=(24, 24))
+        owner, r = file, np.memmap(tmp_path / "r", np.float32, "r", shape=(24, 24))
+    else:
+        r = given[form].reshape(24, 24)
+    x = random(24, 24)
+    for seed in range(4):
+        owner.flags.writeable = True
+        owner[...] = random(24, 24, seed=seed // 2)
+        r.flags.writeable = owner.flags.writeable = False
+        folds = session.fold_statistics().folds
         assert_same(session.run(None, {"x": x, "r": r}), original(model, {"x": x, "r": r}))
-        r.flags.writeable = True
-        r[...] = random(24, 24, seed=seed)
-        assert_same(session.run(None, {"x": x, "r": r}), original(model, {"x": x, "r": r}))
+        assert session.fold_statistics().folds == folds + (seed % 2 == 0)
+
+
+_RANDOM = """g (float[n, 16] x, float[16, 16] a, float[8] b, float[16, 16] c, string[2] s)
+    => (float[n, 16] y, string[2] t)
+    <float[16, 16] c = {CONSTANT}> {
+    ea = Exp(a) ec = Exp(c) m = MatMul(ea, ec) sum = ReduceSum<keepdims = 0>(b) eb = Exp(sum)
+    k = Mul(m, eb) p = MatMul(x, k) y = MatMul(p, c) u = StringConcat(s, s) t = Identity(u)
+}"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("kind", ["copies", "in place", "read-only"])
+def test_random_sequences_of_feeds(kind, seed):
+    """Omitted, new and overwritten values, as onnxruntime computes them with all values fed."""
+    rng = np.random.default_rng(seed)
+    default = ", ".join("0.5" for _ in range(256))
+    model = parse(_RANDOM.replace("CONSTANT", default))
+    session = session_on(model, "a", "b", "c", "s", overridable=True)
+    reference = reference_session(model)
+
+    def draw(name: str) -> np.ndarray:
+        if name == "s":
+            return rng.choice(np.array(["a", "b", "\N{SNOWMAN}"], object), 2)
+        shape = (8,) if name == "b" else (16, 16)
+        return rng.standard_normal(shape, np.float32)
+
+    arrays = {name: draw(name) for name in "abcs"}
+    last: dict[str, np.ndarray] = {}  # by content
+    for step in range(40):
+        fed = {}
+        for name, array in arrays.items():
+            if rng.random() < 0.3 and (name == "c" or step):
+                continue  # left out
+            if rng.random() < 0.4:
+                array.flags.writeable = True
+                array[...] = draw(name)
+                array.flags.writeable = kind != "read-only"
+            fed[name] = array.copy() if kind == "copies" else array
+        last |= {name: array.copy() for name, array in fed.items()}
+        if "c" not in fed:
+            last.pop("c", None)
+        x = {"x": rng.standard_normal((int(rng.integers(1, 4)), 16), np.float32)}
+        y, texts = session.run(None, {**x, **fed})
+        expected, expected_texts = reference.run(None, {**x, **last})
+        assert_same([y], [expected])
+        assert texts.tolist() == expected_texts.tolist()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from reference_session import reference_session
 from runtime_models import TEXTS, assert_same, parse, random, session_on
 
 from onnxfold import storage
-from onnxfold.errors import OnnxFoldError
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
@@ -186,6 +186,37 @@ def test_through_symbolic_links(tmp_path, temporary, data_too):
     assert_computes(session, want)
 
 
+@pytest.mark.parametrize("in_file", [True, False], ids=["path", "in memory"])
+def test_a_model_that_onnxruntime_does_not_open(in_file, tmp_path):
+    """The sizes of y disagree, which onnxruntime finds when it opens the model."""
+    model = parse(
+        """g (float[2, 4] x, float[4, 64] r) => (float[2, 64] y) {
+        e = Exp(r) s = Softmax(e) z = MatMul(x, s) y = Add(z, w) }""",
+        w=random(2, 65),
+    )
+    source = model
+    if in_file:
+        onnx.save(model, tmp_path / "m.onnx")
+        source = tmp_path / "m.onnx"
+    with pytest.raises(OnnxFoldError, match=r"onnxruntime does not open the .*Add") as error:
+        Session(source, runtime_constants=["r"], backend="onnxruntime")
+    assert "ONNXRuntimeError" not in str(error.value)
+    assert error.value.file == (str(source) if in_file else None)
+
+
+@pytest.mark.parametrize("kind", ["files", "initializers"])
+def test_options_with_data_in_memory_are_refused(kind, tmp_path):
+    given = ort.SessionOptions()
+    data = random(64, 64).tobytes()
+    value = ort.OrtValue.ortvalue_from_numpy(random(64, 64))
+    if kind == "files":
+        given.add_external_initializers_from_files_in_memory(["m.data"], [data], [len(data)])
+    else:
+        given.add_external_initializers(["w"], [value])
+    with pytest.raises(UsageError, match="sess_options provide external data or initializers in"):
+        session_on(example(), "r", sess_options=given)
+
+
 def test_nothing_is_written_beside_the_model(tmp_path, temporary):
     folder = tmp_path / "models"
     folder.mkdir()
@@ -234,7 +265,7 @@ def test_a_file_that_is_replaced_while_it_is_opened(tmp_path, temporary, monkeyp
     pending = [lambda: write(tmp_path, external=True, seed=50)]
 
     def late(content, *arguments, **named):
-        if pending and b"model.onnx.data" in content:
+        if pending and isinstance(content, bytes) and b"model.onnx.data" in content:
             pending.pop()()
         return real(content, *arguments, **named)
 

@@ -169,6 +169,20 @@ def test_without_room_in_the_cache_the_last_fold_is_still_used(decoder, bundle, 
     assert session.cache_statistics().too_large == 2
 
 
+def test_equal_hashes_are_equal_contents(bundle, feeds, tmp_path):
+    """The keys of a cache are hashes: of bits, types and shapes, in memory and in a folder."""
+    for cache in (FoldCache(), FoldCache(tmp_path / "folds")):
+        session, other = (open_session(bundle, cache=cache) for _ in range(2))
+        session.run(None, feeds)
+        changed = {**feeds, "states": feeds["states"].copy()}
+        changed["states"].view(np.uint32)[0, 0, 0] ^= 1
+        session.run(None, changed)
+        other.run(None, {name: array.copy() for name, array in feeds.items()})
+        other.run(None, changed)
+        assert session.fold_statistics().folds == 3
+        assert other.fold_statistics().folds == 0
+
+
 def test_sessions_share_a_cache(decoder, bundle, feeds):
     cache = FoldCache()
     sessions = [open_session(bundle, cache=cache) for _ in range(2)]
@@ -237,7 +251,7 @@ def test_a_model_is_split_on_the_way(adapter):
         assert_same(session.run(None, feeds), original(adapter, feeds))
 
 
-def test_a_default_value_holds_until_another_is_fed(tmp_path):
+def test_a_default_value_holds_where_no_other_is_fed(tmp_path):
     model = parse("overridable", w=random(64, 64))
     session = session_on(model, overridable=True)
     assert [i.name for i in session.get_inputs()] == ["x"]
@@ -246,6 +260,10 @@ def test_a_default_value_holds_until_another_is_fed(tmp_path):
     assert_same(session.run(None, feeds), original(model, feeds))
     feeds["w"] = random(64, 64, seed=5)
     assert_same(session.run(None, feeds), original(model, feeds))
+    of_w = session.io_binding()
+    del feeds["w"]
+    assert_same(session.run(None, feeds), original(model, feeds))
+    assert of_w is not session.io_binding()
 
 
 def test_types_that_numpy_does_not_have():

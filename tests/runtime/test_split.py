@@ -117,12 +117,27 @@ def test_outputs_that_entry_makes_itself(tmp_path, fold_at, level):
     model = parse("outputs that entry makes")
     model.opset_import[0].version = 13
     model.ir_version = 8
-    feeds = {"x": random(2, 3), "r": random(4, 6, seed=1), "s": np.array([3, 8])}
+    feeds = {"x": random(2, 3), "r": random(40, 60, seed=1), "s": np.array([30, 80])}
     bundle = bundle_of(model, tmp_path, "r", "s", fold_at=fold_at, level=level)
     for path in (bundle.entry, bundle.runtime_fold):
         onnx.checker.check_model(str(path), full_check=True)
     for want, got in zip(original(model, feeds), recombine(bundle, feeds), strict=True):
         assert np.array_equal(np.asarray(got), np.asarray(want))
+
+
+@pytest.mark.parametrize(("sizes", "count"), [("2, 2", 0), ("200, 200", 3)])
+def test_what_takes_less_time_than_an_input_is_not_cached(tmp_path, sizes, count):
+    """Three small results of one constant would be three inputs of entry, instead of one."""
+    model = parse(
+        f"""g (float[{sizes}] x, float[{sizes}] c) => (float[{sizes}] y) {{
+        d = Neg(c) e = Abs(c) f = Tanh(c) p = Mul(x, d) q = Mul(p, e) r = Mul(q, f)
+        y = Mul(r, c) }}"""
+    )
+    bundle = bundle_of(model, tmp_path, "c")
+    assert len(cached(bundle)) == count
+    reasons = [each.reason for each in bundle.manifest.stays]
+    assert all("takes less time than feeding its result" in reason for reason in reasons)
+    assert len(reasons) == 3 - count
 
 
 def test_the_cache_can_be_bounded(decoder, tmp_path):

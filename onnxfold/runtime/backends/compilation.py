@@ -23,6 +23,7 @@ from onnxfold.analysis.costs import NOMINAL
 from onnxfold.comparison.dims import usual_sizes
 from onnxfold.dump import dot_of
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.file_contents import hash_file
 from onnxfold.memory import processors
 from onnxfold.runtime.backends.base import (
     NOT_COMPILING,
@@ -33,7 +34,7 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
-from onnxfold.runtime.bundles.bundle import Bundle, hash_file
+from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import (
     ENTRY_FILE,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from onnxfold.errors import UsageError
+from onnxfold.file_contents import hash_file
 from onnxfold.memory import allocatable_memory, trim_heap
 from onnxfold.onnxruntime_sessions import (
     array_of,
@@ -34,7 +35,7 @@ from onnxfold.runtime.backends.base import (
     nbytes_at,
     weights_of,
 )
-from onnxfold.runtime.bundles.bundle import Bundle, hash_file
+from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 
 if TYPE_CHECKING:

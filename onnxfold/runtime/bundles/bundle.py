@@ -14,16 +14,18 @@ import contextlib
 import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfold import files
 from onnxfold.errors import ModelError, UsageError
-from onnxfold.forks import cached_property
+from onnxfold.file_contents import Status, describe, hash_files, recorded
+from onnxfold.file_contents import statuses as file_statuses
 from onnxfold.onnxruntime_sessions import default_options, message_of, open_session
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,
@@ -35,15 +37,19 @@ from onnxfold.runtime.bundles.manifest import (
     Manifest,
 )
 from onnxfold.tables import Shown
+from onnxfold.user_caches import put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir
     import onnxruntime
 
+logger = logging.getLogger("onnxfold")
+
 Version = tuple[int, int]
 
 _MODELS = (ENTRY_FILE, FOLD_FILE)
 _DATA = tuple(f"{model}.data" for model in _MODELS)
+_MOST_RECORDS = 1 << 20  # bytes of the records of hashes, for some thousands of bundles
 _LOCKED = "bundle"  # the name under which a folder is locked
 _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
@@ -61,6 +67,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         self.folder = folder
         self.manifest = manifest
         self._read = read
+        self._fold: dict[str, Any] | None = None  # hash and statuses of runtime_fold
 
     @property
     def name(self) -> str:
@@ -77,22 +84,20 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         """The model that makes the cached tensors."""
         return self.folder / FOLD_FILE
 
-    @cached_property
+    @property
     def fold_hash(self) -> str:
-        """SHA-256 of runtime_fold, a part of the keys of cached tensors.
+        """SHA-256 of the content of runtime_fold, a part of the keys of cached tensors.
 
-        It is computed from the current file; the manifest has that of the kernels' source. The file
-        is read only if there are kernels, or if it is newer than the manifest.
+        A record in the user's cache folder has the hash of each bundle that was opened, see
+        `onnxfold.file_contents`.
         """
-        known = self.manifest.hashes.get(FOLD_FILE)
-        try:
-            if known and self._read is not None and not any(k.files for k in self.manifest.kernels):
-                changed = [path.stat().st_mtime_ns for path in _files_of(self.runtime_fold)]
-                if max(changed) <= self._read[1][1]:
-                    return known
-            return hash_model(self.runtime_fold)
-        except OSError as error:
-            raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
+        if self._fold is None:
+            try:
+                self._fold = _described(_files_of(self.runtime_fold))
+            except OSError as error:
+                raise ModelError(f"cannot be read: {error.strerror}", file=error.filename) from None
+        digest: str = self._fold["digest"]
+        return digest
 
     @property
     def fold_key(self) -> str:
@@ -135,9 +140,19 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         if self._read is not None and _version(self._read[0]) != self._read[1]:
             raise ModelError("the bundle was replaced or moved; open it again", file=self._read[0])
 
+    def _check_unchanged(self, statuses: Mapping[str, Status]) -> None:
+        """Check that runtime_fold still is the file whose content was hashed."""
+        with contextlib.suppress(OSError):
+            if file_statuses(self.folder, statuses) == statuses:
+                return
+        reason = "was changed after the bundle was opened; open the bundle again"
+        raise ModelError(reason, file=self.runtime_fold)
+
     def _check_names(self, part: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Check that the inputs or outputs of a part are those of the manifest."""
         self._check()
+        if part == FOLD_FILE and self._fold is not None:
+            self._check_unchanged(self._fold["files"])
         what, found, known = "inputs", inputs, {*self.manifest.entry_inputs}
         if part != ENTRY_FILE:
             made = (group.outputs for group in self.manifest.groups)
@@ -204,25 +219,33 @@ def _version(file: Path) -> Version:
 
 def hash_model(path: Path) -> str:
     """Return the SHA-256 of a model with its data file of the usual name, in hexadecimal."""
-    parts = [hash_file(file) for file in _files_of(path)]
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest() if len(parts) > 1 else parts[0]
+    return hash_files(_files_of(path))
+
+
+def _described(paths: Sequence[Path]) -> dict[str, Any]:
+    """Return the hash and the statuses of files, from a record in the user's cache if it exists."""
+    names = [str(path) for path in paths]
+    key = hashlib.sha256("\0".join(names).encode(errors="surrogateescape")).hexdigest()
+    record = user_folder("bundles") / f"{key}.json"
+    known = recorded(record)
+    if known is not None and list(known["files"]) == names:
+        touch(record)
+        return known
+    known = describe(record.parent, names)
+    try:
+        os.makedirs(record.parent, mode=0o700, exist_ok=True)
+        with files.new_file(str(record)) as new:
+            os.write(new.fd, json.dumps(known).encode())
+            put(new.path, str(record), _MOST_RECORDS)
+    except OSError as error:
+        logger.debug("the hash of %s is not recorded: %s", names[0], error)
+    return known
 
 
 def _files_of(path: Path) -> list[Path]:
     """Return the paths of a model and of its data file of the usual name, if there is one."""
     data = path.with_name(path.name + ".data")
     return [path, data] if data.exists() else [path]
-
-
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    if path.exists() and not path.is_file():  # a named pipe or a device has no end
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 18):  # two of them may stay in the heap
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def check_source(model: ir.Model, folder: Path) -> None:

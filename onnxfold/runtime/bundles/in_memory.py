@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxfold import files, forks, storage
-from onnxfold.errors import OnnxFoldError
+from onnxfold.errors import ModelError, OnnxFoldError
 from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs
-from onnxfold.onnxruntime_sessions import CPU, open_session, with_data_below
+from onnxfold.onnxruntime_sessions import CPU, message_of, open_session, with_data_below
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
 from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
@@ -49,10 +49,18 @@ class InMemoryBundle(Bundle):
     """A bundle without a folder, with its models by their names in ``parts``.
 
     ``entry`` runs every time; ``fold`` makes the cached tensors, and is None if there are none.
+    ``source`` is the path of the model that was split, None for a model in memory.
     """
 
-    def __init__(self, manifest: Manifest, entry: ir.Model, fold: ir.Model | None) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        entry: ir.Model,
+        fold: ir.Model | None,
+        source: str | None = None,
+    ) -> None:
         self.manifest = manifest
+        self.source = source
         self.parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
         for graph in itertools.chain.from_iterable(map(all_graphs, self.parts.values())):
             for value in graph.initializers.values():
@@ -122,9 +130,35 @@ class InMemoryBundle(Bundle):
     def open(
         self, part: str, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
     ) -> onnxruntime.InferenceSession:
-        """Open an onnxruntime session on a part."""
-        with self._lock:
-            return open_model(self.parts[part], options, providers)
+        """Open an onnxruntime session on a part.
+
+        Raises:
+            ModelError: onnxruntime does not open it.
+        """
+        try:
+            with self._lock:
+                return open_model(self.parts[part], options, providers)
+        except (OnnxFoldError, TypeError, ValueError):  # also invalid arguments
+            raise
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
+            name = part.removesuffix(".onnx")
+            reason = f"onnxruntime does not open the part {name}: {message_of(error)}"
+            original = self._failure_of_source(options, providers)
+            if original is not None:
+                reason = f"onnxruntime does not open the model, split or not: {original}"
+            raise ModelError(reason, file=self.source) from error
+
+    def _failure_of_source(
+        self, options: onnxruntime.SessionOptions | None, providers: Sequence[Any]
+    ) -> str | None:
+        """Return why onnxruntime does not open the model that was split; None if it does."""
+        if self.source is None:
+            return None
+        try:
+            open_session(self.source, options, providers)
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
+            return message_of(error)
+        return None
 
 
 def deserialized(content: bytes) -> ir.Model:

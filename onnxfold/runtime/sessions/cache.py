@@ -106,6 +106,7 @@ class FoldCache:
     ) -> None:
         self.max_bytes = max_bytes
         self.has_folder = folder is not None
+        self.is_empty_forever = max_bytes == 0 and folder is None
         self._store = None if folder is None else _FoldStore(folder, max_bytes)
         self._entries: OrderedDict[Hashable, Folded] = OrderedDict()
         self._making: dict[Hashable, Future[Folded]] = {}
@@ -120,9 +121,12 @@ class FoldCache:
         An exception of ``make`` reaches every thread that waits for it; the next one tries again.
 
         Args:
-            key: Equal for equal tensors; its ``repr`` tells processes what they may share.
+            key: Equal for equal tensors; its ``repr`` tells processes what they may share. A cache
+                that `is_empty_forever` does not use it.
             make: Folds.
         """
+        if self.is_empty_forever:
+            return self._made(make)
         with self._lock:
             found = self._entries.get(key)
             if found is not None:
@@ -178,6 +182,19 @@ class FoldCache:
         self._making = {}
         forks.never_destroy(tuple(self._entries.values()))
         self._statistics.bytes = sum(folded.nbytes for folded in self._entries.values())
+
+    def _made(self, make: Callable[[], Folded]) -> Folded:
+        """Fold for a cache that cannot hold anything."""
+        begin = time.perf_counter()
+        folded: Folded | None = None
+        try:
+            folded = make()
+            return folded
+        finally:
+            with self._lock:
+                self._statistics.misses += 1
+                self._statistics.too_large += folded is not None
+                self._statistics.seconds += time.perf_counter() - begin
 
     def _hold(self, key: Hashable, made: Folded) -> None:
         with self._lock:

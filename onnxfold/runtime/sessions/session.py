@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 
 from onnxfold.errors import UsageError
-from onnxfold.onnxruntime_sessions import CPU, Feed
+from onnxfold.onnxruntime_sessions import CPU, Feed, provides_data
 from onnxfold.options import SplitArguments
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
@@ -57,11 +57,12 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they
-    change. What is fed is compared with a copy of what was fed before, bit for bit, so an array may
-    be filled anew; a read-only one is trusted without reading it. New content is
-    folded again unless the cache has it. Threads may run a session at the same time; those that use
-    different constants should feed all of them, or hold a handle each (`fold`), which costs neither
-    a copy nor a comparison.
+    change. A runtime constant with a default value has this default in every run that does not feed
+    it. The session compares each value with a copy of the last one, bit for bit, also if the array
+    is read-only, so an array may be filled with new values. New content is folded again unless the
+    cache has it. Threads may run a session at the same time; those that use different constants
+    should feed all of them, or hold a handle each (`fold`). A handle needs neither the copy nor the
+    comparison.
 
     The weights of a model stay in its files: onnxruntime maps them there, so these must not be
     changed in place meanwhile; to replace them (as `save` does) is safe.
@@ -69,7 +70,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     Args:
         source: A bundle (its folder), or a model, as `split` takes it.
         sess_options: ``onnxruntime.SessionOptions`` for entry; those for runtime_fold follow them.
-            By default onnxruntime's, but threads wait in a loop for a millisecond at most.
+            By default onnxruntime's, but threads wait in a loop for a millisecond at most. Options
+            that provide external data in memory are refused. Values of ``add_initializer`` must
+            equal those of the model, as onnxruntime requires.
         providers: Execution providers, as onnxruntime takes them; the CPU by default.
         backend: Who runs runtime_fold. "auto": kernels or onnxruntime, whichever is faster in the
             folds of this session; kernels of a model are compiled by another process after the
@@ -106,6 +109,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         **arguments: Unpack[SplitArguments],
     ) -> None:
         check_name(backend, strict=strict_backend)
+        if sess_options is not None and provides_data(sess_options):
+            reason = "sess_options provide external data or initializers in memory"
+            raise UsageError(f"{reason}; give a model that contains this data instead")
         self.bundle = _bundle_of(source, backend, arguments)
         self._ahead = None
         self._lock = threading.Lock()  # kernels are not loaded while the providers are changed
@@ -183,8 +189,8 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
 
         Args:
             output_names: Names of the outputs wanted; None or nothing for all.
-            input_feed: Arrays (or ``OrtValue``) by input name. Runtime constants that are left out
-                are those of the run before.
+            input_feed: Arrays (or ``OrtValue``) by input name. A runtime constant that is left out
+                has its default value, or the value of the run before if it has no default.
             run_options: ``onnxruntime.RunOptions`` for entry.
             handle: Folded tensors to use instead; runtime constants are not fed then.
 
@@ -220,7 +226,10 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         Raises:
             UsageError: Nothing has been folded yet.
         """
-        return self._own(handle or self._handle_for({})[0]).io_binding()
+        if handle is None:
+            current = self._current
+            handle = self._handle_for({})[0] if current is None else current[1]
+        return self._own(handle).io_binding()
 
     def run_with_iobinding(
         self, iobinding: Binding, run_options: onnxruntime.RunOptions | None = None
@@ -278,20 +287,28 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     def _handle_for(self, feed: Mapping[str, Feed]) -> tuple[Handle, dict[str, Feed]]:
         """Return the handle for the constants in a feed, and the rest of the feed.
 
-        Constants that are not fed are those of the run before.
+        A constant that is not fed has its default value, or the value of the run before if it has
+        no default.
         """
         check_feed(feed)
-        known, current = self._known, self._current
-        setting: Mapping[str, ConstantValue] = {} if current is None else current[0]
-        changed = {
-            name: ConstantValue(info, feed[name])
-            for name, info in known.items()
-            if name in feed and not (name in setting and setting[name].is_same(feed[name]))
-        }
-        if current is None or changed:
-            setting = {**setting, **changed}
+        current = self._current
+        before: Mapping[str, ConstantValue] = {} if current is None else current[0]
+        is_same = current is not None
+        setting: dict[str, ConstantValue] = {}
+        for name, info in self._known.items():
+            last = before.get(name)
+            if name in feed:
+                if last is None or not last.is_same(feed[name]):
+                    is_same = False
+                    last = ConstantValue(info, feed[name])
+                setting[name] = last
+            elif last is not None and not info.optional:
+                setting[name] = last
+            elif last is not None:
+                is_same = False
+        if current is None or not is_same:
             current = self._current = setting, self._fold(setting)
-        return current[1], {n: value for n, value in feed.items() if n not in known}
+        return current[1], {n: value for n, value in feed.items() if n not in self._known}
 
     def _fold(self, setting: Mapping[str, ConstantValue]) -> Handle:
         for name, info in self._known.items():

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
-from onnxfold.analysis.costs import NODE, NominalSizes, is_expanding, work_of
+from onnxfold.analysis.costs import INPUT, NODE, NominalSizes, is_expanding, work_of
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.editing import Names, inherit, new_node, set_input
@@ -221,18 +221,22 @@ class RuntimeCut:
         return TensorInfo(value.name or "", dtype.name.lower(), shape, nbytes)
 
     def _cost(self, value: ir.Value) -> float:
-        """Return the nominal bytes that a value takes as an input of entry."""
+        """Return the cost of a value as an input of entry, in bytes: its size, and the time to feed
+        it. Without the latter, entry would have many inputs that take longer than the nodes that
+        compute them.
+        """
         node, nbytes = value.producer(), self.sizes.nbytes(value)
         if node is None or node not in self.operands:
             # A weight is in the file, the caller has the runtime constants, and entry makes the
             # outputs of the model in any case.
-            return 0 if self._constness.of(value) is Constness.COMPILE_TIME else nbytes or 0
+            is_weight = self._constness.of(value) is Constness.COMPILE_TIME
+            return 0 if is_weight else INPUT + (nbytes or 0)
         if nbytes is None or self.describe(value).shape is None:  # an input needs a rank
             return FORBIDDEN
         is_static = value.shape is not None and value.shape.is_static()
         if nbytes > NODE and not is_static and is_expanding(node, self.sizes):
             return FORBIDDEN
-        return nbytes
+        return INPUT + nbytes
 
     def _why_kept(self, node: ir.Node) -> str:
         """Return the reason why a node of the region is not folded."""
@@ -242,7 +246,7 @@ class RuntimeCut:
         if is_expanding(node, self.sizes):
             return "it only repeats elements: what it is made of is cached"
         nbytes = sum(size or 0 for size in sizes)
-        return f"it saves less than its result takes in the cache ({nbytes:,} bytes)"
+        return f"running it takes less time than feeding its result ({nbytes:,} bytes)"
 
     def _follow(self, stored: Collection[ir.Value]) -> _Cut:
         """Follow the demanded values back to cached ones; the nodes on the way stay in entry."""

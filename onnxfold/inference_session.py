@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 import onnxruntime as ort
 
 import onnxfold
-from onnxfold import files
+from onnxfold import files, forks
 from onnxfold.errors import ModelError, OnnxFoldError, suggestion
 from onnxfold.file_contents import Status, describe, recorded, statuses, write_record
 from onnxfold.memory import cpu_features
@@ -129,7 +129,9 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         chosen = options_of({"target": target, **({} if level is None else {"level": level})})
         fold: OptionArguments = {"level": chosen.level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold
+        self._reopening = forks.Lock()
         self._open(providers, provider_options, kwargs)
+        forks.reset_after_fork(self, InferenceSession._abandon)
 
     def set_providers(
         self,
@@ -141,7 +143,31 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         self._open(providers, provider_options, {"enable_fallback": 0})
         self._enable_fallback = fallback
 
+    @property
+    def _sess(self) -> Any:
+        """The session of onnxruntime's base class, which a forked process opens again."""
+        if self._is_inherited:
+            with self._reopening:
+                if self._is_inherited:
+                    again = InferenceSession.__new__(InferenceSession)
+                    again._onnxfold = self._onnxfold
+                    again._reopening = self._reopening
+                    again._open(*self._opening)
+                    self.__dict__.update(vars(again))
+        return self._opened
+
+    @_sess.setter
+    def _sess(self, session: Any) -> None:
+        self._opened = session
+
+    def _abandon(self) -> None:
+        """Do not use the session that the parent of a forked process opened."""
+        forks.never_destroy(self._opened)
+        self._is_inherited = True
+
     def _open(self, providers: Any, provider_options: Any, kwargs: _Further) -> None:
+        self._is_inherited = False
+        self._opening = providers, provider_options, kwargs
         source, options, fold = self._onnxfold
         kept = None
         if not _is_plain(source, options, kwargs):

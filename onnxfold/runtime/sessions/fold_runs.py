@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from onnxfold import isolated
+from onnxfold import forks, isolated
 from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.forks import cached_property
 from onnxfold.memory import c_library
@@ -238,11 +238,16 @@ class SessionFolding:
     statistics: FoldStatistics = field(default_factory=FoldStatistics)
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = forks.Lock()
         self.sizes: dict[str, int] = {}
         # by the names of their outputs
         self._sessions: dict[tuple[str, ...], _Opened] = {}
         self.load_kernels()
+        forks.reset_after_fork(self, SessionFolding._abandon_sessions)
+
+    def _abandon_sessions(self) -> None:
+        forks.never_destroy(self._sessions)
+        self._sessions = {}
 
     def load_kernels(self) -> None:
         """Use the kernels of the bundle from the next fold on.
@@ -455,10 +460,13 @@ class CompileAhead:
 
     def __post_init__(self) -> None:
         self._group = isolated.Processes()
+        self._lock = forks.Lock()
+        self._forget_thread()
+        forks.reset_after_fork(self, CompileAhead._forget_thread)
+
+    def _forget_thread(self) -> None:
         self._is_urgent = threading.Event()
-        self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
 
     def start(self, *, is_urgent: bool = False) -> None:
         """Start if this is the first call; without delay in the second one, or if it is urgent."""
@@ -466,7 +474,6 @@ class CompileAhead:
             if self._thread is not None or is_urgent:
                 self._is_urgent.set()
             if self._thread is None and not self._group.has_ended:
-                self._process = os.getpid()
                 self._thread = threading.Thread(target=self._run, name="onnxfold", daemon=True)
                 self._thread.start()
 
@@ -478,8 +485,6 @@ class CompileAhead:
 
     def close(self) -> None:
         """End the processes."""
-        if os.getpid() != self._process:
-            return  # they are of the process that this one was forked from
         self._group.end()
         self._is_urgent.set()
         if self._thread not in (None, threading.current_thread()):

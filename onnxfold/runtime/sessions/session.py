@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
+from onnxfold import forks
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed, provides_data
 from onnxfold.options import SplitArguments
@@ -114,7 +114,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
             raise UsageError(f"{reason}; give a model that contains this data instead")
         self.bundle = _bundle_of(source, backend, arguments)
         self._ahead = None
-        self._lock = threading.Lock()  # kernels are not loaded while the providers are changed
+        self._lock = forks.Lock()  # kernels are not loaded while the providers are changed
         if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
             self._ahead = self._compile_ahead(arguments)
         cache = cache or (
@@ -135,8 +135,12 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
     def _use(self, entry: Entry, folding: SessionFolding) -> None:
         """Run the two parts by these from now on; runtime_fold is opened at the first fold."""
         self._entry, self._folding = entry, folding
-        self.entry = entry.session
         self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
+
+    @property
+    def entry(self) -> onnxruntime.InferenceSession:
+        """The onnxruntime session on entry, which a forked process opens again."""
+        return self._entry.session
 
     def _compile_ahead(self, arguments: SplitArguments) -> CompileAhead:
         bundle: Any = self.bundle
@@ -241,6 +245,8 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         """
         if not isinstance(iobinding, Binding):
             raise UsageError("the binding must be one of io_binding()")
+        if iobinding.process != os.getpid():
+            raise UsageError("the binding was made before a fork: call io_binding() again")
         iobinding.entry.run_with_iobinding(iobinding, run_options)
 
     @checked

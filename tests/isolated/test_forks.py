@@ -146,6 +146,7 @@ def test_an_idle_process_ends_itself():
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
+    group.end()
     assert len(set(used)) == 2
 
 

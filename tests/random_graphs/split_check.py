@@ -67,14 +67,15 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
                 return Failure(name, "invalid", _gist(error), one_line(error))
     is_random = bool(original.random) or any(op in original.bytes for op in _RANDOM_OPS)
     known = {info.name for info in bundle.manifest.runtime_constants}
-    # one that is left out would be that of the run before
-    defaults = {t.name: to_array(t) for t in original.model.graph.initializer if t.name in known}
+    # without a default, one that is left out has the value of the run before
+    defaults = {tensor.name for tensor in original.model.graph.initializer}
+    kept = known - defaults
     ways = {
         "plain models": lambda feed: recombine(bundle, feed),
-        "bundle": lambda feed: _run(sessions[0], {**defaults, **feed}),
-        "memory": lambda feed: _run(sessions[1], {**defaults, **feed}),
+        "bundle": lambda feed: _run(sessions[0], feed),
+        "memory": lambda feed: _run(sessions[1], feed),
         "left out": lambda feed: _run(
-            sessions[0], {n: v for n, v in feed.items() if n not in known}
+            sessions[0], {n: v for n, v in feed.items() if n not in kept}
         ),
         "handle": lambda feed: _by_handle(sessions[1], feed, known),
     }

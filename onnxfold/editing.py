@@ -112,15 +112,19 @@ def take_content(model: ir.Model, source: ir.Model) -> None:
     model.functions.clear()
     model.functions.update(source.functions)
 
-    graph, other = model.graph, source.graph
-    graph.name, graph.doc_string = other.name, other.doc_string
+    graph = model.graph
+    other = source.graph
+    graph.name = other.name
+    graph.doc_string = other.doc_string
     graph.opset_imports.clear()
     graph.opset_imports.update(other.opset_imports)
     graph.metadata_props.clear()
     graph.metadata_props.update(other.metadata_props)
 
-    inputs, outputs = list(other.inputs), list(other.outputs)
-    initializers, nodes = list(other.initializers.values()), list(other)
+    inputs = list(other.inputs)
+    outputs = list(other.outputs)
+    initializers = list(other.initializers.values())
+    nodes = list(other)
     for emptied in (graph, other):
         emptied.outputs.clear()
         emptied.inputs.clear()

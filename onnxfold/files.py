@@ -5,8 +5,8 @@ commit. A writer holds a lock file beside its target meanwhile. The system relea
 killed process, but its file stays: the next process that acquires the lock removes the leftover
 temporary files of the target.
 
-A forked process inherits the contexts of its parent, but not what they own: leaving an inherited
-context removes nothing.
+A forked process inherits the open contexts of its parent. The files and folders still belong to the
+parent, so a context that exits in the child removes nothing.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
 class Processes:
     """The processes that a group of threads has started.
 
-    A forked process has none of them: its copy of the group is empty.
+    In a forked process, the copy of the group is empty.
 
     Args:
         idle_seconds: The time after which an idle process ends itself.

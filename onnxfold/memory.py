@@ -129,7 +129,8 @@ def cpu_levels() -> tuple[str, ...]:
     """Return the levels in `CPU_LEVELS` that this CPU is known to have, the lowest one first."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return ()
-    flags, levels = _cpu_flags(), list[str]()
+    flags = _cpu_flags()
+    levels: list[str] = []
     for level, features in CPU_LEVELS.items():
         if not flags.issuperset(features):
             break

@@ -1,5 +1,8 @@
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -9,3 +12,20 @@ def python(*words: object, **options: Any) -> str:
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def exit_code_in_fork(work: Callable[[], object], seconds: int = 60) -> int:
+    """Return the exit code of a forked process that does some work: 0 if that raised nothing.
+
+    A process that takes more seconds hangs, and is ended.
+    """
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            signal.alarm(seconds)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

@@ -5,11 +5,11 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from processes import exit_code_in_fork
 
 from onnxfold import forks, isolated
 
@@ -34,20 +34,6 @@ def module_path(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
 
-def run_in_fork(work: Callable[[], object]) -> int:
-    """Return the exit code of a forked process that does some work: 0 if that raised nothing."""
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try:
-            signal.alarm(SECONDS)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-
-
 def test_a_forked_process_starts_its_own_processes():
     (_, used_by_parent), _ = isolated.run(f"{HERE}identify", keep=True)
 
@@ -56,7 +42,7 @@ def test_a_forked_process_starts_its_own_processes():
         assert answer == "child"
         assert used_by_child != used_by_parent
 
-    assert run_in_fork(work) == 0
+    assert exit_code_in_fork(work) == 0
     (answer, process), _ = isolated.run(f"{HERE}identify", "parent", keep=True)
     assert (answer, process) == ("parent", used_by_parent)
 
@@ -74,7 +60,7 @@ def test_a_forked_process_does_not_keep_processes_of_its_parent_alive():
             os._exit(0)
         os.write(parent_of_both, f"{child} {evaluating}\n".encode())
 
-    assert run_in_fork(fork_and_end) == 0
+    assert exit_code_in_fork(fork_and_end) == 0
     child, evaluating = map(int, os.read(ended, 100).split())
     os.close(ended)
     os.close(parent_of_both)
@@ -103,8 +89,8 @@ def test_a_fork_during_a_call_of_another_thread(tmp_path):
     thread.start()
     while not begun.exists():
         time.sleep(0.01)
-    assert run_in_fork(lambda: isolated.run(f"{HERE}identify", keep=True)) == 0
-    assert run_in_fork(group.end) == 0  # the group of the child is empty
+    assert exit_code_in_fork(lambda: isolated.run(f"{HERE}identify", keep=True)) == 0
+    assert exit_code_in_fork(group.end) == 0  # the group of the child is empty
     assert thread.is_alive()
     group.end()
     thread.join(SECONDS)
@@ -168,7 +154,7 @@ def test_a_lock_that_another_thread_holds_is_released_in_the_child():
             pass
 
     try:
-        assert run_in_fork(work) == 0
+        assert exit_code_in_fork(work) == 0
     finally:
         release.set()
         thread.join()
@@ -201,7 +187,7 @@ def test_a_cached_property_that_another_thread_computes():
         assert Slow(threading.Event(), free).value == 1
 
     try:
-        assert run_in_fork(work) == 0
+        assert exit_code_in_fork(work) == 0
     finally:
         release.set()
         thread.join()

@@ -1,16 +1,14 @@
 """Sessions that a process opened before a fork work in the child and in the parent."""
 
 import os
-import signal
 import threading
 
 import numpy as np
 import pytest
+from processes import exit_code_in_fork
 
 import onnxfold
 from tests.servers import requests
-
-SECONDS = 60  # a child that takes longer hangs
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork"),
@@ -30,19 +28,6 @@ def check(session, value: float) -> None:
     feeds = {"c": value * ONES, "x": ONES}
     result = session.run(None, feeds)
     assert not requests.differs(result, requests.adapter_model(0), feeds)
-
-
-def exit_code_of_fork(work) -> int:
-    process = os.fork()
-    if process == 0:
-        code = 1
-        try:
-            signal.alarm(SECONDS)
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 @pytest.fixture(params=["memory", "bundle"])
@@ -73,7 +58,7 @@ def test_a_session_and_its_handles(source, specialize):
         assert np.array_equal(handle.run(None, {"x": ONES})[0], expected)
         assert np.array_equal(session.run(None, {"x": ONES}, handle=handle)[0], expected)
 
-    assert exit_code_of_fork(work) == 0
+    assert exit_code_in_fork(work) == 0
     assert session.entry is before
     check(session, 3.0)
     assert np.array_equal(handle.run(None, {"x": ONES})[0], expected)
@@ -95,7 +80,7 @@ def test_a_binding_belongs_to_the_process_that_made_it(source):
         own.bind_output("y")
         session.run_with_iobinding(own)
 
-    assert exit_code_of_fork(work) == 0
+    assert exit_code_in_fork(work) == 0
     session.run_with_iobinding(binding)
 
 
@@ -113,7 +98,7 @@ def test_an_inference_session(tmp_path):
         binding.bind_output("y")
         session.run_with_iobinding(binding)
 
-    assert exit_code_of_fork(work) == 0
+    assert exit_code_in_fork(work) == 0
     assert session._sess is before
     assert not requests.differs(session.run(None, feeds), model, feeds)
 
@@ -134,7 +119,7 @@ def test_a_fork_while_another_thread_folds():
     thread = threading.Thread(target=fold)
     thread.start()
     try:
-        codes = [exit_code_of_fork(lambda: check(session, 2.0)) for _ in range(10)]
+        codes = [exit_code_in_fork(lambda: check(session, 2.0)) for _ in range(10)]
     finally:
         ended.set()
         thread.join()

@@ -1,9 +1,9 @@
 """Choose between a kernel and onnxruntime by the times that folds take.
 
-The times at which a kernel was checked depend on what else the machine did in that moment. So a
-session measures its own folds. The backend that is not preferred has a trial now and then: some
-folds in a row. A trial is due when the preferred backend has run for several times as long as the
-trial will take. That factor doubles with each trial that confirms the preference.
+The times measured when a kernel is checked depend on the load of the machine at that moment. A
+session therefore measures its own folds. Occasionally, the backend that is not preferred runs a
+trial of some consecutive folds. A trial is due when the preferred backend has run for several times
+the expected time of the trial. This factor doubles with each trial that confirms the preference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RESOLUTION = 1e-9
 
 
 class Cost(NamedTuple):
-    """What a run took, in seconds."""
+    """Wall time and CPU time of a run, in seconds."""
 
     wall: float
     cpu: float
@@ -58,7 +58,7 @@ class Stopwatch:
         self._cpu = time.process_time()
 
     def cost(self) -> Cost:
-        """Return what has been spent so far."""
+        """Return the wall time and CPU time since the start."""
         return Cost(time.perf_counter() - self._wall, time.process_time() - self._cpu)
 
 
@@ -112,7 +112,8 @@ class Choice:
         with self._lock:
             known = self._class_of(nbytes)
             if not known.is_trial and self._is_due(known, nbytes):
-                known.is_trial, known.runs_left = True, _TRIAL_RUNS
+                known.is_trial = True
+                known.runs_left = _TRIAL_RUNS
                 known.recent[not known.prefers_kernel].clear()
             if known.runs_left:
                 known.runs_left -= 1
@@ -125,7 +126,7 @@ class Choice:
         Args:
             nbytes: The bytes of all values, as for `select`.
             is_kernel: Whether the kernel ran.
-            cost: What the run took.
+            cost: The wall time and CPU time of the run.
             opening: Seconds that opening a session took before. If it was for a trial, it delays
                 the next trials: the session is closed between trials.
         """
@@ -151,7 +152,9 @@ class Choice:
         with self._lock:
             known = self._class_of(nbytes)
             if known.is_trial:
-                known.is_trial, known.runs_left, known.spent = False, 0, 0.0
+                known.is_trial = False
+                known.runs_left = 0
+                known.spent = 0.0
                 known.factor = min(2 * known.factor, _LARGEST_FACTOR)
 
     @property
@@ -176,15 +179,20 @@ class Choice:
         return known.spent >= known.factor * trial
 
     def _end_trial(self, known: _SizeClass) -> bool:
-        preferred, other = known.prefers_kernel, not known.prefers_kernel
-        old, new = known.fastest(preferred), known.fastest(other)
-        wall, cpu = new.wall / old.wall, new.cpu / old.cpu
+        preferred = known.prefers_kernel
+        other = not preferred
+        old = known.fastest(preferred)
+        new = known.fastest(other)
+        wall = new.wall / old.wall
+        cpu = new.cpu / old.cpu
         known.ratios = Cost(wall, cpu) if preferred else Cost(1 / wall, 1 / cpu)
         is_better = wall < _CLEARLY_FASTER or (wall <= _EQUALLY_FAST and wall * cpu < _LESS_IN_ALL)
-        known.is_trial, known.spent = False, 0.0
+        known.is_trial = False
+        known.spent = 0.0
         if is_better:
             known.prefers_kernel = other
-            known.expected, known.factor = old.wall, _FIRST_FACTOR
+            known.expected = old.wall
+            known.factor = _FIRST_FACTOR
         else:
             known.expected = new.wall
             known.factor = min(2 * known.factor, _LARGEST_FACTOR)

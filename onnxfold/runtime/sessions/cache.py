@@ -121,8 +121,8 @@ class FoldCache:
         An exception of ``make`` reaches every thread that waits for it; the next one tries again.
 
         Args:
-            key: Equal for equal tensors; its ``repr`` tells processes what they may share. A cache
-                that `is_empty_forever` does not use it.
+            key: Equal for equal tensors. Processes share tensors whose keys have the same ``repr``.
+                A cache with `is_empty_forever` ignores the key.
             make: Folds.
         """
         if self.is_empty_forever:

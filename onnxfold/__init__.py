@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from onnxfold.runtime.split_model import split
     from onnxfold.storage.load import load
     from onnxfold.storage.save import save
+    from onnxfold.targets import Target
     from onnxfold.tuning import tune
 
 __version__ = "0.2.0"
@@ -45,6 +46,7 @@ __all__ = [
     "ModelError",
     "OnnxFoldError",
     "Session",
+    "Target",
     "UsageError",
     "batch",
     "compare",
@@ -67,6 +69,7 @@ _HOME = {
     "FoldCache": "onnxfold.runtime.sessions.cache",
     "InferenceSession": "onnxfold.inference_session",
     "Session": "onnxfold.runtime.sessions.session",
+    "Target": "onnxfold.targets",
     "batch": "onnxfold.batches",
     "compare": "onnxfold.comparison",
     "explain": "onnxfold.report.explanations",

@@ -9,6 +9,7 @@ This module imports nothing large, so that such a process starts quickly.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import signal
 import time
@@ -24,6 +25,7 @@ from onnxfold.onnxruntime_sessions import (
     message_of,
     open_session,
     ort_value,
+    register_custom_ops,
     session_options,
 )
 from onnxfold.parallel import add_helpers, cpu_time
@@ -97,13 +99,14 @@ def evaluate_isolated(
     exact: bool,
     limit: TimeLimit,
     memory: int,
+    libraries: Sequence[str] = (),
 ) -> list[Array]:
     """Run a serialized model in another process, on feeds that are no strings and no numbers of
     less than a byte. It may take its share of the time limit, where what it takes is counted, and
     so many bytes of private memory; an `EvaluationError` says that it took more, crashed, or
     failed.
     """
-    request = [list(feeds), list(outputs), exact, memory]
+    request = [list(feeds), list(outputs), exact, memory, list(libraries)]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
     seconds = limit.share()
     began = time.monotonic()
@@ -146,11 +149,12 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
 
     ort.set_default_logger_severity(4)
     began = time.process_time()
-    names, outputs, exact, memory = request
+    names, outputs, exact, memory, libraries = request
     model = arrays[0].tobytes()
     feeds = dict(zip(names, arrays[1:], strict=True))
     try:
-        results = onnxruntime(model, feeds, outputs, exact=exact)
+        opened = functools.partial(open_model, libraries=libraries)
+        results = onnxruntime(model, feeds, outputs, exact=exact, opened=opened)
     except EvaluationError as error:
         if isinstance(error.__cause__, MemoryError) or "alloc" in str(error):
             raise MemoryError from error
@@ -165,9 +169,11 @@ def serve(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Ar
     return [time.process_time() - began, told], results
 
 
-def open_model(model: bytes, threads: int) -> Any:
-    """Return a session that runs a model node by node."""
-    return open_session(model, session_options(threads=threads, node_by_node=True))
+def open_model(model: bytes, threads: int, libraries: Sequence[str] = ()) -> Any:
+    """Return a session that runs a model node by node, with libraries of custom ops."""
+    options = session_options(threads=threads, node_by_node=True)
+    register_custom_ops(options, libraries)
+    return open_session(model, options)
 
 
 def onnxruntime(

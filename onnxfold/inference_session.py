@@ -35,8 +35,9 @@ from onnxfold.onnxruntime_sessions import (
     provides_initializers,
     write_optimized,
 )
-from onnxfold.options import Level, OptionArguments, Target, options_of
+from onnxfold.options import Level, OptionArguments, options_of
 from onnxfold.signatures import checked
+from onnxfold.targets import Target
 from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.signatures import Size
+from onnxfold.targets import Target, target_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from onnxfold.ops import Op
     from onnxfold.rewrite.rule import RuleSet
 
 
 Level = Literal[0, 1, 2]
-Target = Literal["onnxruntime"]
 Precision = Literal["exact", "wide"]
 FoldAt = Literal["compile", "runtime"]
 
@@ -48,6 +49,10 @@ class OptionArguments(TypedDict, total=False):
         disable: Leave out rules or rule sets.
         target: Also use ops that only this runtime has; implies level 2.
         rules: Also use the rules of Python files, or rule sets.
+        ops: Definitions of custom ops: Python files, or classes that `onnxfold.ops.op` decorates.
+            They give the ops shapes, costs and determinism.
+        custom_ops: Shared libraries with custom ops of the model, for onnxruntime. Constant calls
+            of ops that are defined as deterministic are folded.
         passes: Run these passes, in this order, instead of those of the level.
         dims: Fix sizes of symbolic dimensions, by name.
         input_shapes: Fix shapes of inputs, by name or in texts such as x:1,3,224,224; -1 leaves a
@@ -70,8 +75,10 @@ class OptionArguments(TypedDict, total=False):
     explain: bool
     enable: Sequence[str]
     disable: Sequence[str]
-    target: Target | None
+    target: str | Target | None
     rules: Sequence[str | os.PathLike[str] | RuleSet]
+    ops: Sequence[str | os.PathLike[str] | type[Op]]
+    custom_ops: Sequence[str | os.PathLike[str]]
     passes: Sequence[str] | None
     dims: Mapping[str, int]
     input_shapes: Mapping[str, Sequence[Size]] | Sequence[str] | None
@@ -126,7 +133,6 @@ class CheckedOptionArguments(OptionArguments, total=False):
         rtol: Relative tolerance; setting one tolerance sets the others to 0.
         atol: Absolute tolerance.
         ulp: Units in the last place that floats may be apart.
-        custom_ops: Shared libraries with custom ops of the model, for onnxruntime.
     """
 
     check: int
@@ -135,7 +141,6 @@ class CheckedOptionArguments(OptionArguments, total=False):
     rtol: float | None
     atol: float | None
     ulp: int | None
-    custom_ops: Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,7 @@ class Options:
     disable: Sequence[str] = ()
     target: Target | None = None
     rules: Sequence[str | os.PathLike[str] | RuleSet] = ()
+    ops: Sequence[str | os.PathLike[str] | type[Op]] = ()
     passes: Sequence[str] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -207,8 +213,18 @@ class Options:
         """Return all rule sets to choose from: built in, of other packages, and the ones given."""
         from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
 
-        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in self.rules)
+        of_target = () if self.target is None else self.target.rules
+        listed = (*of_target, *self.rules)
+        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in listed)
         return [*available_rule_sets(), *given]
+
+    def load_ops(self) -> None:
+        """Register the definitions of custom ops."""
+        of_target = () if self.target is None else self.target.ops
+        for source in (*of_target, *self.ops):
+            from onnxfold.ops import load_ops
+
+            load_ops(source)
 
     @property
     def seeds(self) -> int:
@@ -271,7 +287,7 @@ def options_of(
     }
     if values["memory_limit"] == 0:
         raise UsageError(f"{option('memory_limit')} must be positive, got 0")
-    target = given.get("target")
+    target = values["target"] = None if given.get("target") is None else target_of(given["target"])
     if target is not None and values.setdefault("level", 2) < 2:
         raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")
     return Options(**values)

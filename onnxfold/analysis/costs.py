@@ -20,9 +20,11 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, of_array, of_type
-from onnxfold.ops import Trait, ops
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.ops import Trait, Work, definition_of
+from onnxfold.ops.application import INVALID_NODE_ERRORS
+from onnxfold.ops.definition import OMITTED
+from onnxfold.symbolic.fact import MOST_ELEMENTS, of_array, of_type
 
 NOMINAL = 64
 """Default size of a symbolic dimension."""
@@ -38,28 +40,21 @@ twenty more small nodes 10 to 15."""
 BYTES_PER_FLOP = 0.125
 """Bytes for each floating-point operation of a product."""
 
-_EXPANDING, _SELECTING, _FREE = map(ops, (Trait.REPEATS, Trait.SELECTS, Trait.FREE))
-_PRODUCTS = (*ops(Trait.MULTIPLIES), *ops(Trait.CONVOLVES))
-_HEAVY, _UNKNOWN = map(ops, (Trait.HEAVY, Trait.UNBOUNDED))
+_PRODUCTS = Trait.MULTIPLIES | Trait.CONVOLVES
 
 KERNEL_BYTES_PER_FLOP = 2 * BYTES_PER_FLOP
 """The same in a kernel."""
 
+_ELEMENTS = 2
+_HEAVY_ELEMENTS = 8
+_UNBOUNDED = 64
+"""Work of an op for each byte of its operands or results: of a few operations, of many, and of an
+unknown number."""
+
 HEAVY = 1.0
 """Bytes for each byte of an operand of Exp, Tanh and the like, fused or not."""
 
-_REREAD = (*ops(Trait.REDUCES), "Transpose", "Softmax", "LogSoftmax", "LayerNormalization")
-"""Ops of which a kernel reads the operand once more, or stores the result."""
-
 Shape = tuple[int, ...]
-Shapes = list[Shape]
-
-_RECURRENT = ("GRU", "LSTM", "RNN")
-_MOVING = (
-    *(op for trait in (Trait.MOVES, Trait.REPEATS, Trait.SELECTS, Trait.FREE) for op in ops(trait)),
-    *("Cast", "CastLike", "Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth", "Trilu"),
-    *("NonZero", "Scatter", "ScatterElements", "ScatterND", "Where"),
-)
 
 
 class NominalSizes:
@@ -110,24 +105,30 @@ class NominalSizes:
 
 def work_of(node: ir.Node, sizes: NominalSizes) -> float:
     """Return the work of running the node once, in bytes."""
+    traits = definition_of(node).traits
     nbytes = sum(sizes.nbytes(v) or 0 for v in node.outputs)
-    if is_expanding(node, sizes) or node.op_type in _FREE:
+    if is_expanding(node, sizes) or Trait.FREE in traits:
         return NODE
-    if node.op_type in _PRODUCTS:
-        _, flops = operations_of(node, sizes.shape) or (0, 0)
-        return NODE + nbytes + BYTES_PER_FLOP * flops
-    if node.op_type in _UNKNOWN:
-        return NODE + 64 * nbytes
-    return NODE + (8 if node.op_type in _HEAVY else 2) * max(nbytes, _bytes(node.inputs, sizes))
+    if traits & _PRODUCTS:
+        return NODE + nbytes + BYTES_PER_FLOP * _flops(node, sizes)
+    if Trait.UNBOUNDED in traits:
+        return NODE + _UNBOUNDED * nbytes
+    factor = _HEAVY_ELEMENTS if Trait.HEAVY in traits else _ELEMENTS
+    return NODE + factor * max(nbytes, _bytes(node.inputs, sizes))
+
+
+def _flops(node: ir.Node, sizes: NominalSizes) -> int:
+    """Return the operations of a node; 0 if they are unknown."""
+    work = operations_of(node, sizes.shape)
+    return 0 if work is None else work.operations
 
 
 def is_expanding(node: ir.Node, sizes: NominalSizes) -> bool:
     """Return whether the node only repeats elements and so makes more bytes than it reads."""
-    if node.domain not in ("", "ai.onnx"):
-        return False
-    if node.op_type in _SELECTING:
+    traits = definition_of(node).traits
+    if Trait.SELECTS in traits:
         return _bytes(node.outputs, sizes) > _bytes(node.inputs, sizes)
-    return node.op_type in _EXPANDING
+    return Trait.REPEATS in traits
 
 
 def work_fused(
@@ -141,19 +142,22 @@ def work_fused(
     Both are infinite if the work of a node is not known. The kernel reads the values in ``read``
     and writes the outputs.
     """
-    if any(node.op_type in _UNKNOWN for node in nodes):
+    if any(Trait.UNBOUNDED in definition_of(node).traits for node in nodes):
         return math.inf, math.inf
     single, fused = 0.0, float(_bytes(read, sizes) + _bytes(outputs, sizes))
-    for node in (node for node in nodes if node.op_type not in _FREE):
+    for node in nodes:
+        traits = definition_of(node).traits
+        if Trait.FREE in traits:
+            continue
         before, after = _bytes(node.inputs, sizes), _bytes(node.outputs, sizes)
         # onnxruntime writes into new memory, a kernel into the memory of earlier results
         single += before + 2 * after
-        fused += before if node.op_type in _REREAD else 0
-        if node.op_type in _PRODUCTS:
-            _, flops = operations_of(node, sizes.shape) or (0, 0)
+        fused += before if Trait.REREADS in traits else 0
+        if traits & _PRODUCTS:
+            flops = _flops(node, sizes)
             single += BYTES_PER_FLOP * flops
             fused += KERNEL_BYTES_PER_FLOP * flops
-        elif node.op_type in _HEAVY:
+        elif Trait.HEAVY in traits:
             single += HEAVY * max(before, after)
             fused += HEAVY * max(before, after)
     return single, fused
@@ -163,52 +167,18 @@ def _bytes(values: Iterable[ir.Value | None], sizes: NominalSizes) -> int:
     return sum(sizes.nbytes(v) or 0 for v in values if v is not None)
 
 
-def operations_of(
-    node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
-) -> tuple[int, int] | None:
-    """Return the multiply-accumulates and the operations of an ONNX op, if its sizes are known."""
-    if node.domain != "":
-        return None
-    if node.op_type in _MOVING:
-        return 0, 0
-    read = [None if v is None else shape_of(v) for v in node.inputs]
-    made = [shape_of(v) for v in node.outputs]
+def operations_of(node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]) -> Work | None:
+    """Return the operations of a node, if its sizes are known."""
+    inputs = [_shape(value, shape_of) for value in node.inputs]
+    outputs = [_shape(value, shape_of) for value in node.outputs]
     try:
-        macs = _multiplied(node, cast(Shapes, read), cast(Shapes, made))
-    except (IndexError, TypeError, ValueError):  # a shape is unknown, or an operand is missing
+        # an unknown shape is None, which raises if the definition reads it
+        return definition_of(node).cost(
+            cast(list[Shape], inputs), cast(list[Shape], outputs), node.attributes
+        )
+    except INVALID_NODE_ERRORS:
         return None
-    if macs is not None:
-        return macs, 2 * macs
-    there = [v is not None and bool(v.name) for v in (*node.inputs, *node.outputs)]
-    shapes = [shape for shape, is_there in zip((*read, *made), there, strict=True) if is_there]
-    counts = [math.prod(shape) for shape in shapes if shape is not None]
-    if node.op_type in ops(Trait.UNBOUNDED) or len(counts) < len(shapes):
-        return None
-    if node.op_type in ops(Trait.POOLS):
-        return 0, math.prod(made[0] or ()) * math.prod(node.attributes["kernel_shape"].as_ints())
-    return 0, max(counts)
 
 
-def _multiplied(node: ir.Node, read: Shapes, made: Shapes) -> int | None:
-    """Return the multiply-accumulates; None for an op without any."""
-    op = node.op_type
-    if op in ops(Trait.MULTIPLIES):  # each element of the result is a sum of this many products
-        axis = 0 if node.attributes.get_int("transA", 0) else -1
-        return math.prod(made[0]) * read[0][axis]
-    if op == "ConvTranspose":  # each operand element is multiplied by its channel's weights
-        return math.prod(read[0]) * math.prod(read[1][1:])
-    if op in ops(Trait.CONVOLVES) or op == "DeformConv":
-        return math.prod(made[0]) * math.prod(read[3 if op == "QLinearConv" else 1][1:])
-    if op in _RECURRENT:  # at each step, each row is multiplied by all weights of W and R
-        return math.prod(read[0][:2]) * (math.prod(read[1]) + math.prod(read[2]))
-    if op == "Attention":  # elements of queries and results are multiplied by all keys or values
-        past = read[4][-2] if len(read) > 4 and node.inputs[4] is not None else 0
-        return (math.prod(read[0]) + math.prod(made[0])) * (read[1][-2] + past)
-    if op == "Einsum":  # the product of all index ranges; one operand needs no multiplication
-        equation = node.attributes["equation"].as_string().replace(" ", "")
-        labels = equation.partition("->")[0].split(",")
-        sizes: dict[str, int] = {}
-        for term, shape in zip(labels, read, strict=True):
-            sizes.update(zip(term, shape, strict=True))
-        return math.prod(sizes.values()) if len(labels) > 1 else 0
-    return None
+def _shape(value: ir.Value | None, shape_of: Callable[[ir.Value], Shape | None]) -> Shape | None:
+    return shape_of(value) if value is not None and value.name else OMITTED

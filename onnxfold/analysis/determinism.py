@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 
-import numpy as np
 import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.graphs import all_graphs, op_name, subgraphs_of
-from onnxfold.kernels.inference import is_overwritten, schema_of
+from onnxfold.kernels.inference import schema_of
+from onnxfold.ops import find
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
 
@@ -39,9 +39,10 @@ class Determinism:
         op_type, domain = node.op_type, node.domain
         version = opsets.get(domain)
         schema = schema_of(op_type, version, domain) if version is not None else None
-        if schema is None:
+        definition = find(op_type, domain, version)
+        if schema is None and not definition.deterministic:
             return f"{op_name(node)} is not an op that ONNX defines at this opset"
-        if self._functions:
+        if self._functions and schema is not None:
             model_version = self._imports.get(domain, version)
             other = schema_of(op_type, model_version, domain)
             if other is None or other.since_version != schema.since_version:
@@ -50,14 +51,15 @@ class Determinism:
                     f"{op_type} is another op at opset {version} of its function than at "
                     f"opset {model_version} of the model"
                 )
-        if op_type == "Dropout" and domain == "":
-            return None if _is_inference(node, opsets[""]) else "Dropout in training mode is random"
-        if is_overwritten(node, 4):
+        if any(definition.overwrites(node, k) for k in range(len(node.inputs))):
             return "onnxruntime writes over what it reads"
+        is_deterministic = definition.is_deterministic(node, version or 1)
+        if is_deterministic is not None:
+            return None if is_deterministic else f"{op_type} in training mode is random"
         subgraphs = subgraphs_of(node)
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)
-        if is_random(op_type, version, domain):
+        if is_random(op_type, version or 1, domain):
             return f"{op_type} gives another result each time"
         return None
 
@@ -91,23 +93,6 @@ def draws_numbers(model: ir.Model) -> bool:
     ops = {node.op_identifier()[:2] for graph in all_graphs(model) for node in graph}
     opsets = model.opset_imports
     return any(
-        op_type == "Dropout" or is_random(op_type, opsets.get(domain, 1), domain)
+        find(op_type, domain).may_be_random or is_random(op_type, opsets.get(domain, 1), domain)
         for domain, op_type in ops
     )
-
-
-def _is_inference(node: ir.Node, opset: int) -> bool:
-    """Return whether a Dropout copies its input: training is off, or the ratio is a constant 0."""
-    inputs = [*node.inputs, None, None, None]  # an invalid node has none at all
-    if _is_constant_zero(inputs[1]):
-        return True
-    if inputs[2] is not None:
-        return _is_constant_zero(inputs[2])
-    is_test = node.attributes.get("is_test")
-    return opset >= 7 if is_test is None else bool(is_test.as_int())
-
-
-def _is_constant_zero(value: ir.Value | None) -> bool:
-    if value is None or value.const_value is None or value.is_graph_input():
-        return False
-    return not np.asarray(value.const_value.numpy()).any()

@@ -15,12 +15,13 @@ from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_consta
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.editing import Names, remove_foreign_users, values_of
 from onnxfold.forks import cached_property
 from onnxfold.graphs import root_graphs
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import schema_of
+from onnxfold.ops import definition_of
 
 _KEY = "onnxfold.facts"
 
@@ -108,7 +109,8 @@ class ModelFacts:
         """Return the value of an attribute that is not written."""
         found = _schema_default(node.op_type, self.opset(node) or 1, node.domain, name)
         if found is None and not node.domain:
-            return _implied_default(node, name, self.types)
+            types = self.types
+            return definition_of(node).implied_default(name, node, lambda v: types.of(v).shape)
         return found
 
     def has_only_defaults(self, node: ir.Node, besides: object) -> bool:
@@ -208,32 +210,3 @@ def identical(left: Any, right: Any) -> bool:
     if left == 0 and type(left) in _NUMBERS and type(right) in _NUMBERS:
         return math.copysign(1, left) == math.copysign(1, right)
     return True
-
-
-_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger", "QLinearConv")
-_POOLS = ("MaxPool", "AveragePool", "LpPool")
-
-
-def _implied_default(node: ir.Node, name: str, types: SymbolicAnalysis) -> tuple[int, ...] | None:
-    """Return a default that ONNX defines outside of the op's schema; None if not known."""
-    operand = node.inputs[0] if node.inputs else None
-    rank = None if operand is None else types.of(operand).rank
-    if node.op_type == "Transpose" and name == "perm" and rank is not None:
-        return tuple(reversed(range(rank)))
-    if node.op_type not in (*_CONVOLUTIONS, *_POOLS):
-        return None
-    if name == "kernel_shape":
-        weight = node.inputs[1] if len(node.inputs) > 1 else None
-        sizes = (None if weight is None else types.of(weight).shape) or ()
-        kernel = tuple(size for size in sizes[2:] if isinstance(size, int))
-        is_known = node.op_type in _CONVOLUTIONS[:2] and len(kernel) == len(sizes) - 2 > 0
-        return kernel if is_known else None
-    written = node.attributes.get("kernel_shape")
-    spatial = (rank or 2) - 2
-    if written is not None and not written.is_ref():
-        spatial = len(written.value)
-    if name in ("strides", "dilations"):
-        return (1,) * spatial or None
-    if name == "pads" or (name == "output_padding" and node.op_type == "ConvTranspose"):
-        return (0,) * (2 * spatial if name == "pads" else spatial) or None
-    return None

@@ -15,18 +15,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, Application, Undecided, find
-from onnxfold.analysis.symbolic.fact import of_type
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.kernels.inference import is_elementwise, schema_of
-from onnxfold.kernels.operation import python_value
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.application import INVALID_NODE_ERRORS, Application, Undecided, python_value
+from onnxfold.symbolic import Algebra, Expr, Fact, Number
+from onnxfold.symbolic.fact import Shape, of_type
 
-_READ_AT_FLOATS = ops(Trait.READS_AT_FLOATS)
 _SINGLE = ((), (1,))
+_INTEGERS = {"tensor(int32)", "tensor(int64)"}
 
 _Facts = Sequence[Fact | None]
 
@@ -79,74 +80,56 @@ class Failures:
 
     def _unequal(self, node: ir.Node, operands: _Facts) -> list[tuple[Number, Number]]:
         """Return pairs of sizes that must be equal, but may differ by the op's shape function."""
-        op_type, unequal = node.op_type, unequal_sizes(node, operands, self._opset, self.algebra)
+        unequal = unequal_sizes(node, operands, self._opset, self.algebra)
         if unequal is not None:
             return unequal
+        if Trait.ANY_SIZES in definition_of(node).traits:
+            return []
         is_single = all(fact is None or fact.shape in _SINGLE for fact in operands[1:])
-        per_element = is_elementwise(op_type, self._opset, (ir.DataType.FLOAT,)) and is_single
-        is_certain = per_element or op_type.startswith(("Arg", "Reduce")) or op_type == "If"
-        return [] if is_certain and not node.domain else [(0, 1)]
+        is_elementwise_op = node.domain == "" and is_elementwise(
+            node.op_type, self._opset, (ir.DataType.FLOAT,)
+        )
+        return [] if is_elementwise_op and is_single else [(0, 1)]
 
     def _reasons(self, node: ir.Node, operands: _Facts, results: Iterable[Fact]) -> Iterator[str]:
-        algebra, schema = self.algebra, schema_of(node.op_type, self._opset, node.domain)
-        formals = () if schema is None else schema.inputs
-        for k, (value, fact) in enumerate(zip(node.inputs, operands, strict=True)):
-            types = formals[min(k, len(formals) - 1)].types if formals else {""}
-            if value is None or fact is None or not types <= {"tensor(int32)", "tensor(int64)"}:
-                continue  # by its type in ONNX, it may be something else than indices or sizes
-            # loading the model checks fixed elements
-            tensor, numbers = self._analysis.known.tensor(value), fact.objects
-            is_known = numbers is not None and all(map(self._is_of_sizes, numbers.flat))
-            if node.op_type == "Gather":
-                if not self._has_rows(node, value, fact):
-                    yield f"{value.name!r} says where, and is not known to be within bounds"
-            elif not is_known and (tensor is None or not self._is_fixed(tensor)):
-                yield f"{value.name!r} says where or how much, and is not known before"
-        divisor = operands[1] if node.op_type in ("Div", "Mod") and len(operands) > 1 else None
-        if divisor is not None and (divisor.dtype is None or divisor.dtype.is_integer()):
-            numbers = divisor.objects
-            # the smallest integer divided by -1 overflows, too
-            if numbers is None or not all(
-                algebra.is_positive(number) or algebra.high(number) < -1 for number in numbers.flat
-            ):
-                yield "it may divide by 0"
-        if node.op_type in _READ_AT_FLOATS:
-            yield "it reads at places that floating point numbers say"
+        reason = definition_of(node).can_fail(_Operands(self, node, operands))
+        if reason is not None:
+            yield reason
         if self.unequal:
-            yield "it is not certain that its operands fit"
+            yield "the operand shapes may not be compatible"
         for fact in results:
             if fact.other is not None:
                 yield "its result is no tensor"
             elif fact.shape is None:
                 yield "the shape of its result is not known"
-            elif not all(map(self._is_of_sizes, fact.shape)):
+            elif not all(map(self.is_of_sizes, fact.shape)):
                 yield "a size of its result depends on values"
-            elif not all(map(algebra.is_positive, fact.shape)):
+            elif not all(map(self.algebra.is_positive, fact.shape)):
                 yield "its result may have no elements"
 
-    def _has_rows(self, node: ir.Node, value: ir.Value, fact: Fact) -> bool:
-        """Return whether all indices of a Gather are within its axis, or must be: see `rows`."""
-        algebra, places = self.algebra, fact.objects
-        tensor = self._analysis.known.tensor(value)
-        if places is None and tensor is not None and tensor.size:
-            array = np.asarray(tensor.numpy())
-            places = np.array([int(array.min()), int(array.max())], object)
-        data = None if node.inputs[0] is None else self._analysis.of(node.inputs[0]).shape
-        if not data:
-            return False
-        size = data[node.attributes.get_int("axis", 0) % len(data)]
-        if places is None:
-            if value not in self._inputs or not isinstance(size, int):
-                return False
-            name = value.name or ""
-            self.rows[name] = min(size, self.rows.get(name, size))
-            return True
-        return all(
-            algebra.low(algebra.add(size, place)) >= 0 and algebra.low(algebra.sub(size, place)) > 0
-            for place in places.flat
-        )
+    def formals(self, node: ir.Node) -> Sequence[onnx.defs.OpSchema.FormalParameter]:
+        """Return the inputs in the schema of a node's op."""
+        schema = schema_of(node.op_type, self._opset, node.domain)
+        return () if schema is None else schema.inputs
 
-    def _is_of_sizes(self, number: Number) -> bool:
+    def is_checked_on_loading(self, value: ir.Value) -> bool:
+        """Return whether a value is a constant with the same elements in every run."""
+        tensor = self.tensor(value)
+        return tensor is not None and self._is_fixed(tensor)
+
+    def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """Return the tensor of a constant."""
+        return self._analysis.known.tensor(value)
+
+    def limit_rows(self, value: ir.Value, size: Number) -> bool:
+        """Require that the elements of an input are valid indices; see `rows`."""
+        if value not in self._inputs or not isinstance(size, int):
+            return False
+        name = value.name or ""
+        self.rows[name] = min(size, self.rows.get(name, size))
+        return True
+
+    def is_of_sizes(self, number: Number) -> bool:
         """Return whether a value is determined by sizes of the inputs."""
         if not isinstance(number, Expr):
             return True
@@ -154,8 +137,75 @@ class Failures:
         return all(
             atom.args[:1] and atom.args[0] in self._names
             if atom.op == "symbol"
-            else all(map(self._is_of_sizes, atom.args))  # type: ignore[arg-type]
+            else all(map(self.is_of_sizes, atom.args))  # type: ignore[arg-type]
             for atom in atoms
+        )
+
+
+class _Operands:
+    """The operands of a node, see `OperandChecks`."""
+
+    def __init__(self, failures: Failures, node: ir.Node, facts: _Facts) -> None:
+        self._failures = failures
+        self._node = node
+        self._facts = facts
+        self.attributes = {name: python_value(a) for name, a in node.attributes.items()}
+
+    def name(self, k: int) -> str:
+        """Return the name of an operand."""
+        value = self._node.inputs[k] if k < len(self._node.inputs) else None
+        return "" if value is None else value.name or ""
+
+    def shape(self, k: int) -> Shape | None:
+        """Return the shape of an operand; None if it is unknown."""
+        fact = self._facts[k] if k < len(self._facts) else None
+        return None if fact is None else fact.shape
+
+    def integer_operands(self) -> Iterator[int]:
+        """Yield the operands whose type in ONNX is a 32-bit or 64-bit integer.
+
+        Other types are not those of indices or sizes.
+        """
+        formals = self._failures.formals(self._node)
+        for k, fact in enumerate(self._facts):
+            types = formals[min(k, len(formals) - 1)].types if formals else {""}
+            if fact is not None and types <= _INTEGERS:
+                yield k
+
+    def is_determined(self, k: int) -> bool:
+        """Return whether the elements are constants, or follow from sizes of inputs."""
+        fact, value = self._facts[k], self._node.inputs[k]
+        numbers = None if fact is None else fact.objects
+        if numbers is not None and all(map(self._failures.is_of_sizes, numbers.flat)):
+            return True
+        return value is not None and self._failures.is_checked_on_loading(value)
+
+    def are_indices(self, k: int, size: Number) -> bool:
+        """Return whether all elements are valid indices of an axis, or inputs that must be."""
+        fact, value = self._facts[k], self._node.inputs[k]
+        if fact is None or value is None:
+            return False
+        indices = fact.objects
+        tensor = self._failures.tensor(value)
+        if indices is None and tensor is not None and tensor.size:
+            array = np.asarray(tensor.numpy())
+            indices = np.array([int(array.min()), int(array.max())], object)
+        if indices is None:
+            return self._failures.limit_rows(value, size)
+        algebra = self._failures.algebra
+        return all(
+            algebra.low(algebra.add(size, index)) >= 0 and algebra.low(algebra.sub(size, index)) > 0
+            for index in indices.flat
+        )
+
+    def may_divide_by_zero(self, k: int) -> bool:
+        """Return whether integers may be 0, or -1: the smallest integer overflows then."""
+        fact = self._facts[k] if k < len(self._facts) else None
+        if fact is None or (fact.dtype is not None and not fact.dtype.is_integer()):
+            return False
+        algebra, numbers = self._failures.algebra, fact.objects
+        return numbers is None or not all(
+            algebra.is_positive(number) or algebra.high(number) < -1 for number in numbers.flat
         )
 
 
@@ -166,13 +216,13 @@ def unequal_sizes(
 
     Returns None where that function cannot tell. The pair (1, 0) stands for any other condition.
     """
-    function, unequal = find(node.op_type, node.domain), list[tuple[Number, Number]]()
-    if function is None:
-        return None
+    unequal: list[tuple[Number, Number]] = []
     attributes = {name: python_value(a) for name, a in node.attributes.items()}
-    shape = (node.op_type, operands, attributes, opset, len(node.outputs))
+    application = Application(
+        node.op_type, operands, attributes, opset, len(node.outputs), algebra, agreeing=unequal
+    )
     try:
-        function(Application(*shape, algebra, unequal))
+        definition_of(node).shape(application)
     except (Undecided, *INVALID_NODE_ERRORS):
         return None
     return unequal

@@ -10,13 +10,14 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.scopes import Scopes
+from onnxfold.arrays import distinct
 from onnxfold.graphs import constant_tensor, is_constant_node, is_initialized
 from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Unfoldable
+from onnxfold.ops.numpy_kernels import Unfoldable
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import boxes
-from onnxfold.pool.buffer import Array, distinct
+from onnxfold.pool.buffer import Array
 from onnxfold.storage import data_bytes
 
 T = TypeVar("T")

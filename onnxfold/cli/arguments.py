@@ -234,10 +234,16 @@ optimization_options = together(
     section(
         "Level and rules",
         LEVEL,
-        option("--target"),
+        option(
+            "--target",
+            type=str,
+            metavar="NAME",
+            shell_complete=completed("onnxfold.targets:target_names"),
+        ),
         option("--enable", **_RULE_NAME),
         option("--disable", **_RULE_NAME),
         option("--rules", metavar="FILE", help="Also use the rules of a Python file."),
+        option("--ops", metavar="FILE", help="Python file with definitions of custom ops."),
         option(
             "--passes",
             metavar="A,B,C",

@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.symbolic import Fact
 from onnxfold.comparison.feeds import Feeds
 from onnxfold.comparison.result import FirstDifference, OutputResult
 from onnxfold.comparison.runners import Opener, Outputs, Subject
 from onnxfold.graphs import attribute_text, captured_values, op_name
+from onnxfold.symbolic import Fact
 
 _GROUP = 48 << 20  # bytes of values that one run gives out
 _GROUPS = 8  # of one kind of values at most: larger ones hold more bytes instead

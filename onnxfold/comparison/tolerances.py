@@ -21,7 +21,7 @@ from onnxfold.editing import Names, inherit, insert_constant, new_node, replace
 from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs, nodes_within, subgraphs_of
 from onnxfold.onnx_ir_private import uses
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, definition_of
 from onnxfold.storage.checks import DTYPES
 
 HALF_NOTE = (
@@ -155,11 +155,12 @@ class _Changes:
             is_training = self._constant(True, _T.BOOL)
             apart = seed * 1_000_003  # neighbouring seeds give similar masks
             is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=apart)
+        traits = definition_of(producer).traits
         changed = add("Mul", number, add("Where", is_up, 1 + spacing, 1 - spacing))
-        if producer.op_type == "Sigmoid":  # onnxruntime adds 0.5 at the end, and rounds the sum
+        if Trait.ENDS_WITH_SUM in traits:  # onnxruntime rounds the sum
             least = _SPACING[wide]
             changed = add("Add", changed, add("Where", is_up, least, -least))
-        if producer.op_type not in ops(Trait.HEAVY):  # which round to 1, as Tanh does
+        if Trait.HEAVY not in traits:  # these ops round to 1, as Tanh does
             is_other = add("Cast", add("Sub", add("Abs", number), 1.0), to=_T.BOOL)
             changed = add("Where", is_other, changed, number)
         rounded = changed if kind == wide else add("Cast", changed, to=kind)

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.failures import Failures
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.comparison.element_hints import IntegerUse, categories, integer_use
 from onnxfold.comparison.feeds import Feed, Feeds, integer_range, random_floats

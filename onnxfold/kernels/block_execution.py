@@ -19,13 +19,14 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import forks
+from onnxfold.arrays import distinct
 from onnxfold.evaluation import TimeLimit
 from onnxfold.forks import cached_property
 from onnxfold.kernels.operation import Operation, operands_first
-from onnxfold.kernels.registry import Kind, Postpone, Unfoldable, broadcast_shape
+from onnxfold.ops.numpy_kernels import Kind, Postpone, Unfoldable, broadcast_shape
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Box, Source, boxes, copy, distance, fast_axis
-from onnxfold.pool.buffer import Array, distinct
+from onnxfold.pool.buffer import Array
 
 # Operations whose operands and results are all smaller (bytes) are computed one by one.
 _LARGE = 1 << 18

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from onnxfold.arrays import distinct
 from onnxfold.evaluation import (
     EvaluationError,
     TimeLimit,
@@ -23,10 +24,10 @@ from onnxfold.forks import cached_property
 from onnxfold.graphs import nodes_within, subgraphs_of
 from onnxfold.kernels.inference import is_elementwise, tensor_proto, type_of
 from onnxfold.kernels.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
-from onnxfold.kernels.registry import Kind, NotExact, Unfoldable
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.numpy_kernels import Kind, NotExact, Unfoldable
 from onnxfold.pool import Buffer, Pool
-from onnxfold.pool.buffer import Array, distinct, weight_of
+from onnxfold.pool.buffer import Array, weight_of
 from onnxfold.storage import data_bytes
 from onnxfold.storage.encode import function_proto
 from onnxfold.storage.tensors import tensors_in
@@ -38,8 +39,6 @@ _COPIES = 4
 # All elements of one operand meet all of the other at most: this takes milliseconds.
 _MOST_PRODUCTS = 1 << 24
 _KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
-_PRODUCTS = ("Gemm", "MatMul")
-_CERTAIN = (*ops(Trait.ALONG_AXES), *ops(Trait.ORDERS))
 # Operands up to this many bytes are stored in the model, larger ones are fed.
 _INLINE_BYTES = 4096
 # All supported versions of onnxruntime read it, even if the model's own version is newer than the
@@ -51,7 +50,8 @@ _TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
 class Engines:
     """Computes operations as a whole, within the limits of time and memory of a run.
 
-    The pool's memory limit is also that of one computation. ``exact`` excludes what depends on the
+    The pool's memory limit is also that of one computation. ``libraries`` are paths of shared
+    libraries with custom ops. ``exact`` excludes what depends on the
     number of onnxruntime's threads, but in wide precision: rounding hides the last bits.
     """
 
@@ -61,10 +61,12 @@ class Engines:
         functions: Iterable[ir.Function],
         exact: bool,
         time: TimeLimit | None,
+        libraries: Sequence[str] = (),
     ) -> None:
         self._pool = pool
         self._exact = exact
         self._functions = {f.identifier(): f for f in functions}
+        self._libraries = list(libraries)
         self.time = time or time_for(0)
         self._memory = max(pool.memory_limit, _LEAST_MEMORY)
         """Bytes that one computation may take outside the files of the model."""
@@ -126,6 +128,7 @@ class Engines:
             outputs,
             exact=exact,
             limit=self.time,
+            libraries=self._libraries,
             memory=max(self._memory // 4, self._memory - used),
         )
         return [_encoded(array) for array in results]
@@ -223,13 +226,14 @@ def _is_certain(operation: Operation) -> bool:
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
     if node.domain != "" or any(b.dtype == ir.DataType.STRING for b in buffers):
         return False
-    if node.op_type.startswith("Reduce"):
+    traits = definition_of(node).traits
+    if Trait.REDUCES in traits:
         return True
     if not operation.results:  # onnx's shape inference could not tell the result
         return False
-    if node.op_type in _PRODUCTS:
+    if Trait.MULTIPLIES in traits and Trait.QUANTIZES not in traits:
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
-    if node.op_type in _CERTAIN:
+    if traits & (Trait.ALONG_AXES | Trait.ORDERS):
         return True
     dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
     return is_elementwise(node.op_type, operation.opset, dtypes)

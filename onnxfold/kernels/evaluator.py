@@ -23,8 +23,8 @@ from onnxfold.kernels.operation import (
     one_element_array,
     postponed,
 )
-from onnxfold.kernels.registry import Kind, NotExact, Postpone, check_representable
 from onnxfold.kernels.wide import Widening
+from onnxfold.ops.numpy_kernels import Kind, NotExact, Postpone, check_representable
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
 
@@ -50,6 +50,7 @@ class Evaluator:
         exact: bool = True,
         time: TimeLimit | None = None,
         wide: bool = False,
+        libraries: Sequence[str] = (),
     ) -> None:
         self.pool = pool
         self.rounded: dict[str, str] = {}
@@ -62,7 +63,7 @@ class Evaluator:
             Unfoldable: no engine can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        self._engines = Engines(pool, functions, exact, time)
+        self._engines = Engines(pool, functions, exact, time, libraries)
         self.time = self._engines.time
         pool.evaluator = self
 

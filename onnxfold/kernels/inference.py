@@ -12,15 +12,13 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from onnxfold.kernels.operation import OWN, Operation
-from onnxfold.kernels.registry import Array, Unfoldable
 from onnxfold.onnx_ir_private import uses
+from onnxfold.ops import definition_of
+from onnxfold.ops.numpy_kernels import Array, Unfoldable
 from onnxfold.pool import Buffer
 
 MOST_SIZES = 64
 """Elements up to which integer operands are passed to shape inference, as they may be sizes."""
-# Operands that onnx takes at run time as [1], too, but as constants as scalars only.
-_SCALARS = {(f"{name}Window", 0) for name in ("Blackman", "Hamming", "Hann")}
-_SCALARS |= {("DFT", 1), ("DFT", 2)}
 # Different sizes, one of them 1, that only element-wise ops preserve.
 _ANY_SIZES = [2, 3, 1, 5]
 # The exceptions of onnx for invalid nodes.
@@ -94,39 +92,19 @@ def infer_types(
     return inferred
 
 
-def is_overwritten(node: ir.Node, index: int) -> bool:
-    """Return whether onnxruntime writes a result into an operand of a node, even a weight.
-
-    It does so with the running mean and variance of a BatchNormalization in training mode.
-    """
-    if index not in (3, 4) or node.op_type != "BatchNormalization" or node.domain != "":
-        return False
-    mode = node.attributes.get("training_mode")
-    return mode is not None and mode.value != 0
-
-
 def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array | None) -> bool:
     """Return whether runtimes load a model in which a computed value is a constant.
 
     The elements are None if they are too many to be sizes or axes.
     """
     for use in uses(value):
-        node, index = use.node, use.idx
-        if is_overwritten(node, index):
+        definition = definition_of(use.node)
+        if definition.overwrites(use.node, use.idx):
             return False
-        if elements is None or elements.size > MOST_SIZES or node.domain:
+        if elements is None or elements.size > MOST_SIZES:
             continue
-        if elements.ndim and (node.op_type, index) in _SCALARS:
+        if not definition.accepts_constant(use.node, use.idx, dtype, elements):
             return False
-        # shape inference reads constant axes, but only as int64
-        if node.op_type == "Pad" and index == 3 and dtype == ir.DataType.INT32:
-            return False
-        if node.op_type == "Reshape" and index == 1:
-            # runtimes accept 0 and -1 with ``allowzero`` for empty tensors only
-            allows = node.attributes.get("allowzero")
-            is_allowed = allows is not None and (allows.is_ref() or allows.value)
-            if is_allowed and {0, -1} <= set(elements.ravel().tolist()):
-                return False
     return True
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.registry import Kind, NumpyKernel, broadcast_shape, find
+from onnxfold.arrays import distinct
+from onnxfold.ops import find
+from onnxfold.ops.application import python_value
+from onnxfold.ops.numpy_kernels import Kind, NumpyKernel, broadcast_shape
 from onnxfold.pool import Buffer, Deferred
-from onnxfold.pool.buffer import Array, distinct
+from onnxfold.pool.buffer import Array
 from onnxfold.storage.encode import add_attributes
 
 OWN = "onnxfold:"
@@ -49,9 +52,7 @@ class Operation(Deferred):
         self.attributes = {name: python_value(a) for name, a in node.attributes.data.items()}
         """The attributes as Python values."""
         self._kind: Kind | None = None
-        self.kernel: NumpyKernel | None = (
-            find(node.op_type, opsets.get("", 1)) if node.domain == "" else None
-        )
+        self.kernel: NumpyKernel | None = find(node.op_type, node.domain, self.opset).kernel
         """The NumPy kernel; None if there is none, or it turned out not to be exact."""
 
     @property
@@ -114,14 +115,6 @@ class Operation(Deferred):
         )
         add_attributes(proto.attribute, self.node)
         return proto
-
-
-def python_value(attribute: ir.Attr) -> Any:
-    """Return an attribute's value; tensors are converted to arrays, one without a type to None."""
-    value = attribute.value
-    if attribute.type == ir.AttributeType.TENSOR:
-        return None if value.dtype is ir.DataType.UNDEFINED else value.numpy()
-    return value
 
 
 def postponed(buffers: Sequence[Buffer | None]) -> list[Operation]:

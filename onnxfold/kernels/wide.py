@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 from onnxfold.kernels.inference import schema_of
 from onnxfold.kernels.operation import Conversion, Operation, WideOperation
-from onnxfold.kernels.registry import BFLOAT16, Array, DType, Kind, NumpyKernel, Unfoldable
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.numpy_kernels import BFLOAT16, Array, DType, Kind, NumpyKernel, Unfoldable
 from onnxfold.pool import Buffer, Pool
 
 _T = ir.DataType
@@ -32,8 +32,6 @@ WIDE: Mapping[ir.DataType, ir.DataType] = {
 }
 """The dtype in which elements of a dtype are computed; other dtypes are computed in themselves."""
 
-_CASTS = ("Cast", "CastLike")
-_MOVES = frozenset((*ops(Trait.MOVES), *ops(Trait.FREE)))
 
 Apply = Callable[[Operation], list[Buffer | None]]
 
@@ -79,10 +77,12 @@ class Widening:
         """Return the results rounded from wide ones; None if the given results are used."""
         node = operation.node
         continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
-        stays = node in self._refused or node.op_type == "BitShift"  # of the bits of the dtype
-        if stays or not (continues or node.op_type not in _MOVES):
+        definition = definition_of(node)
+        if node in self._refused or Trait.USES_BITS in definition.traits:
             return None
-        if node.op_type in _CASTS and node.domain == "":
+        if not continues and definition.traits & (Trait.MOVES | Trait.FREE):
+            return None
+        if Trait.CONVERTS in definition.traits:
             return self._cast(operation, results)
         form = None if operation.captures else _form(node.op_type, operation.opset, node.domain)
         if form is None:
@@ -194,7 +194,7 @@ def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
 def _kernel(dtype: ir.DataType) -> NumpyKernel:
     """Return a kernel that converts to a dtype element by element."""
     convert = functools.partial(rounded, target=dtype.numpy())
-    return NumpyKernel("", convert, 1, Kind.ELEMENTWISE)
+    return NumpyKernel("", convert, Kind.ELEMENTWISE)
 
 
 def rounded(x: Array, target: DType) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -104,7 +105,14 @@ class RunContext:
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
         exact, wide = options.level < 2, options.precision == "wide"
-        self.evaluator = Evaluator(self.pool, functions, exact=exact, time=time, wide=wide)
+        self.evaluator = Evaluator(
+            self.pool,
+            functions,
+            exact=exact,
+            time=time,
+            wide=wide,
+            libraries=[os.path.abspath(path) for path in options.custom_ops],
+        )
         """What computes on the buffers of the pool."""
         self.result.rounded = self.evaluator.rounded
 

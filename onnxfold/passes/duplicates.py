@@ -12,8 +12,8 @@ from onnxfold.analysis.content import content_of_node, content_of_tensor
 from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
 from onnxfold.graphs import root_graphs, subgraphs_of
-from onnxfold.kernels.inference import is_overwritten
 from onnxfold.onnx_ir_private import is_a, nodes_of, set_input, uses
+from onnxfold.ops import definition_of
 from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
@@ -176,7 +176,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         for value in values:
             graph, tensor = value.graph, value.const_value
             assert graph is not None and tensor is not None and value.name is not None
-            if len(storage.sizes_of(tensor)) == 1 and any(is_overwritten(*u) for u in uses(value)):
+            if len(storage.sizes_of(tensor)) == 1 and _is_overwritten(value):
                 continue
             path = facts.scopes.path(graph)
             key = path[-1], content or _sample(tensor)
@@ -239,3 +239,8 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
         if not equal:
             return False
     return True
+
+
+def _is_overwritten(value: ir.Value) -> bool:
+    """Return whether onnxruntime writes a result of a node into a value."""
+    return any(definition_of(use.node).overwrites(use.node, use.idx) for use in uses(value))

@@ -29,6 +29,7 @@ from onnxfold.passes.stored_cut import NEGLIGIBLE_GROWTH
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
 from onnxfold.rewrite.apply import forget_origins
 from onnxfold.storage.checks import NEWEST_OPSETS
+from onnxfold.targets import ONNXRUNTIME
 
 logger = logging.getLogger("onnxfold")
 
@@ -104,6 +105,7 @@ def run_passes(
         count_withheld: Count also what level 2 would rewrite beyond level 1, for a report.
         observers: Observers of the passes.
     """
+    options.load_ops()
     run = RunContext(
         options,
         model.functions.values(),
@@ -242,7 +244,7 @@ class _Level:
             ValueInfo()(self._model)
         else:
             drop_inferred(self._model)
-            if self._options.target == "onnxruntime" and self._options.level > 1:
+            if self._options.target == ONNXRUNTIME and self._options.level > 1:
                 describe_sums(self._model)
 
     def _fold(self, per_node: int) -> bool:

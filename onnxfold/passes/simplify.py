@@ -17,6 +17,7 @@ from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.context import RunContext
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, Seen
 from onnxfold.rewrite.rule import Rule, RuleSet
+from onnxfold.targets import ONNXRUNTIME
 
 
 class Simplify(ir.passes.InPlacePass):
@@ -41,7 +42,7 @@ class Simplify(ir.passes.InPlacePass):
             tuple(options.rule_sets() if sets is None else sets),
             tuple(options.enable),
             tuple(options.disable),
-            options.target,
+            None if options.target is None else options.target.name,
         )
         self._run = run
         self._seen = Seen()
@@ -103,7 +104,7 @@ def outlook(model: ir.Model, options: Options) -> dict[str, int]:
         return {}
     others = {
         "-O2": replace(options, level=2),
-        "--target onnxruntime": replace(options, level=2, target="onnxruntime"),
+        "--target onnxruntime": replace(options, level=2, target=ONNXRUNTIME),
     }
     found = {}
     for name, other in others.items():

@@ -9,10 +9,10 @@ import onnx_ir as ir
 from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.scopes import Scope, Scopes
+from onnxfold.arrays import distinct
 from onnxfold.editing import add_initializer, constant_node, inherit, replace
 from onnxfold.onnx_ir_private import is_a, metadata_of
 from onnxfold.pool import Buffer, BufferTensor, Pool
-from onnxfold.pool.buffer import distinct
 
 AROUND = 16
 """What a node, or a tensor, takes besides names and elements, bytes."""

@@ -30,8 +30,9 @@ from onnxfold.graphs import (
 from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
 from onnxfold.kernels.operation import Operation
-from onnxfold.kernels.registry import Kind, Unfoldable
 from onnxfold.onnx_ir_private import is_a, nodes_of, uses
+from onnxfold.ops import Kind, Unfoldable
+from onnxfold.ops.quantization import is_dequantization
 from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
@@ -136,7 +137,7 @@ class Sweep:
             return "kept by option"
         if has_references(node):
             return "an attribute is given by the function's caller"
-        if node.op_type == "DequantizeLinear" and self._stays_quantized(node):
+        if is_dequantization(node) and self._stays_quantized(node):
             return stays_quantized()
         return self.facts.determinism.reason_not_to_fold(node, opsets)
 
@@ -223,7 +224,7 @@ class Sweep:
             return FORBIDDEN
         if self._options.fold_all:
             return 0
-        node, is_dequantized = operation.node, operation.node.op_type == "DequantizeLinear"
+        node, is_dequantized = operation.node, is_dequantization(operation.node)
         if not self.dequantized.isdisjoint(node.inputs) and operation.kind is Kind.VIEW:
             weight = operation.operands[0]  # its elements in whatever order
             is_dequantized |= weight is not None and buffer.size == weight.size

@@ -8,20 +8,20 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.symbolic import ASSUMPTIONS, Algebra, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.application import Application, Undecided
-from onnxfold.analysis.symbolic.fact import Shape
-from onnxfold.analysis.symbolic.movement import TO_THE_END, slice_ranges
+from onnxfold.analysis.symbolic_analysis import ASSUMPTIONS, SymbolicAnalysis
 from onnxfold.editing import remove_unused
 from onnxfold.graphs import has_references, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of
+from onnxfold.ops import Application, Trait, Undecided, definition_of
+from onnxfold.ops.movement import TO_THE_END, slice_ranges
 from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.sharing import Sharing
+from onnxfold.symbolic import Algebra, Number
+from onnxfold.symbolic.fact import Shape
 
-_RESHAPES = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 _LONGEST_CHAIN = 8
 
 
@@ -145,7 +145,7 @@ def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
         if analysis.of(value).shape == shape:
             return edit.replace(node.outputs[0], value)
         producer = value.producer()
-        if producer is None or producer.op_type not in _RESHAPES or producer.domain:
+        if producer is None or not _is_reshape(producer):
             return False
         value = producer.inputs[0]
     return False
@@ -205,6 +205,12 @@ def _reaches(algebra: Algebra, end: Number, size: Number) -> bool:
     if isinstance(end, int) and isinstance(size, int):
         return end >= size
     return algebra.low(algebra.sub(end, size)) >= 0
+
+
+def _is_reshape(node: ir.Node) -> bool:
+    """Return whether a node returns its first operand with another shape, or the same."""
+    definition = definition_of(node)
+    return Trait.FREE in definition.traits and definition.carries(0)
 
 
 _OPERANDS: dict[str, tuple[int, Callable[[Application, Shape | None], Sequence[Number]]]] = {

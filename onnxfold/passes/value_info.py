@@ -10,14 +10,15 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import Texts, differ
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
+from onnxfold.ops import Trait, definition_of
+from onnxfold.symbolic import Expr, Fact, Number
+from onnxfold.symbolic.fact import Texts, differ
 
 # Older files have no types in function bodies.
 _FUNCTIONS_SINCE = 10
-_SCALED = ("Resize", "Upsample")
 
 
 class ValueInfo(ir.passes.InPlacePass):
@@ -69,7 +70,7 @@ def drop_inferred(model: ir.Model) -> None:
     """
     analysis = facts_of(model).types
     for value in _values(analysis):
-        if (maker := value.producer()) is not None and maker.op_type in _SCALED:
+        if (maker := value.producer()) is not None and Trait.SCALES in definition_of(maker).traits:
             _describe_scaled(value, maker, analysis)
         if value.type is None or (fact := analysis.of(value)).other or fact.dtype != value.dtype:
             continue
@@ -191,6 +192,6 @@ class _Description:
         before = (value.type, value.shape)
         value.shape = self._shape(value, fact)
         value.type = ir.TensorType(fact.dtype)
-        if (maker := value.producer()) is not None and maker.op_type in _SCALED:
+        if (maker := value.producer()) is not None and Trait.SCALES in definition_of(maker).traits:
             _describe_scaled(value, maker, self._analysis)
         return before != (value.type, value.shape)

@@ -145,13 +145,6 @@ def byte_bounds(array: Array) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def distinct(array: Array) -> Array:
-    """Return the array without the axes that only repeat its elements."""
-    once = [slice(0, 1) if stride == 0 else slice(None) for stride in array.strides]
-    index = (*once, ...)  # without axes, too, it gives an array and not its element
-    return array[index]
-
-
 def weight_of(array: Array) -> int:
     """Return the bytes of memory that the elements take; of strings, with their texts."""
     if array.dtype.hasobject:

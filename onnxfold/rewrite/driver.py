@@ -15,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.analysis.symbolic import Fact, NotKnown
 from onnxfold.errors import OnnxFoldError
 from onnxfold.onnx_ir_private import nodes_of, uses
 from onnxfold.rewrite.apply import Mismatch, apply
@@ -35,6 +34,7 @@ from onnxfold.rewrite.patterns import (
     walk,
 )
 from onnxfold.rewrite.rule import Rule, RuleError
+from onnxfold.symbolic import Fact, NotKnown
 
 logger = logging.getLogger("onnxfold")
 

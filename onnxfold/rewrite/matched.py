@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import numpy as np
@@ -13,11 +13,11 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.known import is_exactly
-from onnxfold.analysis.symbolic import NotKnown
-from onnxfold.analysis.symbolic.fact import Shape, differ
 from onnxfold.onnx_ir_private import uses
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Op, Trait, definition_of
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
+from onnxfold.symbolic import NotKnown
+from onnxfold.symbolic.fact import Shape, differ
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -220,7 +220,7 @@ class Value(Recorded):
         Not known of what constant propagation does not fold: a weight that stays quantized.
         """
         tensor = self.facts.known.tensor(self.value)
-        if tensor is None and (self.node.domain or self.op_type in _QUANTIZING):
+        if tensor is None and (self.node.domain or Trait.QUANTIZES in self.definition.traits):
             raise NotKnown
         operands = () if tensor is not None else filter(None, self.inputs)
         below = sum(operand.freed_bytes for operand in operands)
@@ -271,9 +271,10 @@ class Value(Recorded):
                 if fill is not None and (fill.is_ref() or not is_exactly(fill.value.numpy(), 0.0)):
                     return False
                 continue
-            if not current.is_made_by(*ops(Trait.MOVES)):
+            inputs = current.inputs
+            moved = [inputs[k] for k in current.definition.moved_inputs(len(inputs))]
+            if not moved:
                 return False
-            moved = current.inputs if current.is_made_by("Concat") else current.inputs[:1]
             pending.extend(each for each in moved if each is not None)
         return True
 
@@ -373,14 +374,7 @@ class Value(Recorded):
         onnxruntime's SIMD code compares the lower halves of int64 as signed numbers. A float out
         of an integer's range is converted differently in vector registers and by scalar code.
         """
-        if self.op_type in ops(Trait.ORDERS) and self.dtype == ir.DataType.INT64:
-            return True
-        if self.op_type != "Cast" or self.dtype not in _CAST_BY_POSITION:
-            return False
-        source = self._first_input
-        if self.dtype == ir.DataType.INT32:
-            return bool(source.dtype == ir.DataType.DOUBLE)
-        return source.is_float
+        return self.definition.depends_on_position(_NodeProperties(self))
 
     @fact
     def is_rounded_by_position(self: Matched) -> bool:
@@ -390,22 +384,7 @@ class Value(Recorded):
         another algorithm for functions of float64. On arm64, vector code computes Reciprocal from
         an estimate, and max(-0.0, 0.0) is 0.0 there, but -0.0 in scalar code.
         """
-        op_type = self.op_type
-        if op_type in ops(Trait.VECTORIZED):
-            return bool(self.dtype != ir.DataType.FLOAT)
-        if op_type == "Reciprocal":
-            return bool(self.dtype == ir.DataType.FLOAT)
-        if op_type == "HardSigmoid":
-            # the sum may be a negative number that underflows
-            return bool(self.attribute("beta") == 0)
-        if op_type not in ("Clip", "Relu") or not self.is_float:
-            return False
-        limits = [0.0] if op_type == "Relu" else self._limits
-        if all(limit is not None and limit != 0 for limit in limits):
-            return False
-        return not self._first_input.has_no_negative_zero or any(
-            limit is None or (limit == 0 and math.copysign(1, limit) < 0) for limit in limits
-        )
+        return self.definition.rounds_by_position(_NodeProperties(self))
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:
@@ -461,25 +440,26 @@ class Matched(Value):
         return _known(self.inputs[0])
 
     @property
-    def _limits(self) -> list[float | None]:
-        """The bounds of a Clip that has them; None for a bound that is not a constant."""
-        given = [self.attribute(name) for name in ("min", "max")]
-        limits: list[float | None] = [float(limit) for limit in given if limit is not None]
-        for limit in self.inputs[1:]:
-            if limit is not None:
-                array = self.facts.known.array(limit.value)
-                limits.append(None if array is None else float(array.reshape(())))
-        return limits
+    def definition(self) -> Op:
+        """The definition of the op that makes it."""
+        return definition_of(self.node)
 
     def _has_no_negative_zero(self, nodes: int) -> bool:
         array = self.facts.known.array(self.value)
         if array is not None:
             number = array.astype(np.float64)
             return not bool((np.signbit(number) & (number == 0)).any())
-        if not nodes or not self.is_made_by(*_TERMS):
+        if not nodes or self.value.producer() is None or self.node.domain:
             return False
-        terms = [v for k, v in enumerate(self.inputs) if k in _TERMS[self.op_type]]
+        inputs = self.inputs
+        terms = [inputs[k] for k in self._terms if k < len(inputs)]
         return any(v is not None and v._has_no_negative_zero(nodes - 1) for v in terms)
+
+    @property
+    def _terms(self) -> Sequence[int]:
+        """Operands; if one of them has no element -0.0, the result has none."""
+        moved = self.definition.moved_inputs(len(self.node.inputs))
+        return moved if len(moved) == 1 else self.definition.excludes_negative_zero
 
     @property
     def users(self) -> list[Matched]:
@@ -498,22 +478,45 @@ class Matched(Value):
         return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
 
 
-_CAST_BY_POSITION = frozenset(
-    (ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32)
-)
-"""Dtypes to which Cast converts floats out of their range differently by position: uint32 on
-x86-64; on arm64 uint8 and uint16, and int32 from float64."""
+class _NodeProperties:
+    """The node of a matched value, see `onnxfold.ops.definition.NodeProperties`."""
 
-_QUANTIZING = ("DequantizeLinear", "QuantizeLinear", "DynamicQuantizeLinear")
+    def __init__(self, value: Matched) -> None:
+        self._value = value
 
-_TERMS = {
-    **{op_type: (0,) for op_type in ops(Trait.MOVES) if op_type != "Concat"},
-    "Add": (0, 1),
-    "Conv": (2,),
-    "ConvTranspose": (2,),
-}
-"""Operands one of which tells that no element of a result is -0.0: a sum is that only if all its
-terms are, and a convolution ends with the sum with its bias."""
+    @property
+    def dtype(self) -> ir.DataType:
+        """The dtype of the result."""
+        return self._value.dtype
+
+    @property
+    def _input(self) -> Matched:
+        return _known(self._value.inputs[0])
+
+    @property
+    def input_dtype(self) -> ir.DataType:
+        """The dtype of the first operand."""
+        return self._input.dtype
+
+    @property
+    def input_has_no_negative_zero(self) -> bool:
+        """Whether no element of the first operand is -0.0."""
+        return self._input.has_no_negative_zero
+
+    @property
+    def limits(self) -> list[float | None]:
+        """The bounds of a Clip that has them; None for a bound that is not a constant."""
+        declared = [self.attribute(name) for name in ("min", "max")]
+        limits: list[float | None] = [float(limit) for limit in declared if limit is not None]
+        for limit in self._value.inputs[1:]:
+            if limit is not None:
+                array = limit.facts.known.array(limit.value)
+                limits.append(None if array is None else float(array.reshape(())))
+        return limits
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of the node, or its default."""
+        return self._value.attribute(name, default)
 
 
 def axes_from_front(axes: Iterable[int], rank: int | None) -> tuple[int, ...]:

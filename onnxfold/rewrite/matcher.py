@@ -17,9 +17,8 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
-from onnxfold.analysis.symbolic import Expr, NotKnown
 from onnxfold.forks import cached_property
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked
 from onnxfold.rewrite.patterns import (
     AllOutputs,
@@ -37,8 +36,9 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 from onnxfold.rewrite.rule import Rule
+from onnxfold.symbolic import Expr, NotKnown
 
-COMMUTATIVE = frozenset(ops(Trait.COMMUTES))
+COMMUTATIVE = frozenset(ops_with(Trait.COMMUTES))
 """ONNX's own ops with two operands in either order."""
 
 

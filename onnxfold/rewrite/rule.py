@@ -8,17 +8,17 @@ import importlib.util
 import math
 import os
 import pkgutil
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from types import ModuleType
 from typing import Annotated
 
-from onnxfold.errors import OnnxFoldError, UsageError, about
+from onnxfold.errors import OnnxFoldError, UsageError
 from onnxfold.forks import cached_property
 from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result, walk
+from onnxfold.user_files import run_file
 
 _Checks = Mapping[Expression, Mapping[Expression | None, list[Term]]]
 
@@ -141,15 +141,6 @@ class Rule:
         return self.label
 
 
-def line_of(error: BaseException, path: str | os.PathLike[str], line: int) -> int:
-    """Return the innermost line of a file in an error's traceback, or else the given line."""
-    if isinstance(error, SyntaxError) and error.filename == os.fspath(path):
-        line = error.lineno or line
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno or line for frame in frames if frame.filename == os.fspath(path)]
-    return lines[-1] if lines else line
-
-
 @dataclass(frozen=True, eq=False)
 class RuleSet:
     """Rules in the order of their definition."""
@@ -209,25 +200,7 @@ def load_rules(path: str | os.PathLike[str]) -> RuleSet:
     Raises:
         UsageError: the file cannot be read as Python or defines no rule.
     """
-    if not os.path.isfile(path):
-        raise UsageError("cannot load the rules: no such file", file=path)
-    name = os.path.splitext(os.path.basename(path))[0]
-    location = os.path.abspath(path)  # which the frames of a traceback name
-    spec = importlib.util.spec_from_file_location(name, location)
-    if spec is None or spec.loader is None:
-        raise UsageError("a rule file must be a Python file", file=path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        with about(path):
-            spec.loader.exec_module(module)
-    except OnnxFoldError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's file may raise anything
-        kind = "" if isinstance(error, (SyntaxError, ImportError)) else f"{type(error).__name__}: "
-        reason = error.msg if isinstance(error, SyntaxError) else error
-        place = f"line {line_of(error, location, 1)}: {kind}"
-        raise UsageError(f"cannot load the rules: {place}{reason}", file=path) from error
-    found = rule_set_of(module)
+    found = rule_set_of(run_file(path, "rules"))
     if not found.rules:
         raise UsageError("there is no rule in it", file=path)
     return found

@@ -36,8 +36,9 @@ from onnxfold.rewrite.patterns import (
     result,
     walk,
 )
-from onnxfold.rewrite.rule import Rule, RuleError, line_of
+from onnxfold.rewrite.rule import Rule, RuleError
 from onnxfold.signatures import hints_of, problems
+from onnxfold.user_files import line_of
 
 
 def optional(operand: Operand) -> Expression:

@@ -13,6 +13,7 @@ from pathlib import Path
 import onnx
 
 from onnxfold.errors import OnnxFoldError
+from onnxfold.ops import Op, load_ops
 from onnxfold.rewrite import Rule
 from onnxfold.rewrite.rule import load_rules
 from onnxfold.signatures import checked
@@ -20,14 +21,27 @@ from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.needed_conditions import Need, find_false, find_needs
 from onnxfold.testing.rule_tables import Case, read_table
-from onnxfold.testing.running import LOOSE, Instance, NeverRuns, nodes_left, rewrite, variants
+from onnxfold.testing.running import (
+    LIBRARIES,
+    LOOSE,
+    Instance,
+    NeverRuns,
+    nodes_left,
+    rewrite,
+    variants,
+)
 
 _CHANGES = 50
 
 
 @checked
 def certify(
-    rules: Rule | Sequence[Rule], *models: str, refused: Iterable[str] = (), thorough: bool = True
+    rules: Rule | Sequence[Rule],
+    *models: str,
+    refused: Iterable[str] = (),
+    thorough: bool = True,
+    ops: Sequence[str | os.PathLike[str] | type[Op]] = (),
+    custom_ops: Sequence[str | os.PathLike[str]] = (),
 ) -> None:
     """Assert that rules apply to models and keep what they compute, and need their conditions.
 
@@ -42,6 +56,8 @@ def certify(
         models: Models to which they apply, in the form of `onnxfold.testing.model_text`.
         refused: Models to which none of them applies.
         thorough: Whether to look at changed models and at the conditions.
+        ops: Definitions of custom ops: Python files, or classes.
+        custom_ops: Shared libraries with custom ops of the models, for onnxruntime.
 
     Raises:
         AssertionError: They do not; with the model and the reason.
@@ -53,8 +69,14 @@ def certify(
         for stays, texts in ((False, models), (True, refused))
         for text in texts
     ]
-    for certificate in _certificates(several, cases, thorough):
-        assert not certificate.faults, certificate
+    for source in ops:
+        load_ops(source)
+    libraries = LIBRARIES.set([os.path.abspath(path) for path in custom_ops])
+    try:
+        for certificate in _certificates(several, cases, thorough):
+            assert not certificate.faults, certificate
+    finally:
+        LIBRARIES.reset(libraries)
 
 
 @checked

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
+from onnxfold.ops import Trait, definition_of
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.rewrite import Rule
 from onnxfold.rewrite.conditions import Term
@@ -29,7 +30,6 @@ from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_le
 
 _MOST_CHANGES = 2000
 """Changed models to look at for a rule, and as many with two changes."""
-_PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Attention")
 
 
 class Need(NamedTuple):
@@ -159,6 +159,13 @@ class _Search:
         return ""
 
 
+def _multiplies(node: ir.Node) -> bool:
+    """Return whether a node computes a product, a convolution or an attention."""
+    traits = definition_of(node).traits
+    is_product = bool(traits & (Trait.MULTIPLIES | Trait.CONVOLVES))
+    return is_product or node.op_type.endswith("Attention")
+
+
 def _cost(model: ir.Model) -> tuple[int, int, int]:
     """Return the nodes that depend on inputs, the products among them, and the stored bytes."""
     RemoveDeadCode()(model)
@@ -168,6 +175,6 @@ def _cost(model: ir.Model) -> tuple[int, int, int]:
         for node in model.graph
         if any(constness.of(value) is Constness.VARIABLE for value in node.outputs)
     ]
-    products = sum(node.op_type.endswith(_PRODUCTS) for node in nodes)
+    products = sum(map(_multiplies, nodes))
     tensors = (value.const_value for value in model.graph.initializers.values())
     return len(nodes), products, sum(t.nbytes for t in tensors if t is not None)

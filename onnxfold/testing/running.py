@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import itertools
 import pickle
@@ -19,7 +20,12 @@ from onnxfold.analysis.facts import facts_of
 from onnxfold.comparison.feeds import integer_range, random_floats
 from onnxfold.comparison.pair import compare_values
 from onnxfold.comparison.result import OutputResult, Tolerance
-from onnxfold.onnxruntime_sessions import message_of, open_session, session_options
+from onnxfold.onnxruntime_sessions import (
+    message_of,
+    open_session,
+    register_custom_ops,
+    session_options,
+)
 from onnxfold.options import Level, Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Rule, RuleSet
@@ -34,6 +40,8 @@ _HOSTILE = (0.0, 0.5, 0.5, 1.0)
 """The part of hostile elements in each run at some sizes; inexact rules do not get the last one."""
 _SECONDS = 60.0
 """Wall time for a comparison in another process."""
+LIBRARIES = contextvars.ContextVar[Sequence[str]]("libraries", default=())
+"""Paths of shared libraries with custom ops of the models that run."""
 LOOSE = 0.05
 """The error that an inexact rule may have on a changed example: dtypes can be narrow there."""
 
@@ -96,7 +104,7 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
     Raises:
         NeverRuns: onnxruntime does not run the first model.
     """
-    request = np.frombuffer(pickle.dumps((instance, other, tolerance)), np.uint8)
+    request = np.frombuffer(pickle.dumps((instance, other, tolerance, LIBRARIES.get())), np.uint8)
     try:
         (runs, answer), _ = isolated.run(
             f"{__name__}:compare_pickled", None, [request], seconds=_SECONDS, keep=True
@@ -110,8 +118,9 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
 
 def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
     """Return whether the first of two pickled models runs, and how the other's results differ."""
-    instance, other, tolerance = pickle.loads(arrays[0].tobytes())
+    instance, other, tolerance, libraries = pickle.loads(arrays[0].tobytes())
     options = session_options(threads=1, node_by_node=True)
+    register_custom_ops(options, libraries)
     after, reason, seeds = None, "", range(len(_HOSTILE) - (tolerance > 0))
     try:
         before = open_session(instance.model.SerializeToString(), options)

@@ -24,7 +24,7 @@ import onnx
 from onnxfold import OnnxFoldError, optimize_file
 from onnxfold.kernels import engines
 from onnxfold.kernels.block_execution import Streams
-from onnxfold.kernels.registry import NumpyKernel
+from onnxfold.ops.numpy_kernels import NumpyKernel
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.split_model import split_in_memory

@@ -8,7 +8,7 @@ from call_count import calls_of
 from model_table import parse, with_weights
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.comparison import compare
 from onnxfold.comparison.dims import distinct_sizes, symbols_of
 from onnxfold.comparison.element_hints import integer_use

@@ -11,11 +11,19 @@ from kernel_values import WIDTHS, strided
 from onnxruntime.capi import onnxruntime_pybind11_state as errors
 from reference_session import Reference
 
-from onnxfold.kernels import Kind, NotExact, Unfoldable, find
+from onnxfold.ops import Kind, NotExact, Unfoldable, find
+from onnxfold.ops.numpy_kernels import NumpyKernel
 
 Operands = Sequence[np.ndarray | None]
 OPSET = 23
 _UNSUPPORTED = (errors.NotImplemented, errors.InvalidGraph, errors.Fail)
+
+
+def kernel_of(op_type: str, opset: int) -> NumpyKernel:
+    """The NumPy kernel of an op of ONNX's own domain."""
+    kernel = find(op_type, "", opset).kernel
+    assert kernel is not None, f"no kernel for {op_type} in opset {opset}"
+    return kernel
 
 
 def kernel_results(
@@ -27,8 +35,7 @@ def kernel_results(
     n_outputs: int = 1,
 ) -> list[np.ndarray]:
     """What the kernel computes, of operands that it cannot write to."""
-    found = find(op_type, opset)
-    assert found is not None, f"no kernel for {op_type} in opset {opset}"
+    found = kernel_of(op_type, opset)
     given = [None if x is None else np.asarray(x).view() for x in inputs]
     for x in given:
         if x is not None:
@@ -120,7 +127,7 @@ def compare(
 def _check_kind(run, op_type, inputs, attributes, opset, results, what) -> None:
     """Views are views, and what is element-wise gives the same bits on a part."""
     dtypes = [None if x is None else x.dtype for x in inputs]
-    kind = find(op_type, opset).kind_for(dtypes, attributes)
+    kind = kernel_of(op_type, opset).kind_for(dtypes, attributes)
     if kind is Kind.VIEW and op_type != "ConstantOfShape":
         for y in results:
             assert not y.size or np.shares_memory(y, inputs[0]), what

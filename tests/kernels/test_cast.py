@@ -7,9 +7,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
-from kernel_rows import compare, kernel_results
+from kernel_rows import compare, kernel_of, kernel_results
 
-from onnxfold.kernels import Kind, NotExact, find
+from onnxfold.ops import Kind, NotExact
 
 POWERS = np.dtype(ml_dtypes.float8_e8m0fnu)
 DTYPES = [d for d in values.EVERY if d != values.STRING] + [POWERS]
@@ -73,7 +73,7 @@ def test_cast(source):
         to = int(ir.DataType.from_numpy(target))
         opset = 25 if {"int2", "uint2", "float8_e8m0fnu"} & {source.name, target.name} else 23
         outcome = compare("Cast", [split_by_kernel(x, to)], {"to": to}, opset=opset)
-        known = find("Cast", opset).kind_for([source], {"to": to})
+        known = kernel_of("Cast", opset).kind_for([source], {"to": to})
         if known is Kind.ELEMENTWISE:
             assert outcome != "declined", target
 

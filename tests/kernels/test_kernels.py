@@ -8,13 +8,13 @@ import kernel_values as values
 import numpy as np
 import onnx
 import pytest
-from kernel_rows import OPSET, compare, kernel_results
+from kernel_rows import OPSET, compare, kernel_of, kernel_results
 from kernel_values import edges
 from processes import python
 from reference_session import knows
 
 from onnxfold.cpu_family import CpuFamily, cpu_family
-from onnxfold.kernels import KERNELS, Kind, NotExact, Unfoldable, find
+from onnxfold.ops import Kind, NotExact, Unfoldable, all_definitions
 
 NEWEST = 24 if knows(24) else 23
 
@@ -158,7 +158,7 @@ if cpu_family() is CpuFamily.ARM64:
 
 def test_every_kernel_has_rows():
     first = dict(sorted(ROWS, reverse=True))
-    assert first == {k.op_type: k.since for k in KERNELS.values()}
+    assert first == {d.op_type: d.since for d in all_definitions() if d.kernel is not None}
 
 
 def rows_of(op_type: str, opset: int) -> list[Row]:
@@ -210,7 +210,9 @@ def _avoid_traps(a: np.ndarray, b: np.ndarray) -> None:
         a[a == np.iinfo(a.dtype).min] += 1
 
 
-@pytest.mark.parametrize("op_type", sorted({op for op, _ in ROWS if find(op, OPSET).needed < 3}))
+@pytest.mark.parametrize(
+    "op_type", sorted({op for op, _ in ROWS if kernel_of(op, OPSET).n_required < 3})
+)
 def test_other_types_are_left_alone(op_type):
     """A kernel that is not for all types computes those of the schema, and nothing else."""
     taken = values.taken(op_type, OPSET)
@@ -341,23 +343,22 @@ UNKNOWN_CPU = """
 import platform
 platform.machine = lambda: "riscv64"
 import numpy as np
-from onnxfold.kernels import NotExact, find
-from onnxfold.kernels.registry import Kind
+from onnxfold.ops import Kind, NotExact, find
 
 float32, int32 = np.dtype(np.float32), np.dtype(np.int32)
 for op_type in ("Add", "Clip", "Div", "Reciprocal"):
-    kernel = find(op_type, 14)
-    operands = [np.ones(3, float32)] * kernel.needed
-    assert kernel.kind_for([float32] * kernel.needed, {}) is Kind.GENERAL, op_type
+    kernel = find(op_type, "", 14).kernel
+    operands = [np.ones(3, float32)] * kernel.n_required
+    assert kernel.kind_for([float32] * kernel.n_required, {}) is Kind.GENERAL, op_type
     try:
         kernel(operands, {}, n_outputs=1)
     except NotExact:
         continue
     raise AssertionError(op_type)
 try:
-    find("Cast", 14)([np.ones(3, float32)], {"to": 7}, n_outputs=1)
+    find("Cast", "", 14).kernel([np.ones(3, float32)], {"to": 7}, n_outputs=1)
 except NotExact:
-    print(find("Add", 14)([np.ones(3, int32)] * 2, {}, n_outputs=1)[0].tolist())
+    print(find("Add", "", 14).kernel([np.ones(3, int32)] * 2, {}, n_outputs=1)[0].tolist())
 """
 
 
@@ -366,14 +367,14 @@ def test_floats_are_left_to_onnxruntime_on_cpus_that_were_not_tested():
 
 
 def test_kind_follows_the_dtypes():
-    div, f32, i32 = find("Div", 14), np.dtype(np.float32), np.dtype(np.int32)
+    div, f32, i32 = kernel_of("Div", 14), np.dtype(np.float32), np.dtype(np.int32)
     assert div.kind_for([f32, f32], {}) is Kind.ELEMENTWISE
     assert div.kind_for([i32, i32], {}) is Kind.GENERAL
-    assert find("Clip", 13).kind_for([i32, i32, i32], {}) is Kind.ELEMENTWISE
+    assert kernel_of("Clip", 13).kind_for([i32, i32, i32], {}) is Kind.ELEMENTWISE
     of_floats = Kind.ELEMENTWISE if cpu_family() is CpuFamily.X86_64 else Kind.GENERAL
-    assert find("Clip", 13).kind_for([f32, f32, f32], {}) is of_floats
-    assert find("Clip", 13).kind_for([np.dtype(np.int64)] * 3, {}) is Kind.GENERAL
-    assert find("Add", 14).kind_for([values.FLOAT8[0]] * 2, {}) is Kind.GENERAL
+    assert kernel_of("Clip", 13).kind_for([f32, f32, f32], {}) is of_floats
+    assert kernel_of("Clip", 13).kind_for([np.dtype(np.int64)] * 3, {}) is Kind.GENERAL
+    assert kernel_of("Add", 14).kind_for([values.FLOAT8[0]] * 2, {}) is Kind.GENERAL
     assert div.kind_for([f32, f32], {"unheard_of": 1}) is Kind.GENERAL
 
 
@@ -405,5 +406,5 @@ def test_scalars_are_cheap():
     one = np.float32(1.5).reshape(())
     start = time.process_time()
     for _ in range(10_000):
-        find("Mul", 14)([one, one], {}, n_outputs=1)
+        kernel_of("Mul", 14)([one, one], {}, n_outputs=1)
     assert time.process_time() - start < 2

@@ -12,10 +12,10 @@ from kernel_rows import OPSET, assert_identical, onnxruntime_results
 from kernel_values import FLOATS, NUMBERS, edges, moderate, random_bits, taken
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite.matched import Matched
 
-UNARY = [*ops(Trait.EXACT), *ops(Trait.VECTORIZED)]
+UNARY = [*ops_with(Trait.EXACT), *ops_with(Trait.VECTORIZED)]
 BINARY = ["Add", "Div", "Mul", "Sub"]
 # Vectors have up to 16 elements of 32 bits, and loops process up to four of them at once.
 LENGTHS = (2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 65, 1000)

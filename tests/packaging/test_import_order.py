@@ -13,11 +13,13 @@ ROOT = Path(__file__).parents[2]
 # From the bottom up; those of one line do not know each other.
 LAYERS = (
     ("onnx_ir_private",),
-    ("cpu_family", "errors", "forks", "lazy_imports", "graphs", "memory", "ops", "parallel"),
-    ("files", "onnxruntime_sessions", "signatures", "tables"),
+    ("cpu_family", "errors", "forks", "lazy_imports", "graphs", "memory", "arrays", "parallel"),
+    ("files", "onnxruntime_sessions", "signatures", "tables", "user_files"),
     ("adapter_files", "file_contents", "isolated", "user_caches"),
     ("evaluation",),
     ("storage",),
+    ("symbolic",),
+    ("ops",),
     ("pool",),
     ("kernels",),
     ("editing",),
@@ -25,6 +27,7 @@ LAYERS = (
     ("dump",),
     ("rewrite",),
     ("rules", "comparison"),
+    ("targets",),
     ("options",),
     ("passes",),
     ("runtime", "forecast"),

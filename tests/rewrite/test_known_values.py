@@ -7,7 +7,8 @@ from model_table import graph, parse
 
 from onnxfold.analysis.known import KnownValues, is_exactly
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.analysis.symbolic import Expr, SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.symbolic import Expr
 
 F32 = np.float32
 

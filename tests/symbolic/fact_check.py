@@ -7,7 +7,8 @@ import numpy as np
 import onnx
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.symbolic import Algebra, Expr
 from tests.reference_session import reference_session, same_bits
 
 

@@ -12,7 +12,8 @@ from symbolic_check import floats, inputs, rewrite
 from test_real_shapes import MODELS
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import UNKNOWN, SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.symbolic import UNKNOWN
 
 HEADER = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "other" : 1]>"""
 

@@ -23,7 +23,8 @@ from reference_session import reference_session
 from symbolic_check import rewrite
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import UNKNOWN, Fact, SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.symbolic import UNKNOWN, Fact
 
 _BS = ({"B": 2, "S": 3}, {"B": 1, "S": 1}, {"B": 3, "S": 7})
 _BSP = tuple({**sizes, "P": p} for sizes, p in zip(_BS, (4, 1, 2), strict=True))

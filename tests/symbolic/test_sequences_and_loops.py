@@ -8,8 +8,8 @@ from symbolic_check import floats, parse
 
 import onnxfold
 from onnxfold import storage
-from onnxfold.analysis.symbolic import SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import Texts
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.symbolic.fact import Texts
 
 CONSTANTS = """
     zero = Constant<value_int = 0>()  one = Constant<value_int = 1>()

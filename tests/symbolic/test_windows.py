@@ -13,7 +13,7 @@ from symbolic_check import floats, parse, rewrite
 
 import onnxfold
 from onnxfold import storage
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
 OPSETS = {"MaxPool": 12, "AveragePool": 19, "LpPool": 18, "Conv": 11, "ConvTranspose": 11}

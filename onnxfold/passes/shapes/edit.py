@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.analysis.symbolic.fact import Array, of_array
 from onnxfold.editing import (
     can_take_name,
     constant_node,
@@ -20,6 +19,7 @@ from onnxfold.editing import (
 )
 from onnxfold.kernels.inference import may_be_constant
 from onnxfold.onnx_ir_private import is_used
+from onnxfold.symbolic.fact import Array, of_array
 
 
 class Edit:

@@ -10,12 +10,13 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.symbolic import Expr, Fact, Number, SymbolicAnalysis
-from onnxfold.analysis.symbolic.fact import list_of, of_items
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.editing import insert
 from onnxfold.graphs import subgraphs_of
 from onnxfold.onnx_ir_private import is_used, nodes_of, uses
 from onnxfold.passes.shapes.edit import Edit
+from onnxfold.symbolic import Expr, Fact, Number
+from onnxfold.symbolic.fact import list_of, of_items
 
 # Maximum number of tensors remembered for a size.
 _MOST_SOURCES = 4

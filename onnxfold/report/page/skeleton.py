@@ -12,8 +12,8 @@ from onnxfold import storage
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.modules import module_of
-from onnxfold.analysis.symbolic.fact import Texts
 from onnxfold.graphs import attribute_text, op_name, subgraphs_of, type_text
+from onnxfold.symbolic.fact import Texts
 
 _MOST_NODES = 5000
 _LONGEST = 300  # characters of a name; exporters write shorter ones

@@ -26,17 +26,19 @@ from onnx_ir.passes import common
 from onnxfold import storage
 from onnxfold.analysis.costs import NominalSizes, work_fused
 from onnxfold.analysis.failures import Failures
-from onnxfold.analysis.symbolic import Algebra, Expr, SymbolicAnalysis
-from onnxfold.analysis.symbolic.atoms import terms_of
-from onnxfold.analysis.symbolic.fact import of_type
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
 from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs, is_constant_node, name_of
 from onnxfold.kernels.inference import schema_of
-from onnxfold.ops import Trait, ops
+from onnxfold.ops import definition_of
+from onnxfold.ops.traits import COPIES
 from onnxfold.runtime.backends.base import FUNCTION
 from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.splitting.parts import behind, operands_of, part_of
+from onnxfold.symbolic import Algebra, Expr
+from onnxfold.symbolic.atoms import terms_of
+from onnxfold.symbolic.fact import of_type
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
 # their count, and what can be a shape or an index by its bytes. Others are inputs of it: weights,
@@ -46,7 +48,6 @@ _MOST_BYTES = 1 << 16
 _INDICES = (ir.DataType.INT64, ir.DataType.INT32)
 
 _HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_COPYING = {op for t in (Trait.MOVES, Trait.REPEATS, Trait.SELECTS, Trait.FREE) for op in ops(t)}
 
 _Sizes = list[int | str | None]
 
@@ -252,7 +253,7 @@ def _compute_in_float32(
     """
     halves = {v for v in node.inputs if v is not None and analysis.of(v).dtype in _HALF}
     schema = schema_of(node.op_type, opsets.get(node.domain, 1), node.domain)
-    if not halves or schema is None or node.op_type in _COPYING or len(node.outputs) > 1:
+    if not halves or schema is None or definition_of(node).traits & COPIES or len(node.outputs) > 1:
         return
     types = {c.type_param_str: c.allowed_type_strs for c in schema.type_constraints}
     wide = {kind for kind, allowed in types.items() if "tensor(float)" in allowed}

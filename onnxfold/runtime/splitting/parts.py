@@ -25,10 +25,11 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
 from onnxfold.analysis.costs import INPUT, NODE, NominalSizes, is_expanding, work_of
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.editing import Names, inherit, new_node, set_input
 from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import is_used, uses
+from onnxfold.ops.application import constant_number
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo
 
@@ -136,18 +137,8 @@ def _runs_always(node: ir.Node) -> bool:
     """Return whether the body of a node runs at least once; a Scan always has elements."""
     if node.op_type == "Loop" and not node.domain:
         count, condition = (*node.inputs, None)[:2]
-        return all(v is None or int(number_of(v) or 0) > 0 for v in (count, condition))
+        return all(v is None or int(constant_number(v) or 0) > 0 for v in (count, condition))
     return node.op_type == "Scan" and not node.domain
-
-
-def number_of(value: ir.Value | None) -> float | None:
-    """Return the element of a constant with one element; None for other values."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
-        return None
-    return float(tensor.numpy().item())
 
 
 class RuntimeCut:

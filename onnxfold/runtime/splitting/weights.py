@@ -27,11 +27,11 @@ from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError, option
 from onnxfold.onnx_ir_private import uses
+from onnxfold.ops import Trait, definition_of
 from onnxfold.options import Options
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge, Weight
-from onnxfold.runtime.splitting.parts import number_of
 
 _Axis = tuple[ir.Value, int]
 """A value and one of its axes as a negative index: -1 is the last."""
@@ -120,8 +120,12 @@ def _open_ranks(model: ir.Model, ranks: list[_LowRank]) -> dict[str, int]:
 
 def _is_transposed(weight: ir.Value) -> bool:
     """Return whether a weight is the transpose of PyTorch's (out by in for linear layers)."""
-    products = [u.node for u in uses(weight) if u.idx == 1 and u.node.op_type in ("MatMul", "Gemm")]
-    return bool(products) and not products[0].attributes.get_int("transB", 0)
+    factors = [u.node for u in uses(weight) if u.idx == 1 and _multiplies(u.node)]
+    return bool(factors) and not factors[0].attributes.get_int("transB", 0)
+
+
+def _multiplies(node: ir.Node) -> bool:
+    return Trait.MULTIPLIES in definition_of(node).traits
 
 
 def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowRank]:
@@ -136,14 +140,12 @@ def _low_ranks(graph: ir.Graph, weights: Collection[ir.Value]) -> Iterator[_LowR
 
 def _summed(node: ir.Node) -> Iterator[_Axis]:
     """Yield the axes of the left and the right factor over which a product sums."""
-    left, right = (*node.inputs, None, None)[:2]
-    if node.domain not in ("", "ai.onnx") or left is None or right is None:
+    if None in node.inputs[:2]:
         return
-    if node.op_type in ("MatMul", "Gemm"):
-        yield left, -2 if node.attributes.get_int("transA", 0) else -1
-        yield right, -1 if node.attributes.get_int("transB", 0) else -2
-    elif node.op_type == "Conv" and right.shape and node.attributes.get_int("group", 1) == 1:
-        yield from ((value, 1 - len(right.shape)) for value in (left, right))  # channels
+    for index, axis in definition_of(node).summed_axes(node):
+        value = node.inputs[index]
+        assert value is not None
+        yield value, axis
 
 
 def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _LowRank) -> bool:
@@ -163,30 +165,24 @@ def _trace(value: ir.Value, axis: int, weights: Collection[ir.Value], rank: _Low
 
 def _source(node: ir.Node, axis: int, rank: _LowRank) -> _Axis | None:
     """Return the operand's axis from which an axis of a result comes, if there is exactly one."""
-    first, second, third = (*node.inputs, None, None, None)[:3]
-    if node.domain not in ("", "ai.onnx") or first is None:
-        return None
-    for operand, value in ((0, first), (1, second)):
-        factor = _factor(node, operand)
+    definition = definition_of(node)
+    for index, value in enumerate(node.inputs[:2]):
+        factor = definition.factor(node, index)
         if factor is not None and value is not None:
             rank.scale *= factor
             return value, axis
-    if node.op_type == "Transpose":
-        perm = node.attributes.get_ints("perm")
-        return None if perm is None else (first, perm[axis] - len(perm))
-    if node.op_type == "Gather" and axis == -1 and not node.attributes.get_int("axis", 0):
-        turn = first.producer()
-        table = first if turn is None or turn.op_type != "Transpose" else turn.inputs[0]
-        return (first, axis) if table and table.shape and len(table.shape) == 2 else None
-    if second is None or third is not None:
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        return None  # a bias is added, or another operand
+    source = definition.source_axis(node, axis)
+    if source is None:
         return None
-    if node.op_type in ("MatMul", "Gemm") and axis in (-2, -1):
+    index, source_axis = source
+    value = node.inputs[index]
+    if value is None:
+        return None
+    if _multiplies(node):
         rank.scale *= node.attributes.get_float("alpha", 1.0)
-        turned = node.attributes.get_int("transA" if axis == -2 else "transB", 0)
-        return first if axis == -2 else second, -3 - axis if turned else axis
-    if node.op_type == "Conv" and second.shape is not None and axis == 1 - len(second.shape):
-        return second, -len(second.shape)
-    return None
+    return value, source_axis
 
 
 def _scale_behind(value: ir.Value) -> float:
@@ -194,22 +190,12 @@ def _scale_behind(value: ir.Value) -> float:
     scale = 1.0
     while len(uses(value)) == 1 and not value.is_graph_output():
         use = next(iter(uses(value)))
-        factor = _factor(use.node, use.idx)
+        factor = definition_of(use.node).factor(use.node, use.idx)
         if factor is None:
             break
         scale *= factor
         value = use.node.outputs[0]
     return scale
-
-
-def _factor(node: ir.Node, operand: int) -> float | None:
-    """Return the number by which a node multiplies an operand; None if it does something else."""
-    if node.op_type in ("Cast", "Identity"):
-        return 1.0
-    if node.op_type == "Mul":
-        return number_of(node.inputs[1 - operand])
-    number = number_of(node.inputs[1]) if node.op_type == "Div" and operand == 0 else None
-    return 1 / number if number else None
 
 
 def merge_runtime_constants(

@@ -90,6 +90,7 @@ onnxfold.optimize(path, dims={"batch": 1}, input_shapes={"x": [1, 3, -1, -1]}, k
 onnxfold.optimize(path, check=3, feeds={"x": np.zeros((1, 3, 4, 4), np.float32)})
 onnxfold.optimize(path, check_dims={"batch": 2}, rtol=1e-3, atol=1e-5, ulp=2)
 onnxfold.optimize(path, custom_ops=["ops.so", path], value_info=True, keep_metadata=True)
+onnxfold.optimize(path, ops=["ops.py", path], target=onnxfold.Target("onnxruntime"))
 onnxfold.optimize_file(path, "out.onnx", external_data=True, share_weights=False, fsync=False)
 onnxfold.optimize_file(path, "out.onnx", explain=True, advise=True, progress=told)
 report: Report = onnxfold.optimize_file("in.onnx", "out.onnx", count_withheld=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from onnxfold.analysis.symbolic.atoms import (
+from onnxfold.symbolic.atoms import (
     INFINITY,
     Atoms,
     Expr,

@@ -1,11 +1,11 @@
-"""The table of NumPy kernels, and the dtypes and checks that all of them share.
+"""NumPy kernels, and the dtypes and checks that all of them share.
 
-A kernel is a plain function. Positional parameters are the op's inputs as ``numpy.ndarray``
-(possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an omitted optional input),
-keyword-only parameters are the op's attributes with the defaults of the ONNX schema. An attribute
-of older opsets that is an input in newer ones is a positional parameter, too. The name
-``n_outputs`` is reserved for the number of outputs of the node. A kernel returns one array, or a
-sequence of arrays. It may return a view of an input, and never writes to it.
+A kernel is the method `compute` of an op definition. Positional parameters are the op's inputs as
+``numpy.ndarray`` (possibly strided, read-only, or of an ``ml_dtypes`` dtype; ``None`` for an
+omitted optional input), keyword-only parameters are the op's attributes with the defaults of the
+ONNX schema. An attribute of older opsets that is an input in newer ones is a positional parameter,
+too. The name ``n_outputs`` is reserved for the number of outputs of the node. A kernel returns one
+array, or a sequence of arrays. It may return a view of an input, and never writes to it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import enum
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar, Union
+from typing import Any, Union
 
 import ml_dtypes
 import numpy as np
@@ -28,7 +27,6 @@ from onnxfold.storage.checks import MAX_RANK
 Array = npt.NDArray[Any]
 DType = np.dtype[Any]
 KernelResult = Union[Array, Sequence[Array]]  # noqa: UP007 (evaluated at run time)
-F = TypeVar("F", bound=Callable[..., KernelResult])
 
 BOOL = np.dtype(bool)
 STRING = np.dtype(object)
@@ -70,7 +68,7 @@ MOST_BYTES = contextvars.ContextVar[int | None]("most_bytes", default=None)
 
 
 class Kind(enum.Enum):
-    """How the evaluator may compute the result of a kernel."""
+    """How an evaluator may compute the result of a kernel."""
 
     VIEW = "view"
     """Returns views of its first input or of a fill element, which take no memory at any size.
@@ -90,18 +88,26 @@ KindRule = Callable[[Sequence[DType | None], Mapping[str, Any]], Kind]
 """Returns the kind of a kernel for dtypes of the inputs (None if omitted) and attributes."""
 
 
-@dataclass(frozen=True)
 class NumpyKernel:
-    """A registered kernel, for opsets from ``since`` on."""
+    """Computes an op with NumPy.
 
-    op_type: str
-    function: Callable[..., KernelResult]
-    since: int
-    kind: Kind | KindRule
-    names: frozenset[str] = frozenset()
-    """Names of its parameters."""
-    needed: int = 1
-    """The number of required inputs."""
+    Args:
+        op_type: The name of the op.
+        function: Computes the results, see the module.
+        kind: How an evaluator may compute the result, or a function of dtypes and attributes.
+    """
+
+    def __init__(
+        self, op_type: str, function: Callable[..., KernelResult], kind: Kind | KindRule
+    ) -> None:
+        self.op_type = op_type
+        self.kind = kind
+        self.function = function
+        parameters = list(inspect.signature(function).parameters.values())
+        self.names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
+        """Names of its parameters."""
+        required = [p for p in parameters if p.default is p.empty and p.kind is not p.KEYWORD_ONLY]
+        self.n_required = len(required)
 
     def kind_for(self, dtypes: Iterable[DType | None], attributes: Mapping[str, Any]) -> Kind:
         """Return the kind for operands of these dtypes: integer Div can fail, float Div not.
@@ -132,7 +138,7 @@ class NumpyKernel:
             raise NotExact(f"attribute {unknown} is not known to the NumPy kernel")
         if "n_outputs" in self.names:
             attributes = {**attributes, "n_outputs": n_outputs}
-        for x in inputs[: self.needed]:
+        for x in inputs[: self.n_required]:
             if x is None:
                 raise Unfoldable("an operand is left out")
         token = MOST_BYTES.set(most_bytes)
@@ -155,43 +161,16 @@ def _refusing(
         raise Unfoldable(f"invalid operands: {error}") from error
 
 
-KERNELS: dict[str, NumpyKernel] = {}
-"""Every registered kernel, by its op."""
-
-
-def kernel(op_type: str, since: int = 1, kind: Kind | KindRule = Kind.GENERAL) -> Callable[[F], F]:
-    """Register the decorated function as the kernel of an ONNX op, from opset ``since`` on."""
-
-    def register(function: F) -> F:
-        parameters = list(inspect.signature(function).parameters.values())
-        names = frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL)
-        needed = sum(p.default is p.empty and p.kind is not p.KEYWORD_ONLY for p in parameters)
-        KERNELS[op_type] = NumpyKernel(op_type, function, since, kind, names, needed)
-        return function
-
-    return register
-
-
-def find(op_type: str, opset: int) -> NumpyKernel | None:
-    """Return the kernel for ``op_type`` of the default ONNX domain at ``opset``, or None."""
-    found = KERNELS.get(op_type)
-    return found if found is not None and found.since <= opset else None
-
-
 def require(x: Array, accepted: frozenset[DType]) -> None:
     """Raise NotExact unless the kernel is right for the dtype of ``x``."""
     if x.dtype not in accepted:
         raise NotExact(f"no NumPy arithmetic for {x.dtype.name}")
 
 
-def elementwise_on(accepted: frozenset[DType]) -> KindRule:
-    """Return the kind of a kernel that cannot fail if every operand's dtype is in ``accepted``."""
-
-    def rule(dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
-        fits = all(d is None or d in accepted for d in dtypes)
-        return Kind.ELEMENTWISE if fits else Kind.GENERAL
-
-    return rule
+def kind_on(accepted: frozenset[DType], dtypes: Iterable[DType | None]) -> Kind:
+    """Return the kind of an element-wise kernel that cannot fail on the accepted dtypes."""
+    is_accepted = all(dtype is None or dtype in accepted for dtype in dtypes)
+    return Kind.ELEMENTWISE if is_accepted else Kind.GENERAL
 
 
 def check_representable(shape: Sequence[int], dtype: DType) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.atoms import INFINITY
-from onnxfold.analysis.symbolic.expression import Algebra, Expr, Number
 from onnxfold.graphs import shaped
+from onnxfold.symbolic.atoms import INFINITY
+from onnxfold.symbolic.expression import Algebra, Expr, Number
 
 Array = npt.NDArray[Any]
 Shape = tuple[Number, ...]
@@ -126,6 +126,16 @@ def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: 
     bounds = (0, 1) if dtype == ir.DataType.BOOL else (-INFINITY, INFINITY)
     items = list_of([algebra.unknown(*bounds) for _ in range(count)])
     return of_items(items if shape else items.reshape(()), dtype, algebra)
+
+
+def is_small(shape: Shape) -> bool:
+    """Return whether a shape is static and has few elements."""
+    count = 1
+    for size in shape:
+        if not isinstance(size, int):
+            return False
+        count *= size
+    return count <= MOST_ELEMENTS
 
 
 def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:

@@ -13,26 +13,25 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.known import KnownValues
+from onnxfold.analysis.op_facts import results_of
 from onnxfold.analysis.scopes import Scope, Scopes
-from onnxfold.analysis.symbolic.application import results_of
-from onnxfold.analysis.symbolic.elementwise_shapes import is_small
-from onnxfold.analysis.symbolic.expression import Algebra, Number
-from onnxfold.analysis.symbolic.fact import (
+from onnxfold.graphs import captured_values, has_references, is_constant_node, name_of, subgraphs_of
+from onnxfold.onnx_ir_private import nodes_of, uses
+from onnxfold.ops import Trait, definition_of
+from onnxfold.storage import sizes_of
+from onnxfold.symbolic.expression import Algebra, Number
+from onnxfold.symbolic.fact import (
     SIZE_DTYPES,
     UNKNOWN,
     Fact,
     FactTable,
     Shape,
     common,
+    is_small,
     of_array,
     of_type,
 )
-from onnxfold.graphs import captured_values, has_references, is_constant_node, name_of, subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of, uses
-from onnxfold.ops import Trait, ops
-from onnxfold.storage import sizes_of
 
-_SIZED_BY_FLOATS = frozenset(ops(Trait.SIZED_BY_FLOATS))
 # Maximum number of visits of a loop's body to find invariants of the iterations.
 _ATTEMPTS = 3
 # Depth of nested loops up to which invariants are searched, as the visits multiply.
@@ -295,7 +294,7 @@ class FactPropagation:
             return []
         # the kernel may compute results from known sizes
         listed = [fact for fact in inputs if fact is not None and fact.items is not None]
-        if listed or node.op_type in _SIZED_BY_FLOATS:
+        if listed or Trait.SIZED_BY_FLOATS in definition_of(node).traits:
             pairs = zip(values, inputs, strict=True)
             inputs = [f if v is None or f is None else self._in_full(v, f) for v, f in pairs]
         results = self._applied(node, inputs, scope.opsets)

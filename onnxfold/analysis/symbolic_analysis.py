@@ -14,11 +14,22 @@ from collections.abc import Collection, Iterable, MutableMapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.analysis.symbolic.fact import Fact, of_array
-from onnxfold.analysis.symbolic.propagation import FactPropagation
+from onnxfold.analysis.propagation import FactPropagation
 from onnxfold.forks import cached_property
 from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
 from onnxfold.onnx_ir_private import is_unused, nodes_in, nodes_of
+from onnxfold.symbolic.fact import Fact, of_array
+
+ASSUMPTIONS = (
+    "Inputs are such that the model runs: what is broadcast fits, nothing is divided by 0, and no "
+    "executed branch yields a rank that a later Conv or LSTM rejects.",
+    "Dims of the inputs that have the same name have the same size.",
+    "Sizes and what a model computes of them fit into the integers it computes them in.",
+    "No Reshape has two axes that are empty independently of each other, both in the same run.",
+    "Images that are padded before a convolution or a pool have pixels.",
+    "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",
+)
+"""Assumptions about valid inputs."""
 
 _Values = set[ir.Value | None]
 _MOST_ROUNDS = 4

@@ -1,0 +1,164 @@
+"""An op applied to the facts of its inputs: the argument of `Op.shape` and `Op.can_fail`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.symbolic.expression import Algebra, Number
+from onnxfold.symbolic.fact import Array, Fact, Shape, of_type
+
+
+class Undecided(Exception):
+    """The op definition cannot infer the results; onnx's inference is used."""
+
+
+INVALID_NODE_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""Exceptions of `Op.shape` for an invalid node: a missing axis, a list of lists."""
+
+
+@dataclass(slots=True)
+class Application:
+    """An op applied to the facts of its inputs."""
+
+    op_type: str
+    inputs: Sequence[Fact | None]
+    """None for an omitted optional input."""
+    attributes: Mapping[str, Any]
+    """Python values of the node's own attributes."""
+    opset: int
+    """The version of ONNX's own domain."""
+    n_outputs: int
+    algebra: Algebra
+    infer: Callable[[], Sequence[Fact]] | None = None
+    """Returns the results by onnx's inference; None where it is not available."""
+
+    agreeing: list[tuple[Number, Number]] | None = None
+    """Pairs of sizes that must be equal, or the node fails; None to not collect them."""
+
+    def input(self, k: int) -> Fact | None:
+        """Return the fact of an input; None if it is omitted."""
+        return self.inputs[k] if k < len(self.inputs) else None
+
+    def fact(self, k: int) -> Fact:
+        """Return the fact of a required input. Raises Undecided if it is omitted."""
+        fact = self.input(k)
+        if fact is None:
+            raise Undecided
+        return fact
+
+    def shape(self, k: int) -> Shape:
+        """Return the shape of an input. Raises Undecided if it is unknown."""
+        fact = self.input(k)
+        if fact is None or fact.shape is None:
+            raise Undecided
+        return fact.shape
+
+    def shapes(self) -> list[Shape]:
+        """Return the shapes of all inputs. Raises Undecided if one is unknown."""
+        return [self.shape(k) for k in range(len(self.inputs))]
+
+    def objects(self, k: int) -> Array | None:
+        """Return the elements of an input as Python numbers and expressions."""
+        fact = self.input(k)
+        return None if fact is None else fact.objects
+
+    def inferred(self) -> Sequence[Fact]:
+        """Return the results by onnx's inference. Raises Undecided if it is not available."""
+        if self.infer is None:
+            raise Undecided
+        return self.infer()
+
+    def require(self, holds: bool) -> None:
+        """Record that the node fails in every run unless a condition holds."""
+        if not holds:
+            self.algebra.required.append(-1)
+
+    def agree(self, one: Number, other: Number) -> None:
+        """Record that the node fails unless these sizes are equal."""
+        if self.agreeing is not None and one != other:
+            self.agreeing.append((one, other))
+
+    def agree_if(self, certain: bool) -> None:
+        """Record that the node may fail for some sizes unless a condition holds."""
+        self.agree(1, int(certain))
+
+    def broadcast(self, *shapes: Shape) -> Shape:
+        """Return the common shape of shapes that broadcast."""
+        result: list[Number] = [1] * max(map(len, shapes), default=0)
+        for shape in shapes:
+            first = len(result) - len(shape)
+            for axis, size in enumerate(shape, first):
+                if 1 not in (size, result[axis]):
+                    self.agree(result[axis], size)
+                result[axis] = self.algebra.broadcast(result[axis], size)
+        return tuple(result)
+
+    def tensor(self, shape: Sequence[Number] | None, dtype: ir.DataType | None) -> list[Fact]:
+        """Return the only output: a tensor with this shape and dtype."""
+        return [of_type(dtype, shape, self.algebra)]
+
+    def like(self, shape: Sequence[Number] | None, k: int = 0) -> list[Fact]:
+        """Return the only output: a tensor with this shape and the dtype of an input."""
+        return self.tensor(shape, self.fact(k).dtype)
+
+    def numbers(self, k: int) -> list[Number]:
+        """Return the elements of a list of integers. Raises Undecided if they are unknown."""
+        objects = self.objects(k)
+        if objects is None or objects.ndim != 1:
+            raise Undecided
+        return list(objects)
+
+    def integers(self, name: str, position: int) -> list[int] | None:
+        """Return a list of integers, an attribute in older opsets, or an input; None if omitted.
+
+        Raises Undecided if its elements are unknown.
+        """
+        if name in self.attributes:
+            return [int(v) for v in self.attributes[name]]
+        fact = self.input(position)
+        if fact is None:
+            return None
+        if fact.known is None:
+            raise Undecided
+        return [int(v) for v in fact.known.reshape(-1)]
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """Return an axis counted from the front. Raises Undecided if it is out of range."""
+    if not -rank <= axis < rank:
+        raise Undecided
+    return axis % rank
+
+
+def each(function: Callable[..., Number], *arrays: Array) -> Array:
+    """Return the function applied to the elements of arrays, which broadcast."""
+    return np.asarray(np.frompyfunc(function, len(arrays), 1)(*arrays), object)
+
+
+def python_value(attribute: ir.Attr) -> Any:
+    """Return an attribute's value; tensors are converted to arrays, one without a type to None."""
+    value = attribute.value
+    if attribute.type == ir.AttributeType.TENSOR:
+        return None if value.dtype is ir.DataType.UNDEFINED else value.numpy()
+    return value
+
+
+def constant_array(value: ir.Value | None) -> Array | None:
+    """Return the elements of a constant; None for another value."""
+    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def constant_number(value: ir.Value | None) -> float | None:
+    """Return the element of a constant with one element; None for other values."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
+        return None
+    return float(tensor.numpy().item())

@@ -1,0 +1,65 @@
+"""Ops on strings, and ops of ai.onnx.ml that look up strings or select columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from onnxfold.ops.definition import Op, op
+from onnxfold.ops.elementwise import decoded_words
+from onnxfold.ops.movement import selected_columns
+from onnxfold.ops.traits import Trait
+
+
+class Lookup(Op):
+    """Look up strings that attributes list."""
+
+    def words(self, node: ir.Node, index: int) -> list[str]:
+        """Return the strings of the first attribute that lists some."""
+        for name in self.word_attributes:
+            attribute = node.attributes.get(name)
+            if attribute is None:
+                continue
+            if attribute.type == ir.AttributeType.STRINGS:
+                return list(attribute.as_strings())
+            if attribute.as_tensor().dtype == ir.DataType.STRING:
+                return decoded_words(attribute.as_tensor().numpy())
+        return []
+
+
+@op("ai.onnx.ml::CategoryMapper", "ai.onnx.ml::OneHotEncoder")
+class Categories(Lookup):
+    """Encode categories."""
+
+    word_attributes = ("cats_strings",)
+
+
+@op("ai.onnx.ml::LabelEncoder")
+class LabelEncoder(Lookup):
+    """Map keys to values."""
+
+    word_attributes = ("keys_strings", "keys_tensor")
+
+
+@op("TfIdfVectorizer")
+class TfIdfVectorizer(Lookup):
+    """Count sequences of words."""
+
+    word_attributes = ("pool_strings",)
+
+
+@op("StringNormalizer", "StringSplit", "com.microsoft::Tokenizer", traits=Trait.TEXT)
+class Text(Op):
+    """Change or split strings."""
+
+
+@op("ai.onnx.ml::ArrayFeatureExtractor", traits=Trait.TEXT)
+class ArrayFeatureExtractor(Op):
+    """Select columns."""
+
+    def columns_after(
+        self, node: ir.Node, index: int, columns: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """Return the selected columns."""
+        return selected_columns(node, index, columns)

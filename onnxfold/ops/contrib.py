@@ -1,0 +1,216 @@
+"""Ops of onnxruntime in the domain com.microsoft."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.definition import Op, StaticShape, Work, op
+from onnxfold.ops.products import Product, multiply_accumulates
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.expression import Number
+from onnxfold.symbolic.fact import UNKNOWN, Fact, Shape
+
+
+def _name(*op_types: str) -> tuple[str, ...]:
+    """Return the names with their domain."""
+    return tuple(f"com.microsoft::{op_type}" for op_type in op_types)
+
+
+# Activations and normalizations
+
+
+@op(*_name("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), traits=Trait.LIKE_FIRST | Trait.HEAVY)
+@op(*_name("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"), traits=Trait.LIKE_FIRST)
+@op(*_name("RotaryEmbedding", "Trilu"), traits=Trait.LIKE_FIRST)
+@op(*_name("MoE", "QMoE"), traits=Trait.LIKE_FIRST | Trait.UNBOUNDED)
+class LikeFirst(Op):
+    """An op whose result has the type of the first operand."""
+
+
+@op(*_name("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), traits=Trait.HEAVY)
+class SkipNormalization(Op):
+    """Normalize the sum of two operands."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the type of the first operand for the result and the normalized sum."""
+        a.agree_if(False)
+        (fact,) = a.like(a.shape(0))
+        return [fact, UNKNOWN, UNKNOWN, fact][: a.n_outputs]
+
+
+# Products
+
+
+@op(*_name("DynamicQuantizeMatMul", "FusedGemm", "FusedMatMul"), traits=Trait.MULTIPLIES)
+@op(*_name("TransposeMatMul"), traits=Trait.MULTIPLIES)
+class FusedProduct(Product):
+    """Multiply matrices, and apply more ops to the result."""
+
+
+@op(*_name("MatMulIntegerToFloat"), traits=Trait.MULTIPLIES)
+class MatMulIntegerToFloat(Product):
+    """Multiply quantized matrices."""
+
+    def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
+        """Return the dtype of the scale."""
+        return a.like(shape, 2)
+
+
+@op(*_name("MatMulNBits"), traits=Trait.MULTIPLIES)
+class MatMulNBits(Op):
+    """Multiply rows by a matrix that is quantized in blocks."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the rows with as many columns as the attribute N counts."""
+        a.agree_if(False)
+        return a.like((*a.shape(0)[:-1], a.attributes["N"]))
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Each element of the result is a sum over a row."""
+        return multiply_accumulates(math.prod(inputs[0]) * outputs[0][-1])
+
+
+# Attention
+
+
+@op(*_name("Attention"), traits=Trait.UNBOUNDED)
+class Attention(Op):
+    """Attention with the projections of queries, keys and values."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the first output, [batch, sequence, size]."""
+        a.agree_if(False)
+        batch, length, _ = a.shape(0)
+        sizes = a.attributes.get("qkv_hidden_sizes")
+        weights = a.shape(1)
+        size = sizes[2] if sizes else a.algebra.floor_div(weights[1], 3)
+        return _first_only(a, (batch, length, size))
+
+
+@op(*_name("GroupQueryAttention"), traits=Trait.UNBOUNDED)
+class GroupQueryAttention(Op):
+    """Attention whose keys and values are shared by groups of queries."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return [batch, sequence, size], then keys and values [batch, heads, length, head size].
+
+        The length of keys and values is that of the cache or longer, and left unknown.
+        """
+        a.agree_if(False)
+        algebra = a.algebra
+        batch, length, size = a.shape(0)
+        heads, shared_heads = a.attributes["num_heads"], a.attributes["kv_num_heads"]
+        if a.input(1) is None:  # queries, keys and values are packed
+            head_size = algebra.floor_div(size, heads + 2 * shared_heads)
+            size = algebra.mul(head_size, heads)
+        else:
+            head_size = algebra.floor_div(size, heads)
+        (result,) = a.like((batch, length, size))
+        if any(a.attributes.get(name) for name in ("k_quant_type", "v_quant_type")):
+            return [result, UNKNOWN, UNKNOWN, UNKNOWN][: a.n_outputs]
+        cached_length = algebra.unknown(low=0)
+        (cache,) = a.like((batch, shared_heads, cached_length, head_size))
+        return [result, cache, cache, UNKNOWN][: a.n_outputs]
+
+
+@op(*_name("MultiHeadAttention"), traits=Trait.UNBOUNDED)
+class MultiHeadAttention(Op):
+    """Attention of several heads."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the first output, [batch, sequence, size], unless the operands are packed."""
+        a.agree_if(False)
+        batch, length, _ = a.shape(0)
+        if a.input(2) is None:
+            raise Undecided
+        value = a.shape(2)
+        size = value[2] if len(value) == 3 else a.algebra.mul(value[1], value[3])
+        return _first_only(a, (batch, length, size))
+
+
+def _first_only(a: Application, shape: Sequence[Number]) -> Sequence[Fact]:
+    """Return the type of the first output; the others are unknown."""
+    return [*a.like(shape), *([UNKNOWN] * (a.n_outputs - 1))]
+
+
+# Recurrent networks
+
+
+@op(*_name("DynamicQuantizeLSTM"), traits=Trait.UNBOUNDED)
+class DynamicQuantizeLSTM(Op):
+    """A recurrent layer with quantized weights."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return [length, directions, batch, size], then the last states of output and cell."""
+        a.agree_if(False)
+        (length, batch, _), (directions, size, _) = a.shape(0), a.shape(2)
+        (last,) = a.like((directions, batch, size))
+        (states,) = a.like((length, directions, batch, size))
+        return [states, last, last][: a.n_outputs]
+
+
+@op(*_name("LinearAttention"), traits=Trait.UNBOUNDED)
+class LinearAttention(Op):
+    """A recurrence on keys and values instead of a softmax over all of them."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return [batch, sequence, size], and the state [batch, heads, key size, value size]."""
+        a.agree_if(False)
+        algebra, attributes = a.algebra, a.attributes
+        (batch, length, _), key, value = a.shape(0), a.shape(1), a.shape(2)
+        shared_heads = attributes["kv_num_heads"]
+        key_size = algebra.floor_div(key[2], shared_heads)
+        value_size = algebra.floor_div(value[2], shared_heads)
+        heads = max(attributes["q_num_heads"], shared_heads)
+        (result,) = a.like((batch, length, algebra.mul(value_size, heads)))
+        state = (*_state_window(a), batch, shared_heads, key_size, value_size)
+        return [result, *_state(a, state)][: a.n_outputs]
+
+
+@op(*_name("CausalConvWithState"), traits=Trait.UNBOUNDED)
+class CausalConvWithState(Op):
+    """A convolution of each channel over the current and earlier positions."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the type of the operand, and the positions that the next call needs."""
+        a.agree_if(False)
+        attributes, sizes = a.attributes, a.shape(0)
+        if any(attributes.get(name, 0) for name in _CUDA_ONLY):
+            raise Undecided
+        (result,) = a.like(sizes)
+        if attributes.get("ndim", 1) != 1:
+            return [result, UNKNOWN, UNKNOWN][: a.n_outputs]
+        taps = a.algebra.sub(a.shape(1)[2], 1)
+        length = a.algebra.mul(taps, attributes.get("dilation", 1))
+        if attributes.get("channels_last", 0):
+            state = (*_state_window(a), sizes[0], length, *sizes[2:])
+        else:
+            state = (*_state_window(a), *sizes[:2], length)
+        return [result, *_state(a, state), UNKNOWN][: a.n_outputs]
+
+
+_CUDA_ONLY = ("input_channels", "input_channel_offset", "state_length", "state_update_capacity")
+"""Attributes that change the shapes; onnxruntime implements them for CUDA only."""
+
+_PAST_STATE = 3
+"""The operand of both ops that is the state of the call before."""
+
+
+def _state_window(a: Application) -> tuple[int, ...]:
+    """Return the axis of earlier states that the op keeps; none by default."""
+    window = a.attributes.get("state_window", 0)
+    return (window,) if window else ()
+
+
+def _state(a: Application, shape: Shape) -> Sequence[Fact]:
+    """Return the next state with the dtype of the past one; unknown if that is omitted."""
+    return [UNKNOWN] if a.input(_PAST_STATE) is None else a.like(shape, _PAST_STATE)

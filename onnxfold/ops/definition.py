@@ -1,0 +1,394 @@
+"""The definition of an op, and the registry of all definitions.
+
+A definition is an instance of a subclass of `Op`, registered by the decorator `op` for a domain, an
+op type and the opsets from ``since`` on. Everything that onnxfold does with an op asks its
+definition. A method that a class does not override has a default that is correct for any op.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+import onnx_ir as ir
+
+from onnxfold.forks import cached_property
+from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.numpy_kernels import Array, DType, KernelResult, Kind, NumpyKernel
+from onnxfold.ops.traits import WITHOUT_ARITHMETIC, Trait
+from onnxfold.symbolic.expression import Number
+from onnxfold.symbolic.fact import Fact, Shape
+
+_NONE = Trait(0)
+
+StaticShape = tuple[int, ...]
+Axis = tuple[int, int]
+"""The index of an operand, and one of its axes as a negative number: -1 is the last axis."""
+
+OMITTED: StaticShape = (0,)
+"""Stands for the shape of an omitted operand or result in `Op.cost`."""
+
+
+class Work(NamedTuple):
+    """The number of operations of a node."""
+
+    multiply_accumulates: int
+    """Those of products, convolutions and the like, without biases."""
+    operations: int
+    """All operations; a multiply-accumulate counts as two."""
+
+
+class AxisBound(NamedTuple):
+    """Indices are less than the size of an axis of an operand."""
+
+    operand: int
+    axis: int
+
+
+class ElementBound(NamedTuple):
+    """Indices are less than the element of an operand."""
+
+    operand: int
+
+
+class OperandChecks(Protocol):
+    """Questions of `Op.can_fail` about the elements of the operands of a node."""
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """Python values of the node's attributes."""
+
+    def name(self, k: int) -> str:
+        """Return the name of an operand."""
+
+    def shape(self, k: int) -> Shape | None:
+        """Return the shape of an operand; None if it is unknown."""
+
+    def integer_operands(self) -> Iterable[int]:
+        """Return the indices of the operands that are integers in every valid model."""
+
+    def is_determined(self, k: int) -> bool:
+        """Return whether the elements are constants, or follow from sizes of inputs."""
+
+    def are_indices(self, k: int, size: Number) -> bool:
+        """Return whether all elements are valid indices of an axis with this size."""
+
+    def may_divide_by_zero(self, k: int) -> bool:
+        """Return whether dividing by the elements may trap."""
+
+
+class NodeProperties(Protocol):
+    """Questions about a node on which the position of an element has an effect."""
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """The dtype of the result."""
+
+    @property
+    def input_dtype(self) -> ir.DataType:
+        """The dtype of the first operand."""
+
+    @property
+    def limits(self) -> Sequence[float | None]:
+        """The bounds of a Clip that has them; None for a bound that is not a constant."""
+
+    @property
+    def input_has_no_negative_zero(self) -> bool:
+        """Whether no element of the first operand is -0.0."""
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """Return an attribute of the node, or its default."""
+
+
+class Op:
+    """The definition of an op. The defaults are correct for any op.
+
+    Args:
+        op_type: The name of the op in its domain.
+        domain: The domain; "" for ONNX's own.
+        since: The first opset of the domain for which the definition holds.
+        traits: Properties of the op.
+        deterministic: Whether equal operands have equal results in every run; None: onnx's schema
+            of the op answers this. An op without a schema is not deterministic by default.
+    """
+
+    compute: ClassVar[Callable[..., KernelResult] | None] = None
+    """Computes the results with NumPy; only where every bit is defined and equal in onnxruntime.
+
+    Positional parameters are the inputs as ``numpy.ndarray``, keyword-only ones the attributes; see
+    `onnxfold.ops.numpy_kernels`."""
+    kind: ClassVar[Kind] = Kind.GENERAL
+    """How an evaluator may compute the result of `compute`."""
+    may_be_random: ClassVar[bool] = False
+    """Whether attributes or operands of a node determine if its results are random."""
+    word_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes with the strings that the op looks up."""
+    excludes_negative_zero: ClassVar[tuple[int, ...]] = ()
+    """Operands; if one of them has no element -0.0, the result has none."""
+    scalar_constants: ClassVar[tuple[int, ...]] = ()
+    """Operands that onnx accepts with one axis at run time, but as constants without axes only."""
+
+    def __init__(
+        self,
+        op_type: str,
+        domain: str = "",
+        since: int = 1,
+        traits: Trait = _NONE,
+        deterministic: bool | None = None,
+    ) -> None:
+        self.op_type = op_type
+        self.domain = domain
+        self.since = since
+        self.traits = traits
+        self.deterministic = deterministic
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.domain or 'ai.onnx'}::{self.op_type}-{self.since}>"
+
+    # Shapes and types
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the facts of the results: dtypes, symbolic shapes and known elements.
+
+        By default, ops with `Trait.LIKE_FIRST` return the type of the first operand.
+
+        Raises:
+            Undecided: onnx's inference is used.
+        """
+        if Trait.LIKE_FIRST not in self.traits or a.n_outputs > 1:
+            raise Undecided
+        if a.agreeing is not None:
+            self.agree_with_first(a)
+        return a.like(a.fact(0).shape)
+
+    def agree_with_first(self, a: Application) -> None:
+        """Record the sizes that the other operands of an op with `Trait.LIKE_FIRST` must have."""
+        _, *others = a.shapes()
+        a.agree_if(all(shape in ((), (1,)) for shape in others))
+
+    def implied_default(
+        self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return the default of an attribute that ONNX defines outside of the schema."""
+        return None
+
+    # Computation
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes; None is the dtype of an omitted one."""
+        return self.kind
+
+    @cached_property
+    def kernel(self) -> NumpyKernel | None:
+        """The NumPy kernel; None without `compute`."""
+        if self.compute is None:
+            return None
+        has_fixed_kind = type(self).kind_for is Op.kind_for
+        kind = self.kind if has_fixed_kind else self.kind_for
+        return NumpyKernel(self.op_type, self.compute, kind)
+
+    def moved_inputs(self, count: int) -> range:
+        """Return the operands, of ``count``, whose unchanged elements make up the result."""
+        return range(1) if Trait.MOVES in self.traits else range(0)
+
+    def is_deterministic(self, node: ir.Node, opset: int) -> bool | None:
+        """Return whether a node has equal results in every run; None if the schema decides."""
+        return self.deterministic
+
+    def overwrites(self, node: ir.Node, index: int) -> bool:
+        """Return whether onnxruntime writes a result into an operand, even into a weight."""
+        return False
+
+    def accepts_constant(
+        self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
+    ) -> bool:
+        """Return whether runtimes load a model in which a small operand is a constant."""
+        return elements.ndim == 0 or index not in self.scalar_constants
+
+    def depends_on_position(self, node: NodeProperties) -> bool:
+        """Return whether an element has another result at another position on a supported CPU."""
+        return Trait.ORDERS in self.traits and node.dtype == ir.DataType.INT64
+
+    def rounds_by_position(self, node: NodeProperties) -> bool:
+        """Return whether last bits or signs of zeros depend on the position on a supported CPU.
+
+        Scalar code computes the last elements, which do not fill a vector register. It uses
+        another algorithm for functions of float64.
+        """
+        return Trait.VECTORIZED in self.traits and node.dtype != ir.DataType.FLOAT
+
+    # Failures and costs
+
+    def can_fail(self, operands: OperandChecks) -> str | None:
+        """Return why some elements of the operands may make a node fail; None if they cannot.
+
+        By default, integers may be indices, lengths or axes: they have to be known.
+        """
+        if Trait.READS_AT_FLOATS in self.traits:
+            return "it reads at positions that floating-point numbers determine"
+        for k in operands.integer_operands():
+            if not operands.is_determined(k):
+                return f"the indices or sizes in {operands.name(k)!r} are not constant"
+        return None
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Return the number of operations; None if it is unknown.
+
+        By default, one operation for each element that is read or written, whichever is more. Ops
+        that only move, copy, select or convert elements perform none. The number is unknown for
+        ops of other domains than ONNX's own.
+
+        Args:
+            inputs: The shapes of the operands; `OMITTED` for an omitted one.
+            outputs: The shapes of the results, in the same way.
+            attributes: The attributes of the node.
+
+        Raises:
+            IndexError: An operand is missing.
+            TypeError: A required shape is unknown: it is None.
+            ValueError: The operands do not fit.
+        """
+        if self.traits & WITHOUT_ARITHMETIC:
+            return Work(0, 0)
+        if self.domain or Trait.UNBOUNDED in self.traits:
+            return None
+        return Work(0, max(map(math.prod, (*inputs, *outputs))))
+
+    # Uses of elements, for random inputs of models
+
+    def carries(self, index: int) -> bool:
+        """Return whether the results hold elements of an operand, moved, converted or bounded."""
+        return index in self.moved_inputs(index + 1)
+
+    def index_bound(self, index: int, node: ir.Node) -> AxisBound | ElementBound | None:
+        """Return the upper bound of an operand whose elements are indices; None for another."""
+        return None
+
+    def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
+        """Return integers in an operand at which the result changes."""
+        return ()
+
+    def added_constant(self, node: ir.Node, index: int) -> int | None:
+        """Return the largest constant that the node adds to an operand; None for another op."""
+        return None
+
+    def words(self, node: ir.Node, index: int) -> list[str]:
+        """Return the strings with which the node compares the elements of an operand."""
+        return []
+
+    def columns_after(
+        self, node: ir.Node, index: int, columns: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """Return the column of the input at each position on the last axis of the result."""
+        return columns
+
+    # Products of runtime constants
+
+    def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
+        """Return the axes of the left and the right factor over which a product sums."""
+        return ()
+
+    def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
+        """Return the operand's axis from which an axis of the result comes, if exactly one."""
+        return None
+
+    def factor(self, node: ir.Node, index: int) -> float | None:
+        """Return the number by which a node multiplies an operand; None for another op."""
+        return None
+
+
+_DEFINITIONS: dict[tuple[str, str], list[Op]] = {}
+"""The definitions by domain and op type, those for older opsets first."""
+
+_C = TypeVar("_C", bound=type[Op])
+
+
+def register(definition: Op) -> None:
+    """Add a definition; one for the same op and opset is replaced."""
+    key = (definition.domain, definition.op_type)
+    others = [d for d in _DEFINITIONS.get(key, ()) if d.since != definition.since]
+    _DEFINITIONS[key] = sorted([*others, definition], key=lambda d: d.since)
+    find.cache_clear()
+    ops_with.cache_clear()
+
+
+def op(
+    *names: str,
+    since: int = 1,
+    traits: Trait = _NONE,
+    deterministic: bool | None = None,
+) -> Callable[[_C], _C]:
+    """Register the decorated subclass of `Op` as the definition of ops.
+
+    Args:
+        names: Names of ops of ONNX's own domain, or ``domain::name``.
+        since: The first opset of the domain for which the definition holds.
+        traits: Properties of the ops.
+        deterministic: Whether equal operands have equal results in every run. A custom op is
+            folded, merged and moved only if this is True.
+    """
+
+    def decorate(cls: _C) -> _C:
+        for name in names:
+            domain, _, op_type = name.rpartition("::")
+            register(cls(op_type, domain, since, traits, deterministic))
+        return cls
+
+    return decorate
+
+
+_KNOWN_DOMAINS = frozenset(("", "ai.onnx.ml", "com.microsoft"))
+"""Domains whose ops other packages do not define."""
+
+_loaders: list[Callable[[], None]] = []
+"""Called once when an op of another domain is not defined."""
+
+
+def load_missing_definitions(loader: Callable[[], None]) -> Callable[[], None]:
+    """Let a function register more definitions when an op of another domain is not defined."""
+    _loaders.append(loader)
+    return loader
+
+
+@functools.lru_cache(maxsize=8192)
+def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
+    """Return the definition of an op at an opset of its domain; the newest one without an opset.
+
+    An op that is not defined has the defaults of `Op`.
+    """
+    name = "" if domain == "ai.onnx" else domain
+    if (name, op_type) not in _DEFINITIONS and name not in _KNOWN_DOMAINS:
+        while _loaders:
+            _loaders.pop()()
+    definitions = _DEFINITIONS.get((name, op_type), ())
+    valid = [d for d in definitions if opset is None or d.since <= opset]
+    return valid[-1] if valid else Op(op_type, name)
+
+
+def definition_of(node: ir.Node) -> Op:
+    """Return the newest definition of the op of a node."""
+    return find(node.op_type, node.domain)
+
+
+@functools.cache
+def ops_with(traits: Trait) -> tuple[str, ...]:
+    """Return the ops of ONNX's own domain that have all these traits."""
+    found = [
+        definitions[-1]
+        for (domain, _), definitions in _DEFINITIONS.items()
+        if not domain and traits in definitions[-1].traits
+    ]
+    return tuple(sorted(definition.op_type for definition in found))
+
+
+def all_definitions() -> list[Op]:
+    """Return all registered definitions, sorted by domain, op type and opset."""
+    found = [d for definitions in _DEFINITIONS.values() for d in definitions]
+    return sorted(found, key=lambda d: (d.domain, d.op_type, d.since))

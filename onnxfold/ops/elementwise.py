@@ -1,0 +1,892 @@
+"""Element-wise ops: arithmetic, comparisons, logic, selections, casts and activations.
+
+NumPy computes only what IEEE 754, two's complement or logic fully define: Add, Cast and others.
+float16 and bfloat16 results are rounded after every op; integers wrap; NaN payloads are undefined.
+The callers disable NumPy's floating-point warnings once for many kernels.
+
+onnxruntime's code for arm64 differs from IEEE 754 in a few cases, which are left to onnxruntime
+there. On CPUs of other families than x86-64 and arm64, all floating-point arithmetic is left to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.arrays import distinct
+from onnxfold.cpu_family import CpuFamily, cpu_family
+from onnxfold.ops.application import (
+    Application,
+    Undecided,
+    constant_array,
+    constant_number,
+    each,
+)
+from onnxfold.ops.definition import NodeProperties, Op, OperandChecks, find, op
+from onnxfold.ops.numpy_kernels import (
+    BFLOAT16,
+    BOOL,
+    FLOAT16,
+    FLOAT32,
+    FLOAT64,
+    FLOATS,
+    INT64,
+    INTEGERS,
+    NUMBERS,
+    ORDERED,
+    SIGNED,
+    STRING,
+    UINT64,
+    Array,
+    DType,
+    Kind,
+    NotExact,
+    Unfoldable,
+    broadcast_shape,
+    check_allocatable,
+    kind_on,
+    require,
+)
+from onnxfold.ops.results import facts_of_results
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.expression import Algebra, Number
+from onnxfold.symbolic.fact import MOST_ELEMENTS, SIZE_DTYPES, Fact, is_small, of_items
+
+_LOGICAL = frozenset((BOOL,))
+_BROADCASTS = 7
+"""Before this opset, attributes enabled broadcasting; onnxruntime has no kernels for that."""
+_DOUBLE_EXACT = 1 << 53
+_LARGEST_BOUNDARY = 1 << 31
+"""Absolute value up to which an integer input is set to a number that it is compared with."""
+_NUMERALS = ["0", "1", "7"]
+"""Strings that are converted to numbers."""
+
+
+def _proven(
+    dtypes: frozenset[DType], inexact_on_arm64: frozenset[DType] = frozenset()
+) -> frozenset[DType]:
+    """Return the dtypes for which a kernel is exact on the CPU of this process."""
+    if cpu_family() is CpuFamily.X86_64:
+        return dtypes
+    if cpu_family() is CpuFamily.ARM64:
+        return dtypes - inexact_on_arm64
+    return dtypes - FLOATS
+
+
+# Ops on one operand
+
+
+class Unary(Op):
+    """An op on one operand that NumPy computes exactly."""
+
+    function: ClassVar[np.ufunc]
+    accepted: ClassVar[frozenset[DType]]
+    """The dtypes for which the function is exact."""
+    inexact_on_arm64: ClassVar[frozenset[DType]] = frozenset()
+    """Dtypes for which onnxruntime's vector code for arm64 may return other last bits."""
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes."""
+        return kind_on(_proven(self.accepted, self.inexact_on_arm64), dtypes)
+
+    def compute(self, x: Array) -> Array:
+        """Return the function of each element."""
+        require(x, _proven(self.accepted, self.inexact_on_arm64))
+        return np.asarray(self.function(x))
+
+    def rounds_by_position(self, node: NodeProperties) -> bool:
+        """Return whether vector code may return other last bits on a supported CPU."""
+        return node.dtype.numpy() in self.inexact_on_arm64
+
+
+class _OfSizes(Op):
+    """An op on one operand whose elements may be symbolic sizes or booleans."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Keep the dtype and shape of the operand; compute symbolic elements."""
+        algebra = a.algebra
+        fact = a.fact(0)
+        items = fact.objects if fact.dtype in SIZE_DTYPES else None
+        if items is None or fact.dtype is None or not all(map(algebra.is_size, items.flat)):
+            return a.like(fact.shape)
+        return [
+            of_items(each(functools.partial(self.of_size, algebra), items), fact.dtype, algebra)
+        ]
+
+    def of_size(self, algebra: Algebra, a: Number) -> Number:
+        """Return the result for a size or a boolean."""
+        raise NotImplementedError
+
+
+@op("Abs", since=6, traits=Trait.EXACT)
+class Abs(_OfSizes, Unary):
+    """Return absolute values."""
+
+    function = np.absolute
+    accepted = NUMBERS
+
+    def of_size(self, algebra: Algebra, a: Number) -> Number:
+        """Return the result for a size."""
+        return algebra.maximum(a, algebra.mul(a, -1))
+
+
+@op("Neg", since=6, traits=Trait.EXACT)
+class Neg(_OfSizes, Unary):
+    """Return negated numbers."""
+
+    function = np.negative
+    accepted = SIGNED | FLOATS
+
+    def of_size(self, algebra: Algebra, a: Number) -> Number:
+        """Return the result for a size."""
+        return algebra.mul(a, -1)
+
+
+@op("Not", traits=Trait.EXACT)
+class Not(_OfSizes, Unary):
+    """Return negated booleans."""
+
+    function = np.logical_not
+    accepted = _LOGICAL
+
+    def of_size(self, algebra: Algebra, a: Number) -> Number:
+        """Return the result for a boolean."""
+        return algebra.sub(1, a)
+
+
+@op("Sign", traits=Trait.EXACT | Trait.ORDERS)
+class Sign(_OfSizes):
+    """Return -1, 0 or 1."""
+
+    def of_size(self, algebra: Algebra, a: Number) -> Number:
+        """Return the result for a size."""
+        return algebra.sub(algebra.less(0, a), algebra.less(a, 0))
+
+
+@op("Ceil", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
+class Ceil(Unary):
+    """Round up."""
+
+    function = np.ceil
+    accepted = FLOATS
+
+
+@op("Floor", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
+class Floor(Unary):
+    """Round down."""
+
+    function = np.floor
+    accepted = FLOATS
+
+
+@op("Reciprocal", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
+class Reciprocal(Unary):
+    """Return reciprocals. On arm64, vector code (Eigen) computes float32 from an estimate."""
+
+    function = np.reciprocal
+    accepted = FLOATS
+    inexact_on_arm64 = frozenset((FLOAT32,))
+
+
+@op("Sqrt", since=6, traits=Trait.EXACT | Trait.LIKE_FIRST)
+class Sqrt(Unary):
+    """Return square roots."""
+
+    function = np.sqrt
+    accepted = FLOATS
+
+
+@op("IsInf", "IsNaN", traits=Trait.EXACT)
+class Classification(Op):
+    """Return booleans."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the shape of the operand."""
+        return a.tensor(a.shape(0), ir.DataType.BOOL)
+
+
+# Ops on operands that broadcast
+
+
+class Broadcasting(Op):
+    """An op on operands that broadcast, with the dtype of the first one."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Broadcast the shapes; compute symbolic elements."""
+        if a.opset < _BROADCASTS or not a.inputs:
+            raise Undecided
+        shape = a.broadcast(*a.shapes())
+        dtype = self.operand_dtype(a)
+        result = self.result_dtype(dtype)
+        items = self._items(a) if dtype in SIZE_DTYPES and is_small(shape) else None
+        if items is None or result is None:
+            return a.tensor(shape, result)
+        return [of_items(items, result, a.algebra)]
+
+    def _items(self, a: Application) -> Array | None:
+        """Return the elements of the result if those of all operands are known."""
+        objects = [a.objects(k) for k in range(len(a.inputs))]
+        arrays = [array for array in objects if array is not None]
+        if len(arrays) < len(a.inputs) or any(array.size > MOST_ELEMENTS for array in arrays):
+            return None
+        are_sizes = all(a.algebra.is_size(item) for array in arrays for item in array.flat)
+        return self.of_arrays(a.algebra, arrays, are_sizes)
+
+    def operand_dtype(self, a: Application) -> ir.DataType | None:
+        """Return the dtype of the operands."""
+        return a.fact(0).dtype
+
+    def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
+        """Return the dtype of the result for operands of a dtype."""
+        return dtype
+
+    def of_arrays(self, algebra: Algebra, arrays: Sequence[Array], are_sizes: bool) -> Array | None:
+        """Return the result for arrays of integers and expressions; None if it is unknown.
+
+        ``are_sizes`` is True if all elements are sizes, whose sums and products do not wrap.
+        """
+        return None
+
+
+class _OfPairs(Broadcasting):
+    """An op that computes symbolic sizes or booleans from left to right."""
+
+    is_linear: ClassVar[bool] = False
+    """Whether results that are 0 for all integers, as of x * 0 and x - x, are 0 after wrapping."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes or booleans."""
+        raise NotImplementedError
+
+    def of_arrays(self, algebra: Algebra, arrays: Sequence[Array], are_sizes: bool) -> Array | None:
+        """Apply `of_pair` to the elements."""
+        if not (are_sizes or self.is_linear):
+            return None
+        of_pair = functools.partial(self.of_pair, algebra)
+        items = functools.reduce(lambda a, b: each(of_pair, a, b), arrays)
+        return items if are_sizes or all(item == 0 for item in items.flat) else None
+
+
+class Binary(_OfPairs):
+    """An op on two operands that NumPy computes exactly."""
+
+    function: ClassVar[np.ufunc]
+    accepted: ClassVar[frozenset[DType]] = NUMBERS
+    """The dtypes for which the function is exact."""
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes."""
+        return kind_on(_proven(self.accepted), dtypes)
+
+    def compute(self, a: Array, b: Array) -> Array:
+        """Return the function of each pair of elements."""
+        require(a, _proven(self.accepted))
+        return np.asarray(self.function(a, b))
+
+
+@op("Add", since=_BROADCASTS, traits=Trait.COMMUTES)
+class Add(Binary):
+    """Return sums. A sum is -0.0 only if both terms are."""
+
+    function = np.add
+    is_linear = True
+    excludes_negative_zero = (0, 1)
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.add(a, b)
+
+    def added_constant(self, node: ir.Node, index: int) -> int | None:
+        """Return the largest element of the other operand."""
+        constant = _constant_integers(node.inputs[1 - index])
+        return None if constant is None else int(constant.max())
+
+
+@op("Sub", since=_BROADCASTS)
+class Sub(Binary):
+    """Return differences."""
+
+    function = np.subtract
+    is_linear = True
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.sub(a, b)
+
+    def added_constant(self, node: ir.Node, index: int) -> int | None:
+        """Return the largest element that is added to the first operand."""
+        constant = _constant_integers(node.inputs[1]) if index == 0 else None
+        return None if constant is None else -int(constant.min())
+
+
+def _constant_integers(value: ir.Value | None) -> Array | None:
+    """Return the elements of a constant of integers that is not empty."""
+    constant = constant_array(value)
+    if constant is None or constant.size == 0 or constant.dtype.kind not in "iu":
+        return None
+    return constant
+
+
+@op("Mul", since=_BROADCASTS, traits=Trait.COMMUTES)
+class Mul(Binary):
+    """Return products."""
+
+    function = np.multiply
+    is_linear = True
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.mul(a, b)
+
+    def factor(self, node: ir.Node, index: int) -> float | None:
+        """Return the other operand if it is one number."""
+        return constant_number(node.inputs[1 - index])
+
+
+class Predicate(Binary):
+    """An op with a boolean result."""
+
+    def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
+        """Return bool."""
+        return ir.DataType.BOOL
+
+
+@op("And", since=_BROADCASTS, traits=Trait.COMMUTES)
+class And(Predicate):
+    """Return whether both are true."""
+
+    function = np.logical_and
+    accepted = _LOGICAL
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two booleans."""
+        return algebra.minimum(a, b)
+
+
+@op("Or", since=_BROADCASTS, traits=Trait.COMMUTES)
+class Or(Predicate):
+    """Return whether one is true."""
+
+    function = np.logical_or
+    accepted = _LOGICAL
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two booleans."""
+        return algebra.maximum(a, b)
+
+
+@op("Equal", since=_BROADCASTS, traits=Trait.COMMUTES)
+class Equal(Predicate):
+    """Return whether elements are equal."""
+
+    function = np.equal
+    accepted = NUMBERS | _LOGICAL
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.equal(a, b)
+
+    def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
+        """Return the number in the other operand."""
+        number = _compared_number(node, index)
+        return () if number is None else (number,)
+
+    def words(self, node: ir.Node, index: int) -> list[str]:
+        """Return the elements of the other operand."""
+        constant = constant_array(node.inputs[1 - index])
+        return [] if constant is None else decoded_words(constant)
+
+
+class Comparison(Predicate):
+    """An op that orders numbers."""
+
+    def boundary_values(self, node: ir.Node, index: int) -> tuple[int, ...]:
+        """Return the numbers on both sides of the number in the other operand."""
+        number = _compared_number(node, index)
+        return () if number is None else (number + 1, number - 1)
+
+
+@op("Less", since=_BROADCASTS)
+class Less(Comparison):
+    """Return whether the first operand is less."""
+
+    function = np.less
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.less(a, b)
+
+
+@op("Greater", since=_BROADCASTS)
+class Greater(Comparison):
+    """Return whether the first operand is greater."""
+
+    function = np.greater
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.less(b, a)
+
+
+@op("LessOrEqual", since=12)
+class LessOrEqual(Comparison):
+    """Return whether the first operand is less or equal."""
+
+    function = np.less_equal
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.sub(1, algebra.less(b, a))
+
+
+@op("GreaterOrEqual", since=12)
+class GreaterOrEqual(Comparison):
+    """Return whether the first operand is greater or equal."""
+
+    function = np.greater_equal
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.sub(1, algebra.less(a, b))
+
+
+def _compared_number(node: ir.Node, index: int) -> int | None:
+    """Return the constant with which an operand is compared."""
+    constant = constant_array(node.inputs[1 - index])
+    if constant is None or constant.size != 1 or constant.dtype.kind not in "iuf":
+        return None
+    number = constant.reshape(-1)[0]
+    return int(number) if abs(number) < _LARGEST_BOUNDARY else None
+
+
+def decoded_words(array: Array) -> list[str]:
+    """Return the elements of an array as strings."""
+    listed = array.reshape(-1).tolist()
+    return [word.decode() if isinstance(word, bytes) else str(word) for word in listed]
+
+
+@op("Xor", traits=Trait.COMMUTES)
+class Xor(_OfPairs):
+    """Return whether booleans differ."""
+
+    def result_dtype(self, dtype: ir.DataType | None) -> ir.DataType | None:
+        """Return bool."""
+        return ir.DataType.BOOL
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two booleans."""
+        return algebra.sub(1, algebra.equal(a, b))
+
+
+class _Extremum(_OfPairs):
+    """Return the least or the greatest of any number of operands."""
+
+    def carries(self, index: int) -> bool:
+        """Return True: the results are elements of the operands."""
+        return True
+
+
+@op("Min", traits=Trait.COMMUTES | Trait.ORDERS)
+class Min(_Extremum):
+    """Return the least element of any number of operands."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.minimum(a, b)
+
+
+@op("Max", traits=Trait.COMMUTES | Trait.ORDERS)
+class Max(_Extremum):
+    """Return the greatest element of any number of operands."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.maximum(a, b)
+
+
+@op("BitwiseAnd", "BitwiseOr", "BitwiseXor", "Mean", "Sum", traits=Trait.COMMUTES)
+@op("PRelu")
+@op("Pow", traits=Trait.HEAVY)
+class OnlyBroadcasting(Broadcasting):
+    """An op that onnxruntime computes."""
+
+
+def _refuse_traps(a: Array, b: Array) -> None:
+    """Raise Unfoldable for operands of an integer division that processors refuse."""
+    check_allocatable(broadcast_shape(a.shape, b.shape), a.dtype)
+    a, b = distinct(a), distinct(b)
+    if not np.all(b):
+        raise Unfoldable("integer division by zero")
+    if a.dtype in SIGNED and (b == -1).any() and (a == np.iinfo(a.dtype).min).any():
+        raise Unfoldable("integer division overflows")
+
+
+def _why_division_can_fail(operands: OperandChecks) -> str | None:
+    return "it may divide by 0" if operands.may_divide_by_zero(1) else None
+
+
+@op("Div", since=_BROADCASTS)
+class Div(_OfPairs):
+    """Return quotients; integers truncate toward zero."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the result for two sizes."""
+        return algebra.trunc_div(a, b)
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes: division of integers can fail."""
+        return kind_on(_proven(NUMBERS) & FLOATS, dtypes)
+
+    def compute(self, a: Array, b: Array) -> Array:
+        """Return ``a / b``; raise Unfoldable for integers that trap."""
+        require(a, _proven(NUMBERS))
+        if a.dtype in FLOATS:
+            return np.asarray(np.divide(a, b))
+        _refuse_traps(a, b)
+        if a.dtype in SIGNED:
+            # NumPy's integer division floors; subtracting the remainder first makes it exact.
+            a = np.subtract(a, np.fmod(a, b))
+        return np.asarray(np.floor_divide(a, b))
+
+    def can_fail(self, operands: OperandChecks) -> str | None:
+        """Return whether a divisor may be 0."""
+        return super().can_fail(operands) or _why_division_can_fail(operands)
+
+    def factor(self, node: ir.Node, index: int) -> float | None:
+        """Return the reciprocal of the divisor if it is one number."""
+        divisor = constant_number(node.inputs[1]) if index == 0 else None
+        return 1 / divisor if divisor else None
+
+
+@op("Mod", since=10)
+class Mod(Broadcasting):
+    """Return remainders."""
+
+    def compute(self, a: Array, b: Array, *, fmod: int = 0) -> Array:
+        """Return the remainder of integers with the sign of ``b``."""
+        require(a, INTEGERS)
+        if fmod:
+            raise NotExact("onnxruntime computes integer fmod in float64")
+        _refuse_traps(a, b)
+        return np.asarray(np.mod(a, b))
+
+    def can_fail(self, operands: OperandChecks) -> str | None:
+        """Return whether a divisor may be 0."""
+        return super().can_fail(operands) or _why_division_can_fail(operands)
+
+
+# Selections
+
+
+_BY_VALUE = frozenset((FLOAT16, FLOAT32, FLOAT64))
+"""Dtypes whose elements onnxruntime merges by testing for "not zero"."""
+
+
+@op("Where", since=9, traits=Trait.PLACES)
+class Where(Broadcasting):
+    """Select elements of two operands by a condition."""
+
+    def operand_dtype(self, a: Application) -> ir.DataType | None:
+        """Return the dtype of the selected elements."""
+        return a.fact(1).dtype
+
+    def of_arrays(self, algebra: Algebra, arrays: Sequence[Array], are_sizes: bool) -> Array | None:
+        """Select sizes."""
+        return each(algebra.where, *arrays) if are_sizes else None
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes."""
+        return Kind.GENERAL if dtypes[1] in _BY_VALUE else Kind.ELEMENTWISE
+
+    def compute(self, condition: Array, x: Array, y: Array) -> Array:
+        """Return ``x`` where the condition is true, else ``y``; all three broadcast; any dtype.
+
+        Which -0.0 becomes 0.0 in onnxruntime depends on the axes along which the condition and a
+        branch repeat.
+        """
+        if x.dtype in _BY_VALUE:
+            check_allocatable(broadcast_shape(condition.shape, x.shape, y.shape), x.dtype)
+        selected = np.asarray(np.where(condition, x, y))
+        if x.dtype in _BY_VALUE and ((selected == 0) & np.signbit(selected)).any():
+            raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
+        return selected
+
+    def carries(self, index: int) -> bool:
+        """Return True: the results are elements of the operands."""
+        return True
+
+
+def _sign_of_zero_depends_on_position(node: NodeProperties, limits: Sequence[float | None]) -> bool:
+    """Return whether the position decides between 0.0 and -0.0 at a limit.
+
+    On arm64, onnxruntime's vector code returns 0.0 for max(-0.0, 0.0), and its scalar code -0.0.
+    """
+    if not node.dtype.is_floating_point():
+        return False
+    if all(limit is not None and limit != 0 for limit in limits):
+        return False
+    return not node.input_has_no_negative_zero or any(
+        limit is None or (limit == 0 and math.copysign(1, limit) < 0) for limit in limits
+    )
+
+
+@op("Relu", traits=Trait.EXACT | Trait.LIKE_FIRST | Trait.ORDERS)
+class Relu(Op):
+    """Return the maximum of each element and 0."""
+
+    def rounds_by_position(self, node: NodeProperties) -> bool:
+        """Return whether the sign of a zero depends on the position on a supported CPU."""
+        return _sign_of_zero_depends_on_position(node, [0.0])
+
+
+@op("Clip", traits=Trait.LIKE_FIRST | Trait.ORDERS)
+class ClipByAttributes(Op):
+    """Limit elements to an interval."""
+
+    def rounds_by_position(self, node: NodeProperties) -> bool:
+        """Return whether the sign of a zero depends on the position on a supported CPU."""
+        is_float = node.dtype.is_floating_point()
+        return is_float and _sign_of_zero_depends_on_position(node, node.limits)
+
+    def carries(self, index: int) -> bool:
+        """Return whether the results hold elements of an operand."""
+        return index == 0
+
+
+@op("Clip", since=12, traits=Trait.LIKE_FIRST | Trait.ORDERS)
+class Clip(ClipByAttributes):
+    """Limit elements to an interval."""
+
+    # See `_sign_of_zero_depends_on_position`.
+    _is_exact_at_zero = cpu_family() is CpuFamily.X86_64
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for operands of these dtypes."""
+        accepted = _proven(ORDERED)
+        return kind_on(accepted if self._is_exact_at_zero else accepted - FLOATS, dtypes)
+
+    def compute(self, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+        """Return ``min(max(x, low), high)``; NaN in ``x`` stays, a NaN bound is ignored.
+
+        An omitted bound is the dtype's greatest *finite* value, to which infinities are clipped.
+        For bfloat16 it is infinity.
+        """
+        require(x, _proven(ORDERED))
+        finfo: Any = ml_dtypes.finfo
+        info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
+        least, greatest = info.min, info.max
+        if x.dtype == BFLOAT16:
+            least, greatest = -np.inf, np.inf
+        low = np.asarray(least, x.dtype) if low is None else low.reshape(())
+        high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
+        if not self._is_exact_at_zero and x.dtype in FLOATS and (low == 0 or high == 0):
+            raise NotExact("on this CPU, the sign of a zero depends on its position")
+        # np.maximum would propagate a NaN bound and choose between 0.0 and -0.0.
+        x = np.asarray(np.where(x < low, low, x))
+        return np.asarray(np.where(high < x, high, x))
+
+
+# Casts
+
+
+_CASTABLE = NUMBERS | {BOOL}
+_ROUNDS_ONCE = cpu_family() is CpuFamily.X86_64
+"""On arm64, onnxruntime's vector code converts 64-bit integers to float32 through float64. That
+rounds twice unless the number is exact in float64."""
+_CAST_BY_POSITION = frozenset(
+    (ir.DataType.INT32, ir.DataType.UINT8, ir.DataType.UINT16, ir.DataType.UINT32)
+)
+"""Dtypes to which Cast converts floats out of their range differently by position: uint32 on
+x86-64; on arm64 uint8 and uint16, and int32 from float64."""
+
+
+@op("Cast", since=6, traits=Trait.EXACT | Trait.ALONG_AXES | Trait.PLACES | Trait.CONVERTS)
+class Cast(Op):
+    """Change the dtype."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the shape of the operand. Sizes in 32 bits are those in 64: `ASSUMPTIONS`."""
+        algebra = a.algebra
+        fact = a.fact(0)
+        to = ir.DataType(a.attributes["to"])
+        items = fact.objects if fact.dtype in SIZE_DTYPES else None
+        if items is None or to not in SIZE_DTYPES:
+            return a.tensor(fact.shape, to)
+        if to != fact.dtype and not all(map(algebra.is_size, items.flat)):
+            return a.tensor(fact.shape, to)
+        if to == ir.DataType.BOOL and fact.dtype != ir.DataType.BOOL:
+            items = each(lambda n: algebra.sub(1, algebra.equal(n, 0)), items)
+        elif fact.dtype == ir.DataType.BOOL:
+            items = each(lambda n: int(n) if isinstance(n, int) else n, items)
+        return [of_items(items, to, algebra)]
+
+    def kind_for(self, dtypes: Sequence[DType | None], attributes: Mapping[str, Any]) -> Kind:
+        """Return the kind for a dtype and a target."""
+        source = dtypes[0]
+        target = _numpy_dtype(attributes["to"])
+        if source == target:
+            can_fail = source == STRING
+        else:
+            castable = _proven(_CASTABLE)
+            can_fail = source not in castable or target not in castable
+            can_fail = can_fail or (source in FLOATS and target in INTEGERS)
+            can_fail = can_fail or _may_round_twice(source, target)
+        return Kind.GENERAL if can_fail else Kind.ELEMENTWISE
+
+    def compute(self, x: Array, *, to: int, saturate: int = 1, round_mode: str = "up") -> Array:
+        """Return the elements of ``x`` in the dtype with ONNX number ``to``.
+
+        Floats are truncated toward zero to integers, integers wrap, everything but 0 is true.
+        float64 is converted to 16-bit floats through float32, which rounds twice.
+        """
+        return _cast(x, _numpy_dtype(to))
+
+    def depends_on_position(self, node: NodeProperties) -> bool:
+        """Return whether an element out of range has another result at another position.
+
+        A float out of an integer's range is converted differently in vector registers and by
+        scalar code.
+        """
+        if node.dtype not in _CAST_BY_POSITION:
+            return False
+        if node.dtype == ir.DataType.INT32:
+            return node.input_dtype == ir.DataType.DOUBLE
+        return node.input_dtype.is_floating_point()
+
+    def carries(self, index: int) -> bool:
+        """Return whether the results hold elements of an operand."""
+        return index == 0
+
+    def words(self, node: ir.Node, index: int) -> list[str]:
+        """Return numerals if strings are converted to numbers."""
+        is_text = node.attributes.get_int("to", 0) == ir.DataType.STRING
+        return [] if is_text else _NUMERALS
+
+    def factor(self, node: ir.Node, index: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@op("CastLike", since=15, traits=Trait.ALONG_AXES | Trait.PLACES | Trait.CONVERTS)
+class CastLike(Op):
+    """Change the dtype to that of another operand."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the results of a Cast; the elements of the other operand need not be known."""
+        dtype = a.fact(1).dtype
+        if dtype is None:
+            raise Undecided
+        attributes = {**a.attributes, "to": dtype}
+        cast = dataclasses.replace(
+            a, op_type="Cast", inputs=a.inputs[:1], attributes=attributes, infer=None
+        )
+        return facts_of_results(find("Cast", "", a.opset), cast)
+
+    def compute(self, x: Array, like: Array, *, saturate: int = 1, round_mode: str = "up") -> Array:
+        """Return the elements of ``x`` in the dtype of ``like``, see `Cast`."""
+        return _cast(x, like.dtype)
+
+    def carries(self, index: int) -> bool:
+        """Return whether the results hold elements of an operand."""
+        return index == 0
+
+
+def _cast(x: Array, target: DType) -> Array:
+    """Return the elements in another dtype. Raises NotExact."""
+    if x.dtype == target:
+        return x
+    castable = _proven(_CASTABLE)
+    if x.dtype not in castable or target not in castable:
+        raise NotExact(f"no exact cast from {x.dtype.name} to {target.name}")
+    if x.dtype in FLOATS and target in INTEGERS:
+        _refuse_out_of_range(x, target)
+    if _may_round_twice(x.dtype, target):
+        _refuse_beyond_float64(x)
+    if x.dtype == FLOAT64 and target in (FLOAT16, BFLOAT16):
+        x = x.astype(FLOAT32)  # as onnxruntime rounds
+    return np.asarray(x.astype(target))
+
+
+@functools.cache
+def _numpy_dtype(number: int) -> DType:
+    return ir.DataType(number).numpy()
+
+
+def _may_round_twice(source: DType | None, target: DType) -> bool:
+    """Return whether onnxruntime may round integers twice that float64 cannot represent."""
+    return not _ROUNDS_ONCE and source in (INT64, UINT64) and target == FLOAT32
+
+
+def _refuse_beyond_float64(x: Array) -> None:
+    if x.size and (int(x.max()) > _DOUBLE_EXACT or int(x.min()) < -_DOUBLE_EXACT):
+        raise NotExact("on this CPU, large integers are rounded twice")
+
+
+def _refuse_out_of_range(x: Array, target: DType) -> None:
+    check_allocatable(x.shape, target)
+    if not x.size:
+        return
+    x = distinct(x)
+    # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
+    info = np.iinfo(target)
+    low, high = float(info.min), float(int(info.max) + 1)
+    least, greatest = float(x.min()), float(x.max())
+    if not (low - 1 < least and greatest < high) or (low - 1 == low and least < low):
+        raise NotExact(f"a value is NaN or out of range for {target.name}")
+
+
+# Activations and other functions that onnxruntime computes
+
+
+@op("Sigmoid", traits=Trait.VECTORIZED | Trait.LIKE_FIRST | Trait.HEAVY | Trait.ENDS_WITH_SUM)
+@op("HardSwish", "LeakyRelu", "Round", traits=Trait.EXACT | Trait.LIKE_FIRST)
+@op("Erf", "Exp", "Gelu", "Tanh", traits=Trait.VECTORIZED | Trait.LIKE_FIRST | Trait.HEAVY)
+@op("Cos", "CumSum", "Log", "Mish", "Sin", "Softplus", traits=Trait.LIKE_FIRST | Trait.HEAVY)
+@op("Celu", "Elu", "Selu", "Softsign", traits=Trait.LIKE_FIRST)
+@op("ThresholdedRelu", traits=Trait.LIKE_FIRST)
+class Function(Op):
+    """A function of each element; the result has the type of the operand."""
+
+
+@op("HardSigmoid", traits=Trait.EXACT | Trait.LIKE_FIRST)
+class HardSigmoid(Op):
+    """Return max(0, min(1, alpha * x + beta))."""
+
+    def rounds_by_position(self, node: NodeProperties) -> bool:
+        """Return whether the sum may be a negative number that underflows."""
+        return bool(node.attribute("beta") == 0)
+
+
+@op("Dropout", traits=Trait.LIKE_FIRST)
+class Dropout(Op):
+    """Drop random elements in training."""
+
+    may_be_random = True
+
+    def is_deterministic(self, node: ir.Node, opset: int) -> bool:
+        """Return whether it copies its input: training is off, or the ratio is a constant 0."""
+        inputs = [*node.inputs, None, None, None]  # an invalid node has none at all
+        if _is_constant_zero(inputs[1]):
+            return True
+        if inputs[2] is not None:
+            return _is_constant_zero(inputs[2])
+        is_test = node.attributes.get("is_test")
+        return opset >= 7 if is_test is None else bool(is_test.as_int())
+
+
+def _is_constant_zero(value: ir.Value | None) -> bool:
+    if value is None or value.const_value is None or value.is_graph_input():
+        return False
+    return not np.asarray(value.const_value.numpy()).any()
+
+
+@op("BitShift", traits=Trait.USES_BITS)
+class BitShift(Op):
+    """Shift the bits of integers."""

@@ -1,0 +1,51 @@
+"""Load definitions of custom ops: from Python files, and from other packages."""
+
+from __future__ import annotations
+
+import functools
+import os
+from importlib import metadata
+
+from onnxfold.errors import UsageError
+from onnxfold.ops.definition import Op, all_definitions, load_missing_definitions
+from onnxfold.user_files import run_file
+
+ENTRY_POINTS = "onnxfold.ops"
+"""The entry points of packages with definitions: modules, which register them when imported."""
+
+
+def load_ops(source: str | os.PathLike[str] | type[Op]) -> None:
+    """Register the definitions of a Python file, or of a class that `onnxfold.ops.op` decorates.
+
+    Raises:
+        UsageError: The file cannot be loaded, or defines no op.
+    """
+    if not isinstance(source, type):
+        status = os.stat(source) if os.path.isfile(source) else None
+        modified = 0 if status is None else status.st_mtime_ns
+        _load_file(os.path.abspath(source), os.fspath(source), modified)
+    elif not any(isinstance(definition, source) for definition in all_definitions()):
+        raise UsageError(f"{source.__name__} is not decorated with @op")
+
+
+@functools.lru_cache(maxsize=64)
+def _load_file(location: str, path: str, modified: int) -> None:
+    """Register the definitions of a file, once for each of its versions."""
+    before = set(all_definitions())
+    run_file(path, "ops")
+    if before.issuperset(all_definitions()):
+        raise UsageError("there is no definition of an op in it", file=path)
+
+
+@load_missing_definitions
+def load_installed_ops() -> None:
+    """Register the definitions of other packages.
+
+    Raises:
+        UsageError: Those of a package cannot be loaded.
+    """
+    for entry in metadata.entry_points(group=ENTRY_POINTS):
+        try:
+            entry.load()
+        except Exception as error:  # another package may raise anything
+            raise UsageError(f"the ops {entry.name!r} cannot be loaded: {error}") from error

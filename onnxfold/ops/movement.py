@@ -1,0 +1,877 @@
+"""Ops that move, select, join or repeat elements, or read or set shapes.
+
+The NumPy result is a view if strides can express it, also of read-only, mapped and zero-stride
+inputs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application, Undecided, axis_of, constant_array
+from onnxfold.ops.definition import (
+    Axis,
+    AxisBound,
+    ElementBound,
+    Op,
+    OperandChecks,
+    definition_of,
+    op,
+)
+from onnxfold.ops.numpy_kernels import (
+    INTEGERS,
+    Array,
+    Integers,
+    Kind,
+    NotExact,
+    Unfoldable,
+    broadcast_shape,
+    check_allocatable,
+    check_representable,
+    integers,
+    normalized_axis,
+    require,
+)
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.expression import Algebra, Number
+from onnxfold.symbolic.fact import Fact, Shape, list_of, of_items, of_type
+
+TO_THE_END = (1 << 31) - 1
+"""The end of a slice to the end of the axis in ONNX: this, or the largest 64-bit integer."""
+_ANY_END = (TO_THE_END, (1 << 63) - 1)
+_DOUBLE_EXACT = 1 << 53
+_RESHAPES_WITHOUT_COPY = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
+
+
+@op("Identity", traits=Trait.EXACT | Trait.FREE)
+class Identity(Op):
+    """Return the operand."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the fact of the operand."""
+        return [a.fact(0)]
+
+    def compute(self, x: Array) -> Array:
+        """Return the input itself."""
+        return x
+
+    def carries(self, index: int) -> bool:
+        """Return whether the results hold elements of an operand."""
+        return index == 0
+
+    def factor(self, node: ir.Node, index: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+# Axes and shapes
+
+
+@op("Transpose", traits=Trait.MOVES | Trait.REREADS)
+class Transpose(Op):
+    """Reorder the axes."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the reordered sizes."""
+        sizes = a.shape(0)
+        order = a.attributes.get("perm", tuple(reversed(range(len(sizes)))))
+        a.require(len(order) == len(sizes))
+        if sorted(order) != list(range(len(sizes))):
+            raise Undecided
+        return a.like([sizes[k] for k in order])
+
+    def compute(self, x: Array, *, perm: Sequence[int] | None = None) -> Array:
+        """Return ``x`` with axis ``perm[k]`` as axis ``k``; without ``perm`` all are reversed."""
+        if perm is None:
+            return np.asarray(x.T)
+        if sorted(perm) != list(range(x.ndim)):
+            raise Unfoldable(f"perm {list(perm)} is not a permutation of {x.ndim} axes")
+        return np.transpose(x, perm)
+
+    def implied_default(
+        self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return the axes in reverse order for ``perm``."""
+        operand = node.inputs[0] if node.inputs else None
+        shape = None if operand is None else shape_of(operand)
+        if name != "perm" or shape is None:
+            return None
+        return tuple(reversed(range(len(shape))))
+
+    def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
+        """Return the axis before the permutation."""
+        perm = node.attributes.get_ints("perm")
+        return None if perm is None else (0, perm[axis] - len(perm))
+
+
+def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
+    """Return a fact with other sizes, whose product must be that of the operand's sizes."""
+    if a.agreeing is not None:
+        product = a.algebra.product
+        a.agree(product(a.shape(0)), product(sizes))
+    return a.like(sizes)
+
+
+def _reshaped_array(x: Array, shape: Sequence[int]) -> Array:
+    """Return an array with another shape; a copy only if strides cannot express the result."""
+    check_representable(shape, x.dtype)
+    if x.flags.c_contiguous:
+        return np.reshape(x, shape)
+    if _RESHAPES_WITHOUT_COPY:
+        with contextlib.suppress(ValueError):
+            return np.reshape(x, shape, copy=False)
+    else:
+        view = np.asarray(x.view())
+        with contextlib.suppress(AttributeError):
+            view.shape = tuple(shape)
+            return view
+    check_allocatable(shape, x.dtype)
+    return np.reshape(x, shape)
+
+
+@op("Reshape", since=5, traits=Trait.MOVES | Trait.FREE)
+class Reshape(Op):
+    """Change the shape: 0 copies a size, and -1 is inferred."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes in the operand, with copied and inferred sizes."""
+        target = a.numbers(1)
+        allow_zero = a.attributes.get("allowzero") == 1
+        sizes = a.fact(0).shape
+        if sizes is None:
+            algebra = a.algebra
+            plain = [n if algebra.is_positive(n) else algebra.unknown(low=0) for n in target]
+            return a.like(plain)
+        result = reshaped_sizes(a.algebra, sizes, tuple(target), allow_zero=allow_zero)
+        return _reshaped_fact(a, result)
+
+    def compute(self, x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+        """Return the elements of ``x`` in the same order in another shape.
+
+        0 keeps the dimension of ``x`` at that index (with ``allowzero=1`` it means 0), and one -1
+        is inferred. A copy is made only if strides cannot express the result.
+        """
+        declared = integers(shape, "shape")
+        target = [size if size or allowzero == 1 else x.shape[k] for k, size in enumerate(declared)]
+        if -1 in target and (known := -math.prod(target)):
+            target[target.index(-1)] = math.prod(x.shape) // known
+        if min(target, default=0) < 0 or math.prod(target) != math.prod(x.shape):
+            raise Unfoldable(f"{math.prod(x.shape)} elements do not fit shape {declared}")
+        return _reshaped_array(x, target)
+
+    def accepts_constant(
+        self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
+    ) -> bool:
+        """Refuse 0 and -1 with ``allowzero``, which runtimes accept for empty tensors only."""
+        if index != 1:
+            return True
+        attribute = node.attributes.get("allowzero")
+        allows_zero = attribute is not None and (attribute.is_ref() or attribute.value)
+        return not (allows_zero and {0, -1} <= set(elements.ravel().tolist()))
+
+
+def reshaped_sizes(
+    algebra: Algebra, sizes: Shape, target: tuple[Number, ...], *, allow_zero: bool
+) -> Shape:
+    """Return the shape of the result of a Reshape.
+
+    An element of the operand that is 0 at run time copies the size at its index. So an expression
+    is the size only if it cannot be 0, if the copied size is 0 then, too, or if the number of
+    elements is 0 then (see ``ASSUMPTIONS``).
+    """
+    if list(target).count(-1) > 1:
+        raise Undecided
+    missing = target.index(-1) if -1 in target else None
+    strict = [_size_at(algebra, sizes, k, n, allow_zero) for k, n in enumerate(target)]
+    if missing is None and strict == list(target):
+        return target
+    total = algebra.product(sizes)
+    if missing is not None:
+        others = [d for k, d in enumerate(strict) if k != missing]
+        if not allow_zero:  # beside a 0, -1 is undefined, and the run fails
+            algebra.required += [algebra.sub(size, 1) for size in others]
+        rest = algebra.product(tuple(others))  # models where it is 0 are excluded
+        if rest == 0 or (allow_zero and not _zeros_are_copied(algebra, sizes, others)):
+            strict[missing] = algebra.unknown(low=0)
+        else:
+            strict[missing] = algebra.floor_div(total, rest)
+        return tuple(strict)
+    plain = [n if n != 0 or allow_zero else d for n, d in zip(target, strict, strict=True)]
+    is_plain = all(algebra.low(n) >= 0 for n in plain) and algebra.product(tuple(plain)) == total
+    return tuple(plain if is_plain else strict)
+
+
+def _zeros_are_copied(algebra: Algebra, sizes: Shape, others: Sequence[Number]) -> bool:
+    """Return whether sizes that may be 0 are copied from the input and do not make others 0.
+
+    With ``allowzero``, onnxruntime infers a -1 beside a 0 from the sizes that are not 0.
+    """
+    remaining = list(sizes)
+    copied = set[int]()
+    for size in others:
+        if not algebra.is_positive(size):
+            if size not in remaining:
+                return False
+            remaining.remove(size)
+            copied |= algebra.atoms_in(size)
+    rest = {k for n in remaining if not algebra.is_positive(n) for k in algebra.atoms_in(n)}
+    return not (copied and rest) or (
+        copied.isdisjoint(rest) and all(algebra.atoms[k].is_dim for k in copied | rest)
+    )
+
+
+def _size_at(
+    algebra: Algebra, sizes: Shape, index: int, number: Number, allow_zero: bool
+) -> Number:
+    """Return the size for an element of the operand of a Reshape."""
+    if isinstance(number, int) and (number == -1 or number > 0):
+        return number
+    if allow_zero:
+        return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
+    if index >= len(sizes):  # models with a 0 here are excluded
+        if number == 0:
+            raise Undecided
+        return number if algebra.low(number) >= 0 else algebra.unknown(low=0)
+    if algebra.low(number) < 0:  # it may be the -1
+        return algebra.unknown(low=0)
+    if number == 0:
+        return sizes[index]
+    is_certain = algebra.is_positive(number) or algebra.is_zero_with(sizes[index], number)
+    return number if is_certain else algebra.unknown(low=0)
+
+
+@op("Flatten", traits=Trait.MOVES | Trait.FREE)
+class Flatten(Op):
+    """Reshape to two axes."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the product of the sizes before the axis, and that of the others."""
+        sizes = a.shape(0)
+        axis = a.attributes.get("axis", 1)
+        product = a.algebra.product
+        return _reshaped_fact(a, (product(sizes[:axis]), product(sizes[axis:])))
+
+    def compute(self, x: Array, *, axis: int = 1) -> Array:
+        """Return a matrix: the axes before ``axis`` are the rows, the others the columns."""
+        if not -x.ndim <= axis <= x.ndim:
+            raise Unfoldable(f"axis {axis} is out of range for rank {x.ndim}")
+        return _reshaped_array(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
+
+
+@op("Squeeze", traits=Trait.MOVES | Trait.FREE)
+class Squeeze(Op):
+    """Remove axes of size 1. Models that remove another axis are excluded."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes of the other axes."""
+        sizes = a.shape(0)
+        axes = a.integers("axes", 1)
+        if axes:
+            removed = {axis_of(axis, len(sizes)) for axis in axes}
+        else:  # onnxruntime treats an empty list as all axes
+            if any(not isinstance(d, int) for d in sizes):
+                if axes is None:
+                    raise Undecided
+                return [Fact(a.fact(0).dtype)]
+            removed = {k for k, d in enumerate(sizes) if d == 1}
+        return _reshaped_fact(a, tuple(d for k, d in enumerate(sizes) if k not in removed))
+
+    def compute(self, x: Array, axes: Integers | None = None) -> Array:
+        """Return ``x`` without the given axes, which have size 1; by default all axes of size 1."""
+        listed = integers(() if axes is None else axes, "axes")
+        removed = {normalized_axis(axis, x.ndim) for axis in listed}
+        if not removed:
+            return x.squeeze()
+        return x.squeeze(tuple(removed))
+
+
+@op("Unsqueeze", traits=Trait.MOVES | Trait.FREE)
+class Unsqueeze(Op):
+    """Insert axes of size 1."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes with 1 at each new axis."""
+        sizes = list(a.shape(0))
+        axes = a.integers("axes", 1)
+        if axes is None:
+            raise Undecided
+        rank = len(sizes) + len(axes)
+        for axis in sorted(axis_of(axis, rank) for axis in axes):
+            sizes.insert(axis, 1)
+        return _reshaped_fact(a, tuple(sizes))
+
+    def compute(self, x: Array, axes: Integers) -> Array:
+        """Return ``x`` with axes of size 1 at ``axes``, indices in the result in any order."""
+        return np.expand_dims(x, tuple(integers(axes, "axes")))
+
+
+@op("Shape", traits=Trait.FREE)
+class ShapeOf(Op):
+    """Return the sizes from ``start`` to ``end``."""
+
+    kind = Kind.SHAPE
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes as known elements."""
+        sizes = a.shape(0)
+        if a.opset >= 15:
+            sizes = sizes[a.attributes.get("start", 0) : a.attributes.get("end")]
+        return [of_items(list_of(sizes), ir.DataType.INT64, a.algebra)]
+
+    def compute(self, x: Array, *, start: int = 0, end: int | None = None) -> Array:
+        """Return ``x.shape[start:end]`` as int64; the elements of ``x`` are not read."""
+        return np.array(x.shape[start:end], np.int64)
+
+
+@op("Size", traits=Trait.FREE)
+class Size(Op):
+    """Return the number of elements."""
+
+    kind = Kind.SHAPE
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the product of the sizes as a known element."""
+        items = np.array(a.algebra.product(a.shape(0)), object)
+        return [of_items(items, ir.DataType.INT64, a.algebra)]
+
+    def compute(self, x: Array) -> Array:
+        """Return the number of elements as an int64 scalar; the elements of ``x`` are not read."""
+        return np.array(math.prod(x.shape), np.int64)
+
+
+# Parts and joins
+
+
+@op("Slice", traits=Trait.MOVES)
+class Slice(Op):
+    """Slice some axes."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes of the slices."""
+        if any(fact and fact.shape is None for fact in a.inputs[3:]):
+            return [Fact(a.fact(0).dtype)]  # onnx takes such an operand for an omitted one
+        sizes = list(a.shape(0))
+        for axis, (start, end, step) in slice_ranges(a, len(sizes)).items():
+            sizes[axis] = sliced_size(a.algebra, sizes[axis], start, end, step)
+        return a.like(sizes)
+
+    def compute(
+        self,
+        x: Array,
+        starts: Integers,
+        ends: Integers,
+        axes: Integers | None = None,
+        steps: Array | None = None,
+    ) -> Array:
+        """Return ``x[start:end:step]`` along ``axes`` (the first ones if omitted).
+
+        Negative bounds count from the end, then bounds are clamped: unlike in Python, a start
+        before the first element is clamped to the first element also for a negative step.
+        """
+        starts, ends = integers(starts, "starts"), integers(ends, "ends")
+        axes = integers(range(len(starts)) if axes is None else axes, "axes")
+        each_step = [1] * len(starts) if steps is None else integers(steps, "steps")
+        index = [slice(None)] * x.ndim
+        seen = set()
+        for start, end, axis, step in zip(starts, ends, axes, each_step, strict=True):
+            axis = normalized_axis(axis, x.ndim)
+            if axis in seen or step == 0:
+                raise Unfoldable("a slice needs distinct axes and steps other than 0")
+            seen.add(axis)
+            if step < 0 and end in _ANY_END:
+                raise NotExact("onnxruntime takes this end for `to the first element`, ONNX not")
+            index[axis] = _bounds(start, end, step, x.shape[axis])
+        return x[tuple(index)]
+
+
+def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:
+    """Return start, end and step of each axis in a Slice. Raises Undecided."""
+    if "starts" in a.attributes:
+        starts = list(a.attributes["starts"])
+        ends = list(a.attributes["ends"])
+    else:
+        starts, ends = a.numbers(1), a.numbers(2)
+    axes = a.integers("axes", 3)
+    steps = a.integers("steps", 4)
+    axes = list(range(len(starts))) if axes is None else [axis_of(axis, rank) for axis in axes]
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(axes) == len(starts) == len(ends) == len(steps) or len(axes) > rank or 0 in steps:
+        raise Undecided
+    return dict(zip(axes, zip(starts, ends, steps, strict=True), strict=True))
+
+
+def sliced_size(algebra: Algebra, size: Number, start: Number, end: Number, step: int) -> Number:
+    """Return the number of elements of an axis that a slice keeps."""
+    if step < 0 and end in _ANY_END:  # onnxruntime ends at the first element, ONNX before all
+        return algebra.unknown(low=0)
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        # Python goes before the first element, ONNX stops at it
+        stop = None if step < 0 and end < -size else end
+        return len(range(size)[max(start, -size) : stop : step])
+    if step < 0:
+        return algebra.unknown(low=0)
+    # a start behind the end of the axis is behind the end of the range, too
+    first = start if algebra.low(start) >= 0 else _clamped(algebra, start, size)
+    last = _clamped(algebra, end, size)
+    if first is None or last is None:
+        return algebra.unknown(low=0)
+    length = algebra.maximum(algebra.sub(last, first), 0)
+    return length if step == 1 else algebra.ceil_div(length, step)
+
+
+def _clamped(algebra: Algebra, index: Number, size: Number) -> Number | None:
+    """Return an index from the front, clamped to the axis; None if its sign is unknown."""
+    if isinstance(index, int) and index >= TO_THE_END:
+        return size
+    if algebra.high(index) < 0:
+        return algebra.maximum(algebra.add(index, size), 0)
+    if algebra.low(index) < 0:
+        return None
+    return algebra.minimum(index, size)
+
+
+def _bounds(start: int, end: int, step: int, size: int) -> slice:
+    """Return the Python slice, without negative bounds, that is equivalent to the one of ONNX."""
+    start += size if start < 0 else 0
+    end += size if end < 0 else 0
+    if step > 0:
+        return slice(min(max(start, 0), size), min(max(end, 0), size), step)
+    start = min(max(start, 0), size - 1)
+    end = min(max(end, -1), size - 1)
+    if start <= end:
+        return slice(0, 0)
+    return slice(start, None if end < 0 else end, step)
+
+
+@op("Split", since=2, traits=Trait.MOVES)
+class Split(Op):
+    """Split into parts of given sizes, or as equal as possible."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes of each part."""
+        algebra = a.algebra
+        sizes = a.shape(0)
+        axis = axis_of(a.attributes.get("axis", 0), len(sizes))
+        count = a.n_outputs
+        parts: Sequence[Number]
+        declared = a.objects(1)
+        if "split" in a.attributes:
+            parts = list(a.attributes["split"])
+        elif a.input(1) is not None:
+            if declared is None or declared.shape != (count,):
+                raise Undecided
+            parts = list(declared)
+        else:
+            part = algebra.ceil_div(sizes[axis], count)
+            last = algebra.sub(sizes[axis], algebra.mul(part, count - 1))
+            parts = [part] * (count - 1) + [last]
+        a.agree(sizes[axis], functools.reduce(algebra.add, parts))
+        dtype = a.fact(0).dtype
+        return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
+
+    def compute(
+        self,
+        x: Array,
+        split: Integers | None = None,
+        *,
+        n_outputs: int,
+        axis: int = 0,
+        num_outputs: int | None = None,
+    ) -> list[Array]:
+        """Return ``x`` cut along ``axis`` into the given sizes, or into equal parts.
+
+        With ``num_outputs``, which opset 18 added, the last part may be smaller if the sizes cannot
+        be equal; without it, that is an error.
+        """
+        axis = normalized_axis(axis, x.ndim)
+        parts = num_outputs or n_outputs
+        size = x.shape[axis]
+        sizes = integers(() if split is None else split, "split")
+        if not sizes:
+            if num_outputs is None and size % parts:
+                raise Unfoldable(f"{size} does not split into {parts} equal parts")
+            part = -(-size // parts)
+            if size and part * (parts - 1) >= size:
+                raise NotExact(f"{size} does not split into {parts} parts of {part}")
+            sizes = [min(part, size - k * part) for k in range(parts)]
+        if min(sizes, default=0) < 0 or sum(sizes) != size or len(sizes) != parts:
+            raise Unfoldable(f"sizes {sizes} do not split dimension {size} in {parts}")
+        return np.split(x, [*itertools.accumulate(sizes[:-1])], axis)
+
+
+@op("Concat", since=4, traits=Trait.MOVES)
+class Concat(Op):
+    """Concatenate the operands along an axis."""
+
+    kind = Kind.ASSEMBLED
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sum of the sizes along the axis; all others are equal."""
+        shapes = a.shapes()
+        if not shapes or any(len(s) != len(shapes[0]) for s in shapes):
+            raise Undecided
+        axis = axis_of(a.attributes.get("axis", 1), len(shapes[0]))
+        result: list[Number] = []
+        for k, sizes in enumerate(zip(*shapes, strict=True)):
+            if k == axis:
+                result.append(functools.reduce(a.algebra.add, sizes))
+            else:  # they are all equal: the simplest is taken
+                result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
+                for size in sizes:
+                    a.agree(result[-1], size)
+        return a.like(result)
+
+    def compute(self, *operands: Array, axis: int) -> Array:
+        """Return the operands concatenated along ``axis``; all other dimensions are the same."""
+        first = operands[0]
+        if len(operands) == 1:
+            return first
+        axis = normalized_axis(axis, first.ndim)
+        total = sum(x.shape[axis] for x in operands)
+        check_allocatable((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
+        return np.concatenate(operands, axis=axis)
+
+    def moved_inputs(self, count: int) -> range:
+        """Return all operands."""
+        return range(count)
+
+    def columns_after(
+        self, node: ir.Node, index: int, columns: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """Shift the columns by the widths of the operands before."""
+        operand = node.inputs[index]
+        rank = 0 if operand is None or operand.shape is None else len(operand.shape)
+        if rank < 2 or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
+            return columns
+        before = [v.shape[-1] if v is not None and v.shape else None for v in node.inputs[:index]]
+        widths = [width for width in before if isinstance(width, int)]
+        if len(widths) < len(before):
+            return columns
+        return {k + sum(widths): column for k, column in columns.items()}
+
+
+@op("Gather", traits=Trait.MOVES | Trait.SELECTS)
+class Gather(Op):
+    """Select slices along an axis."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes with those of the indices in place of the axis."""
+        data, indices = a.shape(0), a.shape(1)
+        axis = axis_of(a.attributes.get("axis", 0), len(data))
+        return a.like((*data[:axis], *indices, *data[axis + 1 :]))
+
+    def compute(self, x: Array, indices: Array, *, axis: int = 0) -> Array:
+        """Return ``x`` at ``indices`` along ``axis``, which the axes of ``indices`` replace.
+
+        Negative indices count from the end. A scalar index gives a view.
+        """
+        axis = normalized_axis(axis, x.ndim)
+        if x.dtype.kind in "OSU" and math.prod(x.shape[axis + 1 :]) > 1:
+            raise Unfoldable("onnxruntime copies the first string of each slice only")
+        if indices.dtype.kind not in "iu":
+            raise Unfoldable(f"indices of dtype {indices.dtype.name}")
+        before = (slice(None),) * axis
+        index: tuple[Any, ...]
+        if indices.ndim == 0:
+            index = (*before, int(indices), ...)
+            return np.asarray(x[index])
+        check_allocatable(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype)
+        if x.flags.c_contiguous:
+            return np.take(x, indices, axis=axis)
+        # np.take would first copy all of a strided or zero-stride operand.
+        index = (*before, indices)
+        return np.ascontiguousarray(x[index])
+
+    def can_fail(self, operands: OperandChecks) -> str | None:
+        """Return whether an index may be out of range."""
+        data = operands.shape(0)
+        if data:
+            size = data[operands.attributes.get("axis", 0) % len(data)]
+            if operands.are_indices(1, size):
+                return None
+        return f"the indices in {operands.name(1)!r} may be out of range"
+
+    def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
+        """Return the size of the axis."""
+        return _bound_by_axis(index, node)
+
+    def columns_after(
+        self, node: ir.Node, index: int, columns: Mapping[int, int]
+    ) -> Mapping[int, int]:
+        """Return the selected columns if the axis is the last one."""
+        data = node.inputs[index]
+        rank = 0 if data is None or data.shape is None else len(data.shape)
+        is_last = rank > 1 and node.attributes.get_int("axis", 0) in (-1, rank - 1)
+        return selected_columns(node, index, columns) if is_last else columns
+
+    def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
+        """Return the last axis of a table whose rows are selected."""
+        table = node.inputs[0]
+        if table is None or axis != -1 or node.attributes.get_int("axis", 0) != 0:
+            return None
+        producer = table.producer()
+        if producer is not None and isinstance(definition_of(producer), Transpose):
+            table = producer.inputs[0]
+        is_matrix = table is not None and table.shape is not None and len(table.shape) == 2
+        return (0, axis) if is_matrix else None
+
+
+def _bound_by_axis(index: int, node: ir.Node) -> AxisBound | None:
+    """Return the size of the axis in the attribute as the bound of the indices."""
+    axis = node.attributes.get_int("axis", 0)
+    return AxisBound(0, axis) if index == 1 else None
+
+
+def selected_columns(node: ir.Node, index: int, columns: Mapping[int, int]) -> Mapping[int, int]:
+    """Return the columns of the first operand that constant indices in the second select."""
+    indices = constant_array(node.inputs[1])
+    if indices is None or index != 0:
+        return columns
+    selected = enumerate(int(k) for k in indices.reshape(-1))
+    return {k: columns[column] for k, column in selected if column in columns}
+
+
+@op("GatherElements", traits=Trait.MOVES | Trait.SELECTS)
+class GatherElements(Op):
+    """Select elements along an axis."""
+
+    def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
+        """Return the size of the axis."""
+        return _bound_by_axis(index, node)
+
+
+@op("GatherND", traits=Trait.SELECTS)
+class GatherND(Op):
+    """Select slices at indices of several axes."""
+
+    def carries(self, index: int) -> bool:
+        """Return whether the results hold elements of an operand."""
+        return index == 0
+
+    def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
+        """Return the size of the first axis."""
+        return AxisBound(0, 0) if index == 1 else None
+
+
+@op("ScatterElements", traits=Trait.LIKE_FIRST | Trait.PLACES)
+class ScatterElements(Op):
+    """Replace elements at indices along an axis."""
+
+    def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
+        """Return the size of the axis."""
+        return _bound_by_axis(index, node)
+
+
+@op("ScatterND", traits=Trait.LIKE_FIRST | Trait.PLACES)
+class ScatterND(Op):
+    """Replace slices at indices of several axes."""
+
+    def index_bound(self, index: int, node: ir.Node) -> AxisBound | None:
+        """Return the size of the first axis."""
+        return AxisBound(0, 0) if index == 1 else None
+
+
+@op("Scatter", "Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
+@op("Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth", traits=Trait.PLACES)
+class Placement(Op):
+    """Move or select elements; onnx infers the results."""
+
+
+@op("NonZero", since=9, traits=Trait.PLACES)
+class NonZero(Op):
+    """Return the indices of the elements that are not zero."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return a row for each axis; of a scalar onnxruntime makes one row, and ONNX none."""
+        rank = len(a.shape(0))
+        rows = rank or a.algebra.unknown(low=0)
+        return a.tensor([rows, a.algebra.unknown(low=0)], ir.DataType.INT64)
+
+    def compute(self, x: Array) -> Array:
+        """Return the indices of the elements that are not zero, in a row for each axis."""
+        if not x.ndim:
+            raise NotExact("NonZero of a scalar")
+        check_allocatable((x.ndim, int(np.count_nonzero(x))), np.dtype(np.int64))
+        return np.array(np.nonzero(x), np.int64)
+
+
+# Repetitions and fills
+
+
+def _as_sizes(a: Application, numbers: Sequence[Number]) -> list[Number]:
+    """Return the elements of a shape operand. Models with a negative one are excluded."""
+    algebra = a.algebra
+    return [n if algebra.low(n) >= 0 else algebra.unknown(low=0) for n in numbers]
+
+
+def _broadcast(x: Array, shape: Sequence[int]) -> Array:
+    check_representable(shape, x.dtype)
+    return np.broadcast_to(x, tuple(shape))
+
+
+@op("Expand", since=8, traits=Trait.MOVES | Trait.REPEATS)
+class Expand(Op):
+    """Broadcast to a shape."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the common shape of the operand and the elements of the second operand."""
+        sizes = tuple(_as_sizes(a, a.numbers(1)))
+        return a.like(a.broadcast(sizes, a.shape(0)))
+
+    def compute(self, x: Array, shape: Array) -> Array:
+        """Return ``x`` broadcast to ``shape``; a dimension 1 of ``shape`` keeps that of ``x``."""
+        return _broadcast(x, broadcast_shape(x.shape, integers(shape, "shape")))
+
+
+@op("Tile", since=6, traits=Trait.MOVES | Trait.REPEATS)
+class Tile(Op):
+    """Repeat along each axis."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes multiplied by the repetitions."""
+        sizes, repeats = a.shape(0), a.numbers(1)
+        if len(repeats) != len(sizes):
+            raise Undecided
+        return a.like(list(map(a.algebra.mul, sizes, repeats)))
+
+    def compute(self, x: Array, repeats: Array) -> Array:
+        """Return ``x`` repeated along every axis; a view if only axes of size 1 are repeated."""
+        counts = integers(repeats, "repeats")
+        if len(counts) != x.ndim or min(counts, default=0) < 0:
+            raise Unfoldable(f"repeats {counts} do not fit rank {x.ndim}")
+        shape = [n * d for n, d in zip(counts, x.shape, strict=True)]
+        if all(n == 1 or d == 1 for n, d in zip(counts, x.shape, strict=True)):
+            return _broadcast(x, shape)
+        check_allocatable(shape, x.dtype)
+        return np.tile(x, counts)
+
+
+@op("ConstantOfShape", since=9, traits=Trait.REPEATS)
+class ConstantOfShape(Op):
+    """Return a tensor of equal elements."""
+
+    kind = Kind.VIEW
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the elements of the operand as sizes."""
+        value = a.attributes.get("value")
+        dtype = ir.DataType.FLOAT if value is None else ir.DataType.from_numpy(value.dtype)
+        return a.tensor(_as_sizes(a, a.numbers(0)), dtype)
+
+    def compute(self, shape: Array, *, value: Array | None = None) -> Array:
+        """Return a zero-stride tensor full of ``value`` (one element; float32 0 if omitted)."""
+        fill = np.zeros((), np.float32) if value is None else value.reshape(())
+        sizes = integers(shape, "shape")
+        check_representable(sizes, fill.dtype)
+        return np.broadcast_to(fill, sizes)
+
+
+@op("com.microsoft::Range", traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS)
+class ContribRange(Op):
+    """Return the numbers from start to limit in steps of delta."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the number of steps."""
+        algebra = a.algebra
+        start, limit, delta = (a.objects(k) for k in range(3))
+        dtype = a.fact(0).dtype
+        if dtype is None or not dtype.is_integer():  # onnx and onnxruntime round floats differently
+            return a.tensor([algebra.unknown(low=0)], dtype)
+        if start is None or limit is None or delta is None:
+            raise Undecided
+        step = delta.item()
+        if not isinstance(step, int) or step == 0:
+            return a.tensor([algebra.unknown(low=0)], dtype)
+        distance = algebra.sub(limit.item(), start.item())
+        if step < 0:
+            distance, step = algebra.mul(distance, -1), -step
+        count = algebra.maximum(algebra.ceil_div(distance, step), 0)
+        return a.tensor([count], dtype)
+
+
+@op("Range", since=11, traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS)
+class Range(ContribRange):
+    """Return the numbers from start to limit in steps of delta."""
+
+    def compute(self, start: Array, limit: Array, delta: Array) -> Array:
+        """Return the integers ``start, start + delta, ...`` before ``limit``."""
+        for x in (start, limit, delta):
+            require(x, INTEGERS)
+            if x.size != 1:
+                raise Unfoldable("the bounds of a range are scalars")
+        first, step = start.reshape(()), delta.reshape(())
+        if not step:
+            raise Unfoldable("a range needs a delta other than 0")
+        span = int(limit.reshape(())) - int(first)
+        count = max(0, -(-span // int(step)))
+        check_allocatable([count], start.dtype)  # engines may treat an overflow as an empty range
+        if abs(span) > min(_DOUBLE_EXACT, int(np.iinfo(start.dtype).max)):
+            raise Unfoldable("the range's length is beyond exact float64")
+        return np.asarray(first + np.arange(count, dtype=start.dtype) * step)
+
+
+@op("OneHot", traits=Trait.REPEATS)
+class OneHot(Op):
+    """Return rows with one element that differs."""
+
+    def index_bound(self, index: int, node: ir.Node) -> ElementBound | None:
+        """Return the depth."""
+        return ElementBound(1) if index == 0 else None
+
+
+@op("EyeLike", traits=Trait.REPEATS)
+@op("Constant", traits=Trait.FREE)
+class Fill(Op):
+    """Return constant elements; onnx infers the results."""
+
+
+# Padding
+
+
+@op("Pad", "com.microsoft::Pad", traits=Trait.SELECTS)
+class Pad(Op):
+    """Add elements before and after those along each axis."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Add the padding on both sides to each size."""
+        algebra = a.algebra
+        sizes, pads = a.shape(0), a.objects(1)
+        if pads is None or pads.shape != (2 * len(sizes),) or a.input(3) is not None:
+            raise Undecided
+        is_constant = a.attributes.get("mode", "constant") in ("constant", b"constant")
+        a.agree_if(is_constant)  # reflected padding is limited by the size
+        before, after = pads[: len(sizes)], pads[len(sizes) :]
+        padding = map(algebra.add, before, after)
+        return a.like(list(map(algebra.add, sizes, padding)))
+
+    def accepts_constant(
+        self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
+    ) -> bool:
+        """Refuse int32 axes: shape inference reads constant axes as int64 only."""
+        return index != 3 or dtype != ir.DataType.INT32

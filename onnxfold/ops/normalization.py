@@ -1,0 +1,55 @@
+"""Normalizations, and Softmax."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application
+from onnxfold.ops.definition import Op, op
+from onnxfold.ops.traits import Trait
+
+_SOFTMAX = Trait.LIKE_FIRST | Trait.HEAVY | Trait.ALONG_AXES | Trait.REREADS
+
+
+@op("LogSoftmax", "Softmax", traits=_SOFTMAX)
+@op("LRN", "LpNormalization", "SimplifiedLayerNormalization", traits=Trait.LIKE_FIRST)
+@op("GroupNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
+@op("RMSNormalization", traits=Trait.HEAVY)
+class Normalization(Op):
+    """A normalization; the result has the type of the first operand."""
+
+
+class ChannelNormalization(Op):
+    """A normalization of channels, the second axis."""
+
+    def agree_with_first(self, a: Application) -> None:
+        """Require a number for each channel."""
+        first, *others = a.shapes()
+        for shape in others:
+            a.agree((*shape, 0)[0], (*first, 0, 0)[1])
+
+
+@op("InstanceNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
+class InstanceNormalization(ChannelNormalization):
+    """Normalize each channel of each image."""
+
+
+@op("BatchNormalization", traits=Trait.LIKE_FIRST)
+class BatchNormalization(ChannelNormalization):
+    """Normalize each channel by its mean and variance."""
+
+    def overwrites(self, node: ir.Node, index: int) -> bool:
+        """In training mode, onnxruntime writes the running mean and variance."""
+        mode = node.attributes.get("training_mode")
+        return index in (3, 4) and mode is not None and mode.value != 0
+
+
+@op("LayerNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY | Trait.REREADS)
+class LayerNormalization(Op):
+    """Normalize the last axes."""
+
+    def agree_with_first(self, a: Application) -> None:
+        """Require scale and bias that broadcast to the first operand."""
+        first, *others = a.shapes()
+        a.agree_if(all(len(shape) <= len(first) for shape in others))
+        a.broadcast(first, *others)

@@ -1,0 +1,189 @@
+"""Matrix products, Einsum and attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.definition import Axis, Op, StaticShape, Work, op
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.expression import Number
+from onnxfold.symbolic.fact import Fact, Shape
+
+
+def multiply_accumulates(count: int) -> Work:
+    """Return the work of a number of multiply-accumulates."""
+    return Work(count, 2 * count)
+
+
+def _transposed(shape: Shape, transpose: int) -> Shape:
+    if not transpose:
+        return shape
+    if len(shape) < 2:
+        raise Undecided
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+class Product(Op):
+    """Multiply matrices on the last two axes, perhaps transposed; the other axes broadcast."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the shape of the product."""
+        attributes = a.attributes
+        if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+            raise Undecided
+        left = _transposed(a.shape(0), attributes.get("transA", 0))
+        right = _transposed(a.shape(1), attributes.get("transB", 0))
+        if not left or not right:
+            raise Undecided
+        a.agree(left[-1], right[-2:][0])
+        batch = a.broadcast(left[:-2], right[:-2])
+        shape = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
+        self.agree_with_others(a, shape)
+        return self.result(a, shape)
+
+    def agree_with_others(self, a: Application, shape: Shape) -> None:
+        """Record that the other operands, zero points, are single numbers."""
+        if a.agreeing is not None:
+            a.agree_if(all(other in ((), (1,)) for other in a.shapes()[2:]))
+
+    def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
+        """Return the product with its dtype, that of the first operand."""
+        return a.like(shape)
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Each element of the result is a sum of products."""
+        transposed = attributes.get("transA")
+        axis = 0 if transposed is not None and transposed.as_int() else -1
+        return multiply_accumulates(math.prod(outputs[0]) * inputs[0][axis])
+
+
+@op("MatMul", traits=Trait.MULTIPLIES)
+class MatMul(Product):
+    """Multiply matrices."""
+
+    def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
+        """Return the columns of the left and the rows of the right factor."""
+        left = -2 if node.attributes.get_int("transA", 0) else -1
+        right = -1 if node.attributes.get_int("transB", 0) else -2
+        return (0, left), (1, right)
+
+    def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
+        """Return the rows of the left or the columns of the right factor."""
+        if axis not in (-2, -1):
+            return None
+        name = "transA" if axis == -2 else "transB"
+        is_transposed = node.attributes.get_int(name, 0)
+        return (0 if axis == -2 else 1), (-3 - axis if is_transposed else axis)
+
+
+@op("Gemm", traits=Trait.MULTIPLIES)
+class Gemm(MatMul):
+    """Multiply two matrices, and add a third operand."""
+
+    def agree_with_others(self, a: Application, shape: Shape) -> None:
+        """Broadcast the third operand."""
+        if a.input(2) is not None:
+            a.broadcast(shape, a.shape(2))
+
+
+@op("MatMulInteger", traits=Trait.MULTIPLIES | Trait.QUANTIZES)
+class MatMulInteger(Product):
+    """Multiply matrices of 8-bit integers."""
+
+    def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
+        """Return int32."""
+        return a.tensor(shape, ir.DataType.INT32)
+
+
+@op("QLinearMatMul", traits=Trait.MULTIPLIES | Trait.QUANTIZES)
+class QLinearMatMul(Product):
+    """Multiply quantized matrices; onnx infers the result."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Leave the result to onnx."""
+        raise Undecided
+
+
+@op("Einsum", traits=Trait.UNBOUNDED)
+class Einsum(Op):
+    """Sum products of elements of any number of operands."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Broadcast the sizes with one letter, as onnxruntime does; onnx takes the first one."""
+        terms, arrow, kept = a.attributes["equation"].replace(" ", "").partition("->")
+        if not arrow:
+            letters = sorted(terms.replace("...", "").replace(",", ""))
+            kept = "".join(["...", *(letter for letter in letters if letters.count(letter) == 1)])
+        sizes: dict[str | int, Number] = {}
+        for term, shape in zip(terms.split(","), a.shapes(), strict=True):
+            labels = _labels(term, len(shape) - len(term.replace("...", "")))
+            for label, size in zip(labels, shape, strict=True):
+                (sizes[label],) = a.broadcast((sizes.get(label, 1),), (size,))
+        unnamed = sum(isinstance(label, int) for label in sizes)
+        return a.like([sizes[label] for label in _labels(kept, unnamed)])
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Return the product of all index ranges; one operand needs no multiplication."""
+        equation = attributes["equation"].as_string().replace(" ", "")
+        terms = equation.partition("->")[0].split(",")
+        sizes: dict[str, int] = {}
+        for term, shape in zip(terms, inputs, strict=True):
+            sizes.update(zip(term, shape, strict=True))
+        return multiply_accumulates(math.prod(sizes.values()) if len(terms) > 1 else 0)
+
+
+def _labels(term: str, unnamed: int) -> list[str | int]:
+    """Return a letter for each axis, and negative numbers for those of an ellipsis."""
+    before, dots, after = term.partition("...")
+    return [*before, *(range(-unnamed, 0) if dots else ()), *after]
+
+
+_PAST_KEYS = 4
+
+
+@op("Attention", traits=Trait.UNBOUNDED)
+class Attention(Op):
+    """Scaled dot product attention."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the shape of the first output; of the others only the dtype.
+
+        onnx's inference treats unknown sizes as 0. Operands are [batch, heads, sequence, head
+        size], or [batch, sequence, heads * head size] with the heads as attributes.
+        """
+        a.agree_if(False)
+        query, value = a.fact(0), a.fact(2)
+        shape: Shape | None = None
+        if query.shape and value.shape and query.rank == value.rank == 4:
+            shape = (*query.shape[:3], value.shape[3])
+        elif query.shape and value.shape and query.rank == value.rank == 3:
+            size = a.algebra.floor_div(value.shape[2], a.attributes["kv_num_heads"])
+            shape = (*query.shape[:2], a.algebra.mul(size, a.attributes["q_num_heads"]))
+        others = [Fact(a.fact(k).dtype) for k in (1, 2, 0)]
+        return [*a.like(shape), *others][: a.n_outputs]
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Elements of queries and results are multiplied by all keys or values."""
+        has_past = len(inputs) > _PAST_KEYS and len(inputs[_PAST_KEYS]) > 1
+        past = inputs[_PAST_KEYS][-2] if has_past else 0
+        elements = math.prod(inputs[0]) + math.prod(outputs[0])
+        return multiply_accumulates(elements * (inputs[1][-2] + past))

@@ -1,0 +1,66 @@
+"""Quantization and dequantization."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application, Undecided, axis_of
+from onnxfold.ops.definition import Op, definition_of, op
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.fact import Fact, Shape
+
+_QUANTIZES = Trait.HEAVY | Trait.ALONG_AXES | Trait.QUANTIZES
+
+
+class Quantization(Op):
+    """Convert by scales and zero points along an axis, or in blocks."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the shape of the first operand."""
+        attributes = a.attributes
+        if attributes.get("output_dtype", 0):
+            raise Undecided
+        shape = a.fact(0).shape
+        is_blocked = bool(attributes.get("block_size"))
+        a.agree_if(not is_blocked)
+        for k in () if is_blocked else range(1, len(a.inputs)):
+            if shape and a.inputs[k] is not None and a.shape(k) not in ((), (1,)):
+                axis = axis_of(attributes.get("axis", 1), len(shape))
+                a.agree_if(len(a.shape(k)) == 1)
+                a.agree(a.shape(k)[0], shape[axis])
+        return self.result(a, shape)
+
+    def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
+        """Return the result with its dtype."""
+        raise NotImplementedError
+
+
+@op("DequantizeLinear", "com.microsoft::DequantizeLinear", traits=_QUANTIZES)
+class DequantizeLinear(Quantization):
+    """Return floating-point numbers."""
+
+    def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
+        """Return the dtype of the scale."""
+        return a.like(shape, 1)
+
+
+def is_dequantization(node: ir.Node) -> bool:
+    """Return whether a node is a DequantizeLinear."""
+    return isinstance(definition_of(node), DequantizeLinear)
+
+
+@op("QuantizeLinear", "com.microsoft::QuantizeLinear", traits=_QUANTIZES)
+class QuantizeLinear(Quantization):
+    """Return quantized numbers."""
+
+    def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:
+        """Return the dtype of the zero point; uint8 if it is omitted."""
+        zero = a.input(2)
+        return a.tensor(shape, ir.DataType.UINT8 if zero is None else zero.dtype)
+
+
+@op("DynamicQuantizeLinear", traits=Trait.QUANTIZES)
+class DynamicQuantizeLinear(Op):
+    """Return quantized numbers with their scale and zero point; onnx infers the results."""

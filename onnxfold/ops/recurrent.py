@@ -1,0 +1,35 @@
+"""Recurrent networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.definition import Op, StaticShape, Work, op
+from onnxfold.ops.products import multiply_accumulates
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.fact import Fact
+
+
+@op("GRU", "LSTM", "RNN", traits=Trait.UNBOUNDED)
+class Recurrent(Op):
+    """A recurrent layer on a batch of sequences of vectors."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Require three axes; onnx infers the results."""
+        a.require(len(a.shape(0)) == 3)
+        raise Undecided
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """At each step, each row is multiplied by all weights of W and R."""
+        rows = math.prod(inputs[0][:2])
+        weights = math.prod(inputs[1]) + math.prod(inputs[2])
+        return multiply_accumulates(rows * weights)

@@ -1,0 +1,112 @@
+"""Ops that reduce axes, and searches along axes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfold.ops.application import Application, Undecided, axis_of
+from onnxfold.ops.definition import Op, op
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.expression import Algebra, Number
+from onnxfold.symbolic.fact import SIZE_DTYPES, Array, Fact, of_items
+
+_REDUCES = Trait.REDUCES | Trait.REREADS | Trait.ANY_SIZES
+_EXACT_IN_FLOAT64 = 1 << 53
+
+
+@op("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", traits=_REDUCES)
+@op("ReduceMean", "ReduceSumSquare", traits=_REDUCES)
+@op("ArgMax", "ArgMin", traits=Trait.ANY_SIZES)
+class Reduction(Op):
+    """Reduce axes; onnx infers the result."""
+
+
+class SizeReduction(Op):
+    """A reduction that is also computed for symbolic sizes."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Reduce a short list of integers to a single one."""
+        fact = a.fact(0)
+        items = fact.objects
+        if items is None or items.ndim != 1 or not items.size or fact.dtype not in SIZE_DTYPES:
+            raise Undecided
+        if not all(map(a.algebra.is_size, items.flat)):
+            raise Undecided
+        axes = a.integers("axes", 1)
+        if [axis_of(axis, 1) for axis in axes or (0,)] != [0]:
+            raise Undecided
+        if not axes and a.attributes.get("noop_with_empty_axes") == 1:
+            raise Undecided
+        # runtimes compute in float64: every partial result, in any order, must be exact
+        if self.largest_partial_result(items) > _EXACT_IN_FLOAT64:
+            raise Undecided
+        shape = (1,) if a.attributes.get("keepdims", 1) else ()
+        number = functools.reduce(functools.partial(self.of_pair, a.algebra), items)
+        return [of_items(np.full(shape, number, object), fact.dtype, a.algebra)]
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the reduction of two sizes."""
+        raise NotImplementedError
+
+    def largest_partial_result(self, items: Array) -> int:
+        """Return a bound of the absolute values of partial results, as far as they are known."""
+        return 0
+
+
+def _magnitudes(items: Array) -> list[int]:
+    """Return the absolute values of the known elements, at least 1."""
+    return [max(abs(item), 1) for item in items if isinstance(item, int)]
+
+
+@op("ReduceSum", traits=_REDUCES)
+class ReduceSum(SizeReduction):
+    """Return sums."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the sum of two sizes."""
+        return algebra.add(a, b)
+
+    def largest_partial_result(self, items: Array) -> int:
+        """Return the sum of the absolute values."""
+        return sum(_magnitudes(items))
+
+
+@op("ReduceProd", traits=_REDUCES)
+class ReduceProd(SizeReduction):
+    """Return products."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the product of two sizes."""
+        return algebra.mul(a, b)
+
+    def largest_partial_result(self, items: Array) -> int:
+        """Return the product of the absolute values."""
+        return math.prod(_magnitudes(items))
+
+
+@op("ReduceMin", traits=_REDUCES)
+class ReduceMin(SizeReduction):
+    """Return the least elements."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the lesser size."""
+        return algebra.minimum(a, b)
+
+
+@op("ReduceMax", traits=_REDUCES)
+class ReduceMax(SizeReduction):
+    """Return the greatest elements."""
+
+    def of_pair(self, algebra: Algebra, a: Number, b: Number) -> Number:
+        """Return the greater size."""
+        return algebra.maximum(a, b)
+
+
+@op("TopK", traits=Trait.HEAVY)
+@op("Hardmax", traits=Trait.LIKE_FIRST)
+class Search(Op):
+    """Find elements along an axis; onnx infers the results of TopK."""

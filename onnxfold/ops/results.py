@@ -1,0 +1,63 @@
+"""Apply an op definition to facts: by its NumPy kernel or its shape function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application
+from onnxfold.ops.definition import Op
+from onnxfold.ops.numpy_kernels import NotExact, Postpone, Unfoldable
+from onnxfold.symbolic.expression import Number
+from onnxfold.symbolic.fact import MOST_ELEMENTS, Array, Fact, list_of, of_array, of_items
+
+_MOST_BYTES = 1 << 12
+
+
+def facts_of_results(definition: Op, a: Application) -> Sequence[Fact]:
+    """Return the facts of the results of an op.
+
+    Raises:
+        Undecided: The definition cannot infer the results.
+    """
+    if any(fact is not None and fact.items is not None for fact in a.inputs):
+        computed = _computed(definition, a)
+        if computed is not None:
+            return computed
+    return definition.shape(a)
+
+
+def _computed(definition: Op, a: Application) -> Sequence[Fact] | None:
+    """Return the results of the op's NumPy kernel if all operands are known and small.
+
+    For an op that only moves elements, some may be expressions: the kernel moves their indices.
+    """
+    kernel = definition.kernel
+    if kernel is None:
+        return None
+    inputs = a.inputs
+    arrays: list[Array | None] = [None if f is None else f.known for f in inputs]
+    items: list[Number] = []
+    if any(f is not None and f.is_symbolic for f in inputs):
+        for k in definition.moved_inputs(len(inputs)):
+            objects = a.objects(k)
+            if objects is not None:
+                numbers = np.arange(len(items), len(items) + objects.size)
+                arrays[k] = numbers.reshape(objects.shape)
+                items += objects.flat
+    if any(array is None and f is not None for array, f in zip(arrays, inputs, strict=True)):
+        return None
+    try:
+        with np.errstate(all="ignore"):
+            results = kernel(arrays, a.attributes, n_outputs=a.n_outputs, most_bytes=_MOST_BYTES)
+    except (NotExact, Unfoldable, Postpone):
+        return None
+    if any(r.size > MOST_ELEMENTS or r.dtype.kind not in "fiub" for r in results):
+        return None
+    dtype = a.fact(0).dtype
+    if items and dtype is not None:
+        moved = [list_of([items[k] for k in r.flat]).reshape(r.shape) for r in results]
+        return [of_items(array, dtype, a.algebra) for array in moved]
+    return [of_array(r, ir.DataType.from_numpy(r.dtype)) for r in results]

@@ -1,0 +1,318 @@
+"""Convolutions, pooling, and changes of the resolution of images."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+
+from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.definition import Axis, Op, StaticShape, Work, op
+from onnxfold.ops.products import multiply_accumulates
+from onnxfold.ops.traits import Trait
+from onnxfold.symbolic.expression import Number
+from onnxfold.symbolic.fact import UNKNOWN, Fact, Shape
+
+
+class Window(Op):
+    """A window over the axes after the second."""
+
+    is_pool = False
+
+    def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
+        """Return the channels of the result, and the sizes of the window."""
+        raise NotImplementedError
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Count the positions of the window along each axis."""
+        sizes = a.shape(0)
+        algebra, attributes = a.algebra, a.attributes
+        channels, kernel = self.window(a)
+        rank = len(sizes) - 2
+        if kernel is None or not all(isinstance(k, int) for k in kernel):
+            raise Undecided
+        strides = attributes.get("strides") or [1] * rank
+        dilations = attributes.get("dilations") or [1] * rank
+        has_rank = len(kernel) == len(strides) == len(dilations) == rank
+        if not has_rank or min(strides, default=1) < 1:
+            return [UNKNOWN]  # invalid: some versions of onnx divide by the stride
+        spatial: list[Number] = []
+        for size, extent, dilation, stride, pads in zip(
+            sizes[2:], kernel, dilations, strides, _padding(a, rank), strict=True
+        ):
+            reach = (extent - 1) * dilation + 1
+            if pads is not None:
+                positions = self._positions(a, size, reach, stride, pads)
+                spatial.append(positions)
+                if not self.is_pool:  # a pool's window may fit nowhere, or only in the padding
+                    steps = algebra.add(size, sum(pads) - reach)
+                    algebra.required += (steps, algebra.sub(positions, 1))
+            elif self.is_pool and dilation != 1:  # onnx ignores the dilation, onnxruntime does not
+                spatial.append(algebra.unknown(low=0))
+            else:
+                spatial.append(algebra.ceil_div(size, stride))
+        shape = (*sizes[:1], *channels, *spatial)
+        indices = a.tensor(shape, ir.DataType.INT64)
+        return (a.like(shape) + indices)[: a.n_outputs]
+
+    def _positions(
+        self, a: Application, size: Number, reach: int, stride: int, pads: tuple[int, int]
+    ) -> Number:
+        """Return the number of positions of a window.
+
+        Rounded up, the last one may be all padding: onnx counts it, onnxruntime does not. For a
+        window larger than the input, onnxruntime rounds toward zero, to one position.
+        """
+        algebra = a.algebra
+        steps = algebra.add(size, sum(pads) - reach)
+        if isinstance(steps, int) and steps < 0:
+            return algebra.unknown(low=0)
+        if not self.is_pool or a.attributes.get("ceil_mode") != 1:
+            divide = algebra.trunc_div if self.is_pool else algebra.floor_div
+            return algebra.add(divide(steps, stride), 1)
+        if not isinstance(size, int) or not isinstance(steps, int):
+            return algebra.unknown(low=0)
+        last = -(-steps // stride)
+        return last + 1 if last * stride < size + pads[0] else algebra.unknown(low=0)
+
+    def implied_default(
+        self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return strides and dilations of 1, padding of 0, and the window of the weight."""
+        if name == "kernel_shape":
+            return self.implied_window(node, shape_of)
+        operand = node.inputs[0] if node.inputs else None
+        shape = None if operand is None else shape_of(operand)
+        written = node.attributes.get("kernel_shape")
+        rank = len(shape or ()) - 2 if shape else 0
+        if written is not None and not written.is_ref():
+            rank = len(written.value)
+        if name in ("strides", "dilations"):
+            return (1,) * rank or None
+        if name == "pads":
+            return (0,) * (2 * rank) or None
+        return None
+
+    def implied_window(
+        self, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return the window if an operand determines it."""
+        return None
+
+
+def _padding(a: Application, rank: int) -> list[tuple[int, int] | None]:
+    """Return the padding on both sides of each axis; None if it keeps the size."""
+    auto = a.attributes.get("auto_pad", "NOTSET")
+    auto = auto.decode() if isinstance(auto, bytes) else auto
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        return [None] * rank
+    pads = a.attributes.get("pads") or [0] * (2 * rank)
+    if auto == "VALID":
+        pads = [0] * (2 * rank)
+    if len(pads) != 2 * rank:
+        raise Undecided
+    return [(pads[k], pads[k + rank]) for k in range(rank)]
+
+
+def _window_of_weight(
+    node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+) -> tuple[int, ...] | None:
+    """Return the axes of the weight after the second if their sizes are numbers."""
+    weight = node.inputs[1] if len(node.inputs) > 1 else None
+    sizes = (None if weight is None else shape_of(weight)) or ()
+    window = tuple(size for size in sizes[2:] if isinstance(size, int))
+    return window if len(window) == len(sizes) - 2 > 0 else None
+
+
+class Convolution(Window):
+    """A window with weights."""
+
+    weight_index = 1
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Each element of the result is a sum over the weights of its channel."""
+        weights = math.prod(inputs[self.weight_index][1:])
+        return multiply_accumulates(math.prod(outputs[0]) * weights)
+
+
+@op("Conv", "com.microsoft::FusedConv", traits=Trait.CONVOLVES)
+class Conv(Convolution):
+    """A convolution. It ends with the sum with its bias."""
+
+    excludes_negative_zero = (2,)
+
+    def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
+        """Return the first and the last sizes of the weight."""
+        sizes, weight = a.shape(0), a.shape(1)
+        a.require(len(weight) == len(sizes))
+        a.agree_if(isinstance(weight[0], int))
+        a.agree(sizes[1], a.algebra.mul(weight[1], a.attributes.get("group", 1)))
+        if a.input(2) is not None:
+            a.agree(weight[0], a.shape(2)[0])
+        return weight[:1], a.attributes.get("kernel_shape") or weight[2:]
+
+    def implied_window(
+        self, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return the window of the weight."""
+        return _window_of_weight(node, shape_of)
+
+    def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
+        """Return the channels of the operand and of the weight."""
+        weight = node.inputs[1]
+        if weight is None or not weight.shape or node.attributes.get_int("group", 1) != 1:
+            return ()
+        axis = 1 - len(weight.shape)
+        return (0, axis), (1, axis)
+
+    def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
+        """Return the first axis of the weight for the channels of the result."""
+        weight = node.inputs[1]
+        if weight is None or weight.shape is None or axis != 1 - len(weight.shape):
+            return None
+        return 1, -len(weight.shape)
+
+
+class UninferredConvolution(Convolution):
+    """A convolution whose results onnx infers."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Leave the results to onnx."""
+        raise Undecided
+
+
+@op("ConvInteger", traits=Trait.CONVOLVES)
+class ConvInteger(UninferredConvolution):
+    """A convolution of 8-bit integers."""
+
+
+@op("QLinearConv", traits=Trait.CONVOLVES)
+class QLinearConv(UninferredConvolution):
+    """A convolution of quantized numbers."""
+
+    weight_index = 3
+
+
+@op("DeformConv", traits=Trait.READS_AT_FLOATS)
+class DeformConv(UninferredConvolution):
+    """A convolution that reads at computed positions."""
+
+    def implied_default(
+        self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return None."""
+        return None
+
+
+@op("ConvTranspose", traits=Trait.CONVOLVES)
+class ConvTranspose(UninferredConvolution):
+    """The transpose of a convolution. It ends with the sum with its bias."""
+
+    excludes_negative_zero = (2,)
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return what onnx infers unless onnxruntime counts other sizes."""
+        inferred = a.inferred()
+        automatic = str(a.attributes.get("auto_pad"))
+        has_other_sizes = "output_padding" in a.attributes and "SAME" in automatic
+        if has_other_sizes or any(fact and fact.rank != inferred[0].rank for fact in a.inputs[:1]):
+            return [Fact(inferred[0].dtype)]
+        return inferred
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """Each element of the operand is multiplied by the weights of its channel."""
+        return multiply_accumulates(math.prod(inputs[0]) * math.prod(inputs[1][1:]))
+
+    def implied_default(
+        self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return an output padding of 0, too."""
+        if name == "output_padding":
+            strides = super().implied_default("strides", node, shape_of)
+            return None if strides is None else (0,) * len(strides)
+        return super().implied_default(name, node, shape_of)
+
+    def implied_window(
+        self, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]
+    ) -> tuple[int, ...] | None:
+        """Return the window of the weight."""
+        return _window_of_weight(node, shape_of)
+
+
+@op("AveragePool", "LpPool", "MaxPool", traits=Trait.POOLS)
+class Pool(Window):
+    """A window without weights."""
+
+    is_pool = True
+
+    def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
+        """Return the channels of the operand, and the window in the attribute."""
+        return a.shape(0)[1:2], a.attributes.get("kernel_shape")
+
+    def cost(
+        self,
+        inputs: Sequence[StaticShape],
+        outputs: Sequence[StaticShape],
+        attributes: Mapping[str, ir.Attr],
+    ) -> Work | None:
+        """One operation for each element of the window."""
+        window = math.prod(attributes["kernel_shape"].as_ints())
+        return Work(0, math.prod(outputs[0]) * window)
+
+
+@op("GlobalAveragePool", "GlobalMaxPool")
+class GlobalPool(Op):
+    """Reduce the axes after the second to 1."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return size 1 for the axes after the second."""
+        sizes = a.shape(0)
+        return a.like((*sizes[:2], *([1] * (len(sizes) - 2))))
+
+
+@op("Resize", "Upsample", traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS | Trait.SCALES)
+class Resize(Op):
+    """Change the resolution."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return the sizes in the operand, or the input's sizes multiplied by integer scales."""
+        a.agree_if(False)
+        algebra = a.algebra
+        sizes = a.shape(0)
+        policy = a.attributes.get("keep_aspect_ratio_policy", "stretch")
+        if a.attributes.get("axes") or policy not in ("stretch", b"stretch"):
+            raise Undecided
+        declared = a.objects(3)
+        dtype = a.fact(0).dtype
+        if declared is not None and declared.size:
+            if declared.shape != (len(sizes),):
+                raise Undecided
+            return a.tensor(list(declared), dtype)
+        scales = a.attributes.get("scales")  # of Upsample before opset 9
+        if scales is None:
+            fact = a.input(2 if a.opset >= 11 else 1)
+            scales = None if fact is None else fact.known
+        if scales is None or len(scales) != len(sizes):
+            raise Undecided
+        # onnx and onnxruntime round differently
+        if any(float(s) != int(s) or s < 1 for s in scales):
+            return a.tensor([algebra.unknown(low=0) for _ in sizes], dtype)
+        result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
+        return a.tensor(result, dtype)
+
+
+@op("GridSample", "MaxRoiPool", "RoiAlign", traits=Trait.READS_AT_FLOATS)
+class Sampling(Op):
+    """Read at positions given by floating-point numbers."""

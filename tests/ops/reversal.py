@@ -1,0 +1,8 @@
+"""The definition of the custom op of reverse.c."""
+
+from onnxfold.ops import Op, Trait, op
+
+
+@op("tests::Reverse", traits=Trait.LIKE_FIRST, deterministic=True)
+class Reverse(Op):
+    """Reverse the last axis."""

@@ -47,7 +47,7 @@ static void compute(void *kernel, void *context) {
     api[OUTPUT](context, (size_t)0, dims, rank, &output);
     api[TENSOR_DATA](input, &x);
     api[TENSOR_DATA](output, &y);
-    int64_t rows = 1, size = dims[rank - 1];
+    int64_t rows = 1, size = rank ? dims[rank - 1] : 1;
     for (size_t k = 0; k + 1 < rank; k++) rows *= dims[k];
     for (int64_t row = 0; row < rows; row++)
         for (int64_t k = 0; k < size; k++) y[row * size + k] = x[row * size + size - 1 - k];

@@ -262,6 +262,27 @@ def insert(
     return node.outputs[0]
 
 
+class NodeInserter:
+    """Inserts nodes before another one: ``insert.Concat(x, y, axis=0)`` returns the result.
+
+    The names of the results begin with the name of a result of the other node.
+    """
+
+    def __init__(self, before: ir.Node, names: Names) -> None:
+        self._before = before
+        self._names = names
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        def insert_op(*inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+            return insert(self._before, self._names, op_type, inputs, attributes)
+
+        return insert_op
+
+    def constant(self, elements: Any) -> ir.Value:
+        """Insert a constant and return it; see `insert_constant`."""
+        return insert_constant(self._before, self._names, elements)
+
+
 def new_node(
     names: Names,
     stem: str,

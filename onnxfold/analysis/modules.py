@@ -10,6 +10,8 @@ import onnx_ir as ir
 
 from onnxfold.graphs import all_graphs
 from onnxfold.onnx_ir_private import uses
+from onnxfold.ops import definition_of
+from onnxfold.ops.elementwise import Add
 
 # PyTorch's exporter writes "['', 'model', 'model.layers.0', 'add_3']", with the node at the end.
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -102,7 +104,9 @@ def parameter_names(model: ir.Model) -> dict[ir.Value, str]:
 
 def _kind(value: ir.Value, node: ir.Node, operand: int) -> str:
     is_vector = value.shape is not None and len(value.shape) == 1
-    return "bias" if is_vector and (node.op_type == "Add" or operand == 2) else "weight"
+    return (
+        "bias" if is_vector and (isinstance(definition_of(node), Add) or operand == 2) else "weight"
+    )
 
 
 def _with_part(module: Module, known: Collection[Module]) -> Module:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxfold.kernels.operation import OWN, Operation
 from onnxfold.onnx_ir_private import uses
-from onnxfold.ops import definition_of
+from onnxfold.ops import definition_of, find
 from onnxfold.ops.numpy_kernels import Array, Unfoldable
 from onnxfold.pool import Buffer
 
@@ -72,9 +72,10 @@ def infer_types(
     The inputs' types and known elements are given by name, the opsets by domain. Raises Unfoldable
     if onnx rejects the node, or would crash or never end on it.
     """
+    clamps = find(node.op_type, node.domain).clamps_attributes
     for attribute in node.attribute:
         is_wide = not -(1 << 31) <= attribute.i < 1 << 31
-        if is_wide and attribute.type == onnx.AttributeProto.INT and node.op_type != "Shape":
+        if is_wide and attribute.type == onnx.AttributeProto.INT and not clamps:
             # onnx truncates it to 32 bits and uses it as an index without a check
             raise Unfoldable(f"shape inference: {attribute.name} is {attribute.i}")
         terms = attribute.s.partition(b"->")[0].split(b",") if attribute.name == "equation" else ()

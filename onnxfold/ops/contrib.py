@@ -82,7 +82,7 @@ class MatMulNBits(Op):
 # Attention
 
 
-@op(*_name("Attention"), traits=Trait.UNBOUNDED)
+@op(*_name("Attention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class Attention(Op):
     """Attention with the projections of queries, keys and values."""
 
@@ -96,7 +96,7 @@ class Attention(Op):
         return _first_only(a, (batch, length, size))
 
 
-@op(*_name("GroupQueryAttention"), traits=Trait.UNBOUNDED)
+@op(*_name("GroupQueryAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class GroupQueryAttention(Op):
     """Attention whose keys and values are shared by groups of queries."""
 
@@ -122,7 +122,7 @@ class GroupQueryAttention(Op):
         return [result, cache, cache, UNKNOWN][: a.n_outputs]
 
 
-@op(*_name("MultiHeadAttention"), traits=Trait.UNBOUNDED)
+@op(*_name("MultiHeadAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class MultiHeadAttention(Op):
     """Attention of several heads."""
 
@@ -158,7 +158,7 @@ class DynamicQuantizeLSTM(Op):
         return [states, last, last][: a.n_outputs]
 
 
-@op(*_name("LinearAttention"), traits=Trait.UNBOUNDED)
+@op(*_name("LinearAttention"), traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class LinearAttention(Op):
     """A recurrence on keys and values instead of a softmax over all of them."""
 

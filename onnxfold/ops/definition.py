@@ -121,6 +121,8 @@ class Op:
     `onnxfold.ops.numpy_kernels`."""
     kind: ClassVar[Kind] = Kind.GENERAL
     """How an evaluator may compute the result of `compute`."""
+    clamps_attributes: ClassVar[bool] = False
+    """Whether onnx's inference limits integer attributes to a range, whatever their number is."""
     may_be_random: ClassVar[bool] = False
     """Whether attributes or operands of a node determine if its results are random."""
     word_attributes: ClassVar[tuple[str, ...]] = ()

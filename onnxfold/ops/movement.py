@@ -330,6 +330,7 @@ class ShapeOf(Op):
     """Return the sizes from ``start`` to ``end``."""
 
     kind = Kind.SHAPE
+    clamps_attributes = True
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes as known elements."""

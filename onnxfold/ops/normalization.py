@@ -12,7 +12,8 @@ _SOFTMAX = Trait.LIKE_FIRST | Trait.HEAVY | Trait.ALONG_AXES | Trait.REREADS
 
 
 @op("LogSoftmax", "Softmax", traits=_SOFTMAX)
-@op("LRN", "LpNormalization", "SimplifiedLayerNormalization", traits=Trait.LIKE_FIRST)
+@op("LRN", "LpNormalization", "MeanVarianceNormalization", traits=Trait.LIKE_FIRST)
+@op("SimplifiedLayerNormalization", traits=Trait.LIKE_FIRST)
 @op("GroupNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 @op("RMSNormalization", traits=Trait.HEAVY)
 class Normalization(Op):

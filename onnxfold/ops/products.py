@@ -155,7 +155,7 @@ def _labels(term: str, unnamed: int) -> list[str | int]:
 _PAST_KEYS = 4
 
 
-@op("Attention", traits=Trait.UNBOUNDED)
+@op("Attention", traits=Trait.UNBOUNDED | Trait.ATTENDS)
 class Attention(Op):
     """Scaled dot product attention."""
 

@@ -24,6 +24,8 @@ class Trait(enum.Flag):
     """Reduces the axes in `axes`, to size 1 or none."""
     MULTIPLIES = enum.auto()
     """A matrix product: an element of one operand is multiplied by at most all of the other."""
+    ATTENDS = enum.auto()
+    """An attention: a product of queries and keys, and one of the result and values."""
     CONVOLVES = enum.auto()
     """A window with weights slides over all axes except the first two."""
     POOLS = enum.auto()

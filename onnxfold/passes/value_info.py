@@ -14,6 +14,8 @@ from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.graphs import is_constant_node
 from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
 from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.elementwise import Add
+from onnxfold.ops.windows import Conv
 from onnxfold.symbolic import Expr, Fact, Number
 from onnxfold.symbolic.fact import Texts, differ
 
@@ -95,9 +97,9 @@ def describe_sums(model: ir.Model) -> None:
     for value in _values(analysis):
         maker, shape = value.producer(), analysis.of(value).shape
         assert maker is not None
-        is_added = any(use.node.op_type == "Add" for use in uses(value))
+        is_added = any(isinstance(definition_of(use.node), Add) for use in uses(value))
         is_known = all(isinstance(size, int) for size in (shape or ())[2:])
-        if maker.op_type in ("Conv", "FusedConv") and is_added and not is_known:
+        if isinstance(definition_of(maker), Conv) and is_added and not is_known:
             description.describe(value)
 
 

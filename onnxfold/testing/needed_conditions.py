@@ -162,8 +162,7 @@ class _Search:
 def _multiplies(node: ir.Node) -> bool:
     """Return whether a node computes a product, a convolution or an attention."""
     traits = definition_of(node).traits
-    is_product = bool(traits & (Trait.MULTIPLIES | Trait.CONVOLVES))
-    return is_product or node.op_type.endswith("Attention")
+    return bool(traits & (Trait.MULTIPLIES | Trait.CONVOLVES | Trait.ATTENDS))
 
 
 def _cost(model: ir.Model) -> tuple[int, int, int]:

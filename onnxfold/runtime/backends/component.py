@@ -13,7 +13,6 @@ trial run of the kernel shows that they do.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
@@ -27,7 +26,7 @@ from onnxfold import storage
 from onnxfold.analysis.costs import NominalSizes, work_fused
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.editing import Names, insert, insert_constant, remove_nodes, take_over
+from onnxfold.editing import Names, NodeInserter, insert, remove_nodes, take_over
 from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs, is_constant_node, name_of
 from onnxfold.kernels.inference import schema_of
@@ -192,17 +191,16 @@ def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> 
         return
     if not isinstance(left[-1], int) or not isinstance(right[1], int):
         return
-    make = functools.partial(insert, node, names)
-    ints = functools.partial(insert_constant, node, names)
-    flat = make("Reshape", [a, ints([-1, left[-1]])])
-    product = make("MatMul", [flat, b])
+    make = NodeInserter(node, names)
+    flat = make.Reshape(a, make.constant([-1, left[-1]]))
+    product = make.MatMul(flat, b)
     if sum(not isinstance(d, int) for d in left[:-1]) <= 1:
         sizes = [d if isinstance(d, int) else -1 for d in left[:-1]]
-        shape = ints([*sizes, right[1]])
+        shape = make.constant([*sizes, right[1]])
     else:
-        front = make("Shape", [a], {"start": 0, "end": len(left) - 1})
-        shape = make("Concat", [front, ints([right[1]])], {"axis": 0})
-    _replace(node, make("Reshape", [product, shape]))
+        front = make.Shape(a, start=0, end=len(left) - 1)
+        shape = make.Concat(front, make.constant([right[1]]), axis=0)
+    _replace(node, make.Reshape(product, shape))
 
 
 def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int) -> None:
@@ -215,11 +213,10 @@ def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int)
     is_layer = node.op_type == "LayerNormalization"
     axis = int(node.attributes.get_int("axis", -1) or 0) if is_layer else 2
     axes = list(range(axis % len(shape), len(shape)))
-    if opset < 18:
-        mean = insert(node, names, "ReduceMean", [x], {"axes": axes})
-    else:
-        mean = insert(node, names, "ReduceMean", [x, insert_constant(node, names, axes)])
-    node.replace_input_with(0, insert(node, names, "Sub", [x, mean]))
+    make = NodeInserter(node, names)
+    # from opset 18 on, the axes are an operand
+    mean = make.ReduceMean(x, axes=axes) if opset < 18 else make.ReduceMean(x, make.constant(axes))
+    node.replace_input_with(0, make.Sub(x, mean))
 
 
 def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
@@ -231,17 +228,15 @@ def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) 
     axis = node.attributes.get_int("axis", 1) % len(shape)
     if shape[axis] % size or analysis.of(x).dtype not in (ir.DataType.INT8, ir.DataType.UINT8):
         return
-    make = functools.partial(insert, node, names)
-    ints = functools.partial(insert_constant, node, names)
+    make = NodeInserter(node, names)
+    axes = make.constant([axis + 1])
     blocks = [*shape[:axis], shape[axis] // size, size, *shape[axis + 1 :]]
-    result = make("Cast", [make("Reshape", [x, ints(blocks)])], {"to": ir.DataType.FLOAT})
+    result = make.Cast(make.Reshape(x, make.constant(blocks)), to=ir.DataType.FLOAT)
     for zero in zeros:
-        ends = make(
-            "Unsqueeze", [make("Cast", [zero], {"to": ir.DataType.FLOAT}), ints([axis + 1])]
-        )
-        result = make("Sub", [result, ends])
-    result = make("Mul", [result, make("Unsqueeze", [scale, ints([axis + 1])])])
-    _replace(node, make("Reshape", [result, ints(shape)]))
+        ends = make.Unsqueeze(make.Cast(zero, to=ir.DataType.FLOAT), axes)
+        result = make.Sub(result, ends)
+    result = make.Mul(result, make.Unsqueeze(scale, axes))
+    _replace(node, make.Reshape(result, make.constant(shape)))
 
 
 def _compute_in_float32(
@@ -261,14 +256,14 @@ def _compute_in_float32(
     kinds = [schema.inputs[min(k, last)].type_str for k in range(len(node.inputs))]
     if schema.outputs[0].type_str not in wide.intersection(kinds):
         return
-    make = functools.partial(insert, node, names)
+    make = NodeInserter(node, names)
     inputs = [
-        make("Cast", [v], {"to": ir.DataType.FLOAT}) if v in halves and kind in wide else v
+        make.Cast(v, to=ir.DataType.FLOAT) if v in halves and kind in wide else v
         for v, kind in zip(node.inputs, kinds, strict=True)
     ]
-    result = make(node.op_type, inputs, node.attributes, domain=node.domain)
+    result = insert(node, names, node.op_type, inputs, node.attributes, domain=node.domain)
     dtype = analysis.of(node.outputs[0]).dtype
-    _replace(node, make("Cast", [result], {"to": dtype}))
+    _replace(node, make.Cast(result, to=dtype))
 
 
 def _replace(node: ir.Node, new: ir.Value) -> None:

@@ -1,0 +1,63 @@
+"""The definitions of ops: complete, and of ops that exist."""
+
+from pathlib import Path
+
+import onnx
+from onnxruntime.capi import onnxruntime_pybind11_state as ort
+
+from onnxfold.ops import Op, all_definitions, find, op
+from onnxfold.ops.aspects import aspects
+
+TABLE = Path(__file__).with_name("aspects.txt")
+ONNX_DOMAINS = ("", "ai.onnx.ml")
+
+
+def line_of(row) -> str:
+    marks = [row.shape or "-"]
+    flags = ("numpy", row.has_numpy_kernel), ("failures", row.has_own_failures)
+    marks += [text for text, has_it in (*flags, ("cost", row.has_own_cost)) if has_it]
+    return f"{row.domain or 'ai.onnx'}::{row.op_type}: {' '.join(marks)}"
+
+
+def test_the_aspects_of_each_op():
+    """To accept a change, correct the lines in aspects.txt. Releases of onnx have other ops."""
+    found = dict(line_of(row).split(": ") for row in aspects() if row.domain != "tests")
+    expected = dict(line.split(": ") for line in TABLE.read_text().splitlines())
+    common = found.keys() & expected.keys()
+    assert {name: found[name] for name in common} == {name: expected[name] for name in common}
+    defined = {f"{d.domain or 'ai.onnx'}::{d.op_type}" for d in all_definitions()}
+    assert {name for name in defined if not name.startswith("tests::")} <= expected.keys()
+
+
+def test_defined_ops_exist():
+    names = {(s.domain, s.name) for s in onnx.defs.get_all_schemas_with_history()}
+    names |= {(s.domain, s.name) for s in ort.get_all_operator_schema()}
+    defined = {(d.domain, d.op_type) for d in all_definitions() if d.domain != "tests"}
+    assert defined <= names
+
+
+def test_kernels_are_those_of_opsets_that_have_them():
+    assert find("Clip", "", 11).kernel is None
+    assert find("Clip", "", 12).kernel is not None
+    assert find("Clip", "ai.onnx").kernel is not None
+    assert find("Add", "com.microsoft").kernel is None
+
+
+def test_an_op_without_definition_has_the_defaults():
+    unknown = find("Unheard", "of.it")
+    assert type(unknown) is Op
+    assert unknown.kernel is None
+    assert not unknown.traits
+    assert unknown.cost([(2, 3)], [(2, 3)], {}) is None
+
+
+def test_a_later_definition_replaces_one_of_the_same_opset():
+    @op("tests::Twice")
+    class First(Op):
+        """The first definition."""
+
+    @op("tests::Twice")
+    class Second(Op):
+        """The second definition."""
+
+    assert isinstance(find("Twice", "tests"), Second)

@@ -3,7 +3,7 @@
 The times measured when a kernel is checked depend on the load of the machine at that moment. A
 session therefore measures its own folds. Occasionally, the backend that is not preferred runs a
 trial of some consecutive folds. A trial is due when the preferred backend has run for several times
-the expected time of the trial. This factor doubles with each trial that confirms the preference.
+the expected time of the trial. This factor grows with each trial that confirms the preference.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ _RECENT = 5
 
 _FIRST_FACTOR = 4.0
 """Time of the preferred backend before the first trial, relative to the time of the trial."""
+
+_GROWTH = 4.0
+"""Growth of that factor with each trial that confirms the preference. A fold of a large model has
+several kernels, whose trials are in different folds: with 2, a third of 90 folds had a trial."""
 
 _LARGEST_FACTOR = 1024.0
 
@@ -155,7 +159,7 @@ class Choice:
                 known.is_trial = False
                 known.runs_left = 0
                 known.spent = 0.0
-                known.factor = min(2 * known.factor, _LARGEST_FACTOR)
+                known.factor = min(_GROWTH * known.factor, _LARGEST_FACTOR)
 
     @property
     def ratios(self) -> Cost | None:
@@ -195,5 +199,5 @@ class Choice:
             known.factor = _FIRST_FACTOR
         else:
             known.expected = new.wall
-            known.factor = min(2 * known.factor, _LARGEST_FACTOR)
+            known.factor = min(_GROWTH * known.factor, _LARGEST_FACTOR)
         return is_better

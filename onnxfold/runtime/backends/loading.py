@@ -190,6 +190,17 @@ def _times(
     ]
 
 
+def static_bytes_of_call(kernel: Kernel) -> int | None:
+    """Return the bytes of all values of a call; None if they depend on sizes of its inputs."""
+    terms: list[list[int]] = []
+    for term in kernel.memory:
+        numbers = [n for n in term if isinstance(n, int)]
+        if len(numbers) < len(term):
+            return None
+        terms.append(numbers)
+    return max(1, nbytes_at(terms, {}))
+
+
 def bytes_of_call(kernel: Kernel, values: Values) -> int:
     """Return the bytes of all values of a call, at least 1; missing inputs count as nothing."""
     sizes: dict[str, int] = {}

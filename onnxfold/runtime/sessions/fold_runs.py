@@ -41,7 +41,13 @@ from onnxfold.onnxruntime_sessions import (
 )
 from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
 from onnxfold.runtime.backends.choice import Choice, Stopwatch
-from onnxfold.runtime.backends.loading import Kernels, Loaded, bytes_of_call, load_kernels
+from onnxfold.runtime.backends.loading import (
+    Kernels,
+    Loaded,
+    bytes_of_call,
+    load_kernels,
+    static_bytes_of_call,
+)
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
@@ -190,6 +196,8 @@ class _Unit:
     def __init__(self, kernels: Kernels, components: list[tuple[str, ...]], is_auto: bool) -> None:
         self.components = components
         self._kernels = kernels
+        # that of one component; all have the same kernel
+        self._static_bytes = static_bytes_of_call(self.loaded()[0][1].kernel)
         self.choice: Choice | None = None
         if is_auto:
             kernel = self.loaded()[0][1].kernel
@@ -207,6 +215,14 @@ class _Unit:
             if isinstance(kernel, Loaded):
                 found.append((names, kernel))
         return found
+
+    def bytes_of_run(
+        self, loaded: Sequence[tuple[tuple[str, ...], Loaded]], constants: Mapping[str, Any]
+    ) -> int:
+        """Return the bytes of all values of a run, which are the same in each run if known."""
+        if self._static_bytes is not None:
+            return len(loaded) * self._static_bytes
+        return sum(bytes_of_call(kernel, constants) for _, (kernel, _) in loaded)
 
 
 def _units(group: Group, kernels: Kernels, is_auto: bool) -> list[_Unit]:
@@ -346,7 +362,7 @@ class SessionFolding:
             return {}
         if choice is None:
             return self._run_kernels(loaded, constants, kernels, misfits)
-        nbytes = sum(bytes_of_call(kernel, constants) for _, (kernel, _) in loaded)
+        nbytes = unit.bytes_of_run(loaded, constants)
         outputs = tuple(name for names, _ in loaded for name in names)
         values: dict[str, Any] = {}
         opening = 0.0

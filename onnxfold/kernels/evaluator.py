@@ -27,6 +27,7 @@ from onnxfold.kernels.registry import Kind, NotExact, Postpone, check_representa
 from onnxfold.kernels.wide import Widening
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
+from onnxfold.process_state import THIS_PROCESS, ProcessState
 
 
 class ComputationFailed(Exception):
@@ -50,6 +51,7 @@ class Evaluator:
         exact: bool = True,
         time: TimeLimit | None = None,
         wide: bool = False,
+        process: ProcessState = THIS_PROCESS,
     ) -> None:
         self.pool = pool
         self.rounded: dict[str, str] = {}
@@ -62,7 +64,7 @@ class Evaluator:
             Unfoldable: no engine can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        self._engines = Engines(pool, functions, exact, time)
+        self._engines = Engines(pool, functions, exact, time, process)
         self.time = self._engines.time
         pool.evaluator = self
 

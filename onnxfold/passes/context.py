@@ -14,6 +14,7 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.options import Options
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.pool import Pool, Watch
+from onnxfold.process_state import THIS_PROCESS, ProcessState
 from onnxfold.rewrite.driver import RewriteReport
 from onnxfold.storage import SavePlan
 
@@ -80,6 +81,7 @@ class RunContext:
     """What the passes of one run share. A pass that is used alone makes a run of its own.
 
     The arguments are those of `run_passes`; an observer that is a `Watch` observes the pool, too.
+    ``process`` owns the processes that evaluate constants.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class RunContext:
         scratch_folder: str | None = None,
         time: TimeLimit | None = None,
         observers: Sequence[Observer] = (),
+        process: ProcessState = THIS_PROCESS,
     ) -> None:
         self.options = options
         self.room = options.growth_of(bytes_before)
@@ -104,7 +107,9 @@ class RunContext:
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
         exact, wide = options.level < 2, options.precision == "wide"
-        self.evaluator = Evaluator(self.pool, functions, exact=exact, time=time, wide=wide)
+        self.evaluator = Evaluator(
+            self.pool, functions, exact=exact, time=time, wide=wide, process=process
+        )
         """What computes on the buffers of the pool."""
         self.result.rounded = self.evaluator.rounded
 

@@ -90,9 +90,9 @@ def test_a_fork_during_a_call_of_another_thread(tmp_path):
     while not begun.exists():
         time.sleep(0.01)
     assert exit_code_in_fork(lambda: isolated.run(f"{HERE}identify", keep=True)) == 0
-    assert exit_code_in_fork(group.end) == 0  # the group of the child is empty
+    assert exit_code_in_fork(group.close) == 0  # the group of the child is empty
     assert thread.is_alive()
-    group.end()
+    group.close()
     thread.join(SECONDS)
     assert failures == ["ended"]
 
@@ -132,7 +132,7 @@ def test_an_idle_process_ends_itself():
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    group.end()
+    group.close()
     assert len(set(used)) == 2
 
 

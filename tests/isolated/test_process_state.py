@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from processes import exit_code_in_fork
+from processes import exit_code_in_fork, python
 
 from onnxfold import forks
 from onnxfold.process_state import ProcessState
@@ -132,3 +132,34 @@ def test_a_forked_process_makes_its_own_value_and_does_not_destroy_the_other():
         thread.join()
     assert local.get(Session).process == parent
     assert slow.value == 1
+
+
+EVALUATING = """
+import onnx.parser
+from onnxfold import storage
+from onnxfold.options import Options
+from onnxfold.passes.constant_propagation import ConstantPropagation
+from onnxfold.passes.context import RunContext
+from onnxfold.process_state import THIS_PROCESS, ProcessState
+import psutil
+
+def run(process):
+    model = storage.opened(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+        g (float[4] x) => (float[4] y, float[3] v)
+        <float[4] w = {3, 1, 2, 4}, int64[1] k = {3}> { y = Neg(x) v, i = TopK(w, k) }'''))
+    context = RunContext(Options(), process=process)
+    ConstantPropagation(run=context)(model)
+    return [node.op_type for node in model.graph], context.result.kept()
+
+with ProcessState() as state:
+    assert run(state)[0] == ["Neg"]
+    assert psutil.Process().children()
+assert not psutil.Process().children()
+nodes, kept = run(state)
+assert nodes == ["Neg", "TopK"] and "nothing is started any more" in kept[0].reason
+assert run(THIS_PROCESS)[0] == ["Neg"]
+"""
+
+
+def test_a_run_evaluates_in_the_processes_of_its_state():
+    python("-c", EVALUATING)

@@ -473,7 +473,7 @@ class CompileAhead:
         with self._lock:
             if self._thread is not None or is_urgent:
                 self._is_urgent.set()
-            if self._thread is None and not self._group.has_ended:
+            if self._thread is None and not self._group.is_closed:
                 self._thread = threading.Thread(target=self._run, name="onnxfold", daemon=True)
                 self._thread.start()
 
@@ -485,7 +485,7 @@ class CompileAhead:
 
     def close(self) -> None:
         """End the processes."""
-        self._group.end()
+        self._group.close()
         self._is_urgent.set()
         if self._thread not in (None, threading.current_thread()):
             self._thread.join()
@@ -494,10 +494,10 @@ class CompileAhead:
         self._group.enter()
         self._is_urgent.wait(_PATIENCE)
         try:
-            if not self._group.has_ended:
+            if not self._group.is_closed:
                 self.take(self._compiled())
         except Exception as error:  # onnxruntime runs what it has run so far
-            if not self._group.has_ended:
+            if not self._group.is_closed:
                 logger.warning("kernels are not compiled: %s", error)
                 reason = f"kernels were not compiled: {error}"
                 components = self.bundle.manifest.components

@@ -1,14 +1,20 @@
 """One object owns the state of a process: what it shares, what it closes, and its forks."""
 
+import ast
 import os
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from processes import exit_code_in_fork, python
 
-from onnxfold import forks
+from onnxfold import forks, isolated
 from onnxfold.process_state import ProcessState
+
+PACKAGE = Path(isolated.__file__).parent
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -163,3 +169,165 @@ assert run(THIS_PROCESS)[0] == ["Neg"]
 
 def test_a_run_evaluates_in_the_processes_of_its_state():
     python("-c", EVALUATING)
+
+
+CLOSING = """
+import os, sys, tempfile
+from pathlib import Path
+import numpy as np, onnx, onnx.parser, psutil
+import onnxfold
+from onnxfold.process_state import THIS_PROCESS
+
+folder = tempfile.gettempdir()
+
+def temporary():
+    return set(os.listdir(folder)) - {".ses"}  # which onnxruntime writes
+
+def descriptors():
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except FileNotFoundError:
+            pass  # of the list itself
+    return sorted(name for name in found if "pipe:" in name or name.startswith(folder))
+
+before = descriptors()
+onnxfold.optimize(onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    g (float[4] x) => (float[4] y, float[3] v)
+    <float[4] w = {3, 1, 2, 4}, int64[1] k = {3}> { y = Neg(x) v, i = TopK(w, k) }'''))
+
+model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    g (float[640, 640] c, float[3, 640] x) => (float[3, 640] y)
+    { a = Mul(c, w) b = Exp(a) d = Neg(b) e = Tanh(d) y = MatMul(x, e) }''')
+w = np.ones((640, 640), np.float32)
+model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+sessions = [
+    onnxfold.Session(model, runtime_constants=["c"], specialize=True),
+    onnxfold.Session(model, runtime_constants=["c"], backend="onnxruntime"),
+]
+for session in sessions:
+    for value in (0.1, 0.2):
+        session.run(None, {"c": value * w, "x": w[:3]})
+assert sessions[1].bundle.folder.is_dir()
+
+assert psutil.Process().children()
+assert temporary()
+assert descriptors() != before
+THIS_PROCESS.close()
+assert not psutil.Process().children(recursive=True)
+assert not temporary(), temporary()
+assert descriptors() == before, (descriptors(), before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
+def test_closing_leaves_no_process_descriptor_or_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    python("-c", CLOSING)
+
+
+# ---------------------------------------------------------------- the code
+
+OWNERS = ("forks.py", "process_state.py")
+
+REGISTRIES = {
+    ("analysis/symbolic/application.py", "_FUNCTIONS"),
+    ("kernels/registry.py", "KERNELS"),
+    ("memory.py", "trims"),
+}
+"""Tables that modules fill when they are imported, and that do not change afterwards."""
+
+STATEFUL = {
+    *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local"),
+    *("Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "Popen", "Processes"),
+    *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "OrderedDict", "defaultdict", "deque"),
+    *("Counter", "ProcessLocal", "ProcessState", "FoldCache", "InferenceSession"),
+    *("TemporaryFile", "TemporaryDirectory", "open", "finalize"),
+}
+"""Classes and functions that create locks, threads, processes, files, and tables that change."""
+
+LOCKS = {"threading.Lock", "threading.RLock", "functools.cached_property"}
+
+RESETTING = {
+    *("forks.py", "process_state.py", "isolated.py"),
+    *("runtime/sessions/cache.py", "runtime/sessions/handle.py"),
+}
+"""Modules with classes that reset themselves in forked processes."""
+
+KNOWING_PROCESS = {"files.py", "runtime/sessions/handle.py", "runtime/sessions/session.py"}
+"""Modules that compare process IDs: contexts and bindings belong to the process that made them."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        yield path.relative_to(PACKAGE).as_posix(), ast.parse(text)
+
+
+def called(tree: ast.AST) -> Iterator[str]:
+    """Yield the names of functions and classes that are called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Subscript):
+                function = function.value
+            if isinstance(function, ast.Attribute):
+                yield function.attr
+            elif isinstance(function, ast.Name):
+                yield function.id
+
+
+def is_empty_table(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        return [*called(value)] in (["dict"], ["list"], ["set"]) and not value.args
+    return (isinstance(value, ast.Dict) and not value.keys) or (
+        isinstance(value, ast.List) and not value.elts
+    )
+
+
+def test_modules_have_no_state_of_the_process():
+    """`forks` and `process_state` own it."""
+    found = set()
+    for path, tree in modules():
+        if path in OWNERS:
+            continue
+        for statement in tree.body:
+            if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
+                continue
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+            if STATEFUL.intersection(called(statement.value)) or is_empty_table(statement.value):
+                found.add((path, ast.unparse(target)))
+    assert found == REGISTRIES
+
+
+def test_locks_can_be_used_after_forks():
+    """Only `forks` uses the locks of Python, whose copies in a child may be locked."""
+    found = []
+    for path, tree in modules():
+        for node in ast.walk(tree) if path != "forks.py" else ():
+            names = []
+            if isinstance(node, ast.Attribute):
+                names = [ast.unparse(node)]
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if not LOCKS.isdisjoint(names):
+                found.append((path, names))
+    assert not found
+
+
+def test_few_classes_handle_forks():
+    resetting, knowing, hooking = set(), set(), set()
+    for path, tree in modules():
+        names = {*called(tree)}
+        if "reset_after_fork" in names:
+            resetting.add(path)
+        if "getpid" in names:
+            knowing.add(path)
+        if "register_at_fork" in names:
+            hooking.add(path)
+    assert resetting == RESETTING
+    assert knowing == KNOWING_PROCESS
+    assert hooking == {"forks.py"}

@@ -99,12 +99,13 @@ def evaluate_isolated(
     exact: bool,
     limit: TimeLimit,
     memory: int,
+    processes: isolated.Processes,
     libraries: Sequence[str] = (),
 ) -> list[Array]:
-    """Run a serialized model in another process, on feeds that are no strings and no numbers of
-    less than a byte. It may take its share of the time limit, where what it takes is counted, and
-    so many bytes of private memory; an `EvaluationError` says that it took more, crashed, or
-    failed.
+    """Run a serialized model in another process of a group, on feeds that are no strings and no
+    numbers of less than a byte. It may take its share of the time limit, where what it takes is
+    counted, and so many bytes of private memory; an `EvaluationError` says that it took more,
+    crashed, or failed.
     """
     request = [list(feeds), list(outputs), exact, memory, list(libraries)]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]
@@ -120,6 +121,7 @@ def evaluate_isolated(
             cpu_seconds=seconds,
             memory=memory,
             keep=True,
+            processes=processes,
         )
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.process_state import THIS_PROCESS
 
 RECENT = 2_000_000_000
 """Nanoseconds in which a file may change again and have the same times of change."""
@@ -163,6 +164,17 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
                     shutil.rmtree(path, ignore_errors=True)
                 finally:  # a signal may interrupt the removal
                     shutil.rmtree(path, ignore_errors=True)
+
+
+def folder_of(owner: object, purpose: str) -> str:
+    """Create a temporary folder that is removed when its owner is destroyed, or Python exits.
+
+    A forked process must create its own: the folder is removed with the owner in this process.
+    """
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder(purpose))
+        THIS_PROCESS.close_with(owner, stack.pop_all().close)
+    return folder
 
 
 @functools.cache  # a folder of temporary files may have many entries

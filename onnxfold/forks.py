@@ -5,8 +5,10 @@ stay locked in the child, its copies of pipes keep the parent's helper processes
 threads of the parent's sessions do not exist. Servers fork: gunicorn, multiprocessing, PyTorch's
 DataLoader.
 
-An object that owns a lock, a thread, a process or a pipe therefore registers a function that resets
-it in the child (`reset_after_fork`). This module is the only one that registers hooks at forks.
+Locks are therefore a `Lock`. A value that no forked process can use, such as a session of
+onnxruntime, is in a `ProcessLocal`. Other objects that own a thread, a process or a pipe register a
+function that resets them in the child (`reset_after_fork`). This module is the only one that
+registers hooks at forks.
 """
 
 from __future__ import annotations
@@ -20,11 +22,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-__all__ = ["Lock", "cached_property", "delayed_forks", "never_destroy", "reset_after_fork"]
+__all__ = [
+    "Lock",
+    "ProcessLocal",
+    "cached_property",
+    "delayed_forks",
+    "never_destroy",
+    "reset_after_fork",
+]
 
 Owner = TypeVar("Owner")
+Value = TypeVar("Value")
 
 _resets: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
 _fork_lock = threading.RLock()
@@ -76,6 +86,45 @@ class Lock:
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
+
+
+class ProcessLocal(Generic[Value]):
+    """A value that each process makes for itself, such as a session with threads or a folder.
+
+    A forked process makes a new value. It never destroys the value of its parent.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: Value | None = None
+        reset_after_fork(self, ProcessLocal._abandon)
+
+    @property
+    def value(self) -> Value | None:
+        """The value of this process; None if it has not made one."""
+        return self._value
+
+    def get(self, make: Callable[[], Value]) -> Value:
+        """Return the value. The first thread makes it, and others wait meanwhile.
+
+        If ``make`` raises an exception, the next call tries again.
+        """
+        value = self._value
+        if value is None:
+            with self._lock:
+                value = self._value
+                if value is None:
+                    value = self._value = make()
+        return value
+
+    def set(self, value: Value | None) -> None:
+        """Replace the value; None removes it."""
+        self._value = value
+
+    def _abandon(self) -> None:
+        self._lock = threading.Lock()
+        never_destroy(self._value)
+        self._value = None
 
 
 if TYPE_CHECKING or sys.version_info >= (3, 12):

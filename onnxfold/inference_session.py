@@ -130,9 +130,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         chosen = options_of({"target": target, **({} if level is None else {"level": level})})
         fold: OptionArguments = {"level": chosen.level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold
-        self._reopening = forks.Lock()
+        self._opened = forks.ProcessLocal[Any]()
         self._open(providers, provider_options, kwargs)
-        forks.reset_after_fork(self, InferenceSession._abandon)
 
     def set_providers(
         self,
@@ -147,27 +146,21 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     @property
     def _sess(self) -> Any:
         """The session of onnxruntime's base class, which a forked process opens again."""
-        if self._is_inherited:
-            with self._reopening:
-                if self._is_inherited:
-                    again = InferenceSession.__new__(InferenceSession)
-                    again._onnxfold = self._onnxfold
-                    again._reopening = self._reopening
-                    again._open(*self._opening)
-                    self.__dict__.update(vars(again))
-        return self._opened
+        return self._opened.get(self._open_again)
 
     @_sess.setter
     def _sess(self, session: Any) -> None:
-        self._opened = session
+        self._opened.set(session)
 
-    def _abandon(self) -> None:
-        """Do not use the session that the parent of a forked process opened."""
-        forks.never_destroy(self._opened)
-        self._is_inherited = True
+    def _open_again(self) -> Any:
+        again = InferenceSession.__new__(InferenceSession)
+        again._onnxfold = self._onnxfold
+        again._opened = forks.ProcessLocal()
+        again._open(*self._opening)
+        self.__dict__.update({**vars(again), "_opened": self._opened})
+        return again._opened.value
 
     def _open(self, providers: Any, provider_options: Any, kwargs: _Further) -> None:
-        self._is_inherited = False
         self._opening = providers, provider_options, kwargs
         source, options, fold = self._onnxfold
         kept = None

@@ -8,14 +8,16 @@ Each process leads a process group (and session) of its own. The group is ended 
 closed, when a call exceeds its time limit, and when the caller was killed, which closes the
 standard input: SIGTERM first, then SIGKILL. The scratch folder is removed with its contents.
 
-A process may be kept for later calls of any thread (`run(keep=True)`). A bounded number of idle
-processes is kept, and each ends itself when it has been idle for a while. A forked process does not
-use the processes of its parent: it closes its copies of their pipes and starts its own.
+Processes belong to a group (`Processes`): one that all threads share, or one of the current thread.
+A group keeps a bounded number of idle processes for later calls of any thread (`run(keep=True)`),
+and each of them ends itself when it has been idle for a while. A forked process does not use the
+processes of its parent: it closes its copies of their pipes and starts its own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import importlib
 import json
 import os
@@ -34,6 +36,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from onnxfold import files, forks
 from onnxfold.lazy_imports import defer_symbolic_arithmetic
+from onnxfold.process_state import THIS_PROCESS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,6 +86,7 @@ def run(
     memory: int | None = None,
     keep: bool = False,
     grace: float = _GRACE,
+    processes: Processes | None = None,
 ) -> tuple[Any, list[Array]]:
     """Run a function in another process; raise a `Failure` if it raises, is late or its process
     ends.
@@ -97,11 +101,12 @@ def run(
         keep: Whether to use an idle process, and to keep the process for later calls unless the
             call fails.
         grace: Seconds from the request to end the process until it is killed.
+        processes: The group of the process; None for the group of the current thread.
 
     Returns:
         The answer and the arrays of the function, which are memory-mapped and read-only.
     """
-    group = _thread.group or _main_group
+    group = processes or _current_group()
     process = group.take(keep=keep)
     process.grace = grace
     what = [function, request, cpu_seconds, memory]
@@ -131,7 +136,7 @@ def run_command(
     """
     variables = {**(os.environ if environment is None else environment)}
     request = [list(command), variables, folder and str(folder), removal]
-    process = _Process(_thread.group or _main_group)
+    process = _Process(_current_group())
     (code, out), _ = process.call([f"{__name__}:command", request, 0, memory], (), seconds)
     process.close()
     return subprocess.CompletedProcess(command, code, out, process.printed())
@@ -142,11 +147,12 @@ def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
     """Provide threads that run functions in other processes, which end with the context."""
     group = Processes()
     executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
+    THIS_PROCESS.close_with(executor, group.close)
     try:
         yield executor
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        group.end()
+        group.close()
         executor.shutdown()
 
 
@@ -162,14 +168,14 @@ class Processes:
     def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
         self.idle_seconds = idle_seconds
         self.processes: set[_Process] = set()
-        self.has_ended = False
+        self.is_closed = False
         self._idle: list[_Process] = []
         self._lock = forks.Lock()
         forks.reset_after_fork(self, Processes._forget)
 
     def enter(self) -> None:
         """Include the processes that the current thread starts from now on."""
-        _thread.group = self
+        _group.set(self)
 
     def take(self, *, keep: bool) -> _Process:
         """Return an idle process if it may be kept and one has not ended; otherwise a new one."""
@@ -186,18 +192,20 @@ class Processes:
     def give_back(self, process: _Process, *, keep: bool) -> None:
         """Keep a process for later calls, or close it."""
         with self._lock:
-            keep = keep and not self.has_ended and len(self._idle) < _MOST_IDLE
+            keep = keep and not self.is_closed and len(self._idle) < _MOST_IDLE
             if keep:
                 self._idle.append(process)
         if not keep:
             process.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """End the processes of the group; later calls in it fail at once."""
-        self.has_ended = True
+        self.is_closed = True
         for end in (_Process.ask_to_end, _Process.close):
             for process in [*self.processes]:
                 end(process)
+        with self._lock:
+            self._idle.clear()  # closes their pipes
 
     def _forget(self) -> None:
         """Close this forked process's copies of the pipes to the processes of its parent.
@@ -210,15 +218,13 @@ class Processes:
         self._idle.clear()
 
 
-class _Thread(threading.local):
-    """The state of a thread: the group of its processes, if it has another one than most."""
-
-    def __init__(self) -> None:
-        self.group: Processes | None = None
+_group: contextvars.ContextVar[Processes] = contextvars.ContextVar("processes")
+"""The group that a thread has entered. It is no argument, because backends of other packages start
+processes, too."""
 
 
-_thread = _Thread()
-_main_group = Processes()
+def _current_group() -> Processes:
+    return _group.get(None) or THIS_PROCESS.shared(Processes)
 
 
 class _IdleProcessEnded(Exception):
@@ -250,7 +256,7 @@ class _Process:
                 group.processes.add(self)
         except OSError as error:
             raise Failure(_message(error), type(error).__name__) from error
-        if group.has_ended:
+        if group.is_closed:
             self.close()
             raise Failure("nothing is started any more", "stopped")
 

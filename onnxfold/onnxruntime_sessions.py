@@ -22,6 +22,7 @@ import numpy.typing as npt
 from onnxfold import forks
 from onnxfold.errors import MissingFileError, UsageError, cut, option
 from onnxfold.memory import processors
+from onnxfold.process_state import THIS_PROCESS
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -79,7 +80,9 @@ _NEG = (
 _PROBE = Path(__file__).with_name("probe.onnx")
 """A model of one node, Add, whose second operand is an external initializer in the same file."""
 
-_options_lock = forks.Lock()
+
+class _OptionsLock(forks.Lock):
+    """Held while options of the caller are changed for a moment."""
 
 
 def open_session(
@@ -196,7 +199,7 @@ def _opened_with(
 
     Also return the values of the options by which it would write files.
     """
-    with _options_lock:
+    with THIS_PROCESS.shared(_OptionsLock):
         writing = {name: getattr(options, name) for name in _WRITING}
         try:
             for name, value in _WRITING.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -14,17 +14,18 @@ Item = TypeVar("Item")
 # More threads would wait for memory.
 THREADS = min(4, os.cpu_count() or 1)
 
-_helpers = threading.local()
+_helper_seconds = contextvars.ContextVar[float]("helper_seconds", default=0.0)
+"""CPU seconds of the threads that have worked for the current one."""
 
 
 def cpu_time() -> float:
     """Return the CPU seconds of this thread and of its helpers."""
-    return time.thread_time() + getattr(_helpers, "seconds", 0.0)
+    return time.thread_time() + _helper_seconds.get()
 
 
 def add_helpers(seconds: float) -> None:
     """Add CPU seconds of helpers of this thread."""
-    _helpers.seconds = getattr(_helpers, "seconds", 0.0) + seconds
+    _helper_seconds.set(_helper_seconds.get() + seconds)
 
 
 def for_each(

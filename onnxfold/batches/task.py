@@ -22,6 +22,7 @@ from onnxfold.file_contents import hash_file
 from onnxfold.files import scratch_folder
 from onnxfold.memory import available_memory
 from onnxfold.options import options_of
+from onnxfold.process_state import THIS_PROCESS
 from onnxfold.storage.load import external_files
 from onnxfold.tables import bytes_text
 
@@ -31,8 +32,6 @@ _KILLED = (-9, -15)
 
 # Bytes of a model above which its process is not used again, as it may keep some of the memory.
 _LARGE = 1 << 30
-
-_shares: dict[int, _MemoryShare] = {}  # by process: a fork must not use the shares of its parent
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
                 target = os.path.join(folder, task.target.rpartition("/")[2])
             else:
                 os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
-            share = _shares.setdefault(os.getpid(), _MemoryShare())
+            share = THIS_PROCESS.shared(_OwnShare).get(_MemoryShare)
             stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
             began = time.perf_counter()
             done = _with_figures(task, outcome, source, target)
@@ -222,3 +221,7 @@ class _MemoryShare:
             with self._released:
                 self._given -= nbytes
                 self._released.notify()
+
+
+class _OwnShare(forks.ProcessLocal[_MemoryShare]):
+    """The memory that threads of this process have reserved; none in a forked process at first."""

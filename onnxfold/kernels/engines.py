@@ -22,12 +22,14 @@ from onnxfold.evaluation import (
 )
 from onnxfold.forks import cached_property
 from onnxfold.graphs import nodes_within, subgraphs_of
+from onnxfold.isolated import Processes
 from onnxfold.kernels.inference import is_elementwise, tensor_proto, type_of
 from onnxfold.kernels.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
 from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.numpy_kernels import Kind, NotExact, Unfoldable
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.buffer import Array, weight_of
+from onnxfold.process_state import ProcessState
 from onnxfold.storage import data_bytes
 from onnxfold.storage.encode import function_proto
 from onnxfold.storage.tensors import tensors_in
@@ -53,6 +55,7 @@ class Engines:
     The pool's memory limit is also that of one computation. ``libraries`` are paths of shared
     libraries with custom ops. ``exact`` excludes what depends on the
     number of onnxruntime's threads, but in wide precision: rounding hides the last bits.
+    ``process`` owns the processes that evaluate; sessions in this process are closed with the run.
     """
 
     def __init__(
@@ -61,9 +64,11 @@ class Engines:
         functions: Iterable[ir.Function],
         exact: bool,
         time: TimeLimit | None,
+        process: ProcessState,
         libraries: Sequence[str] = (),
     ) -> None:
         self._pool = pool
+        self._process = process
         self._exact = exact
         self._functions = {f.identifier(): f for f in functions}
         self._libraries = list(libraries)
@@ -130,6 +135,7 @@ class Engines:
             limit=self.time,
             libraries=self._libraries,
             memory=max(self._memory // 4, self._memory - used),
+            processes=self._process.shared(Processes),
         )
         return [_encoded(array) for array in results]
 

@@ -27,6 +27,7 @@ from onnxfold.kernels.wide import Widening
 from onnxfold.ops.numpy_kernels import Kind, NotExact, Postpone, check_representable
 from onnxfold.pool import Buffer, Pool
 from onnxfold.pool.blocks import KEPT_BYTES, Source
+from onnxfold.process_state import THIS_PROCESS, ProcessState
 
 
 class ComputationFailed(Exception):
@@ -50,6 +51,7 @@ class Evaluator:
         exact: bool = True,
         time: TimeLimit | None = None,
         wide: bool = False,
+        process: ProcessState = THIS_PROCESS,
         libraries: Sequence[str] = (),
     ) -> None:
         self.pool = pool
@@ -63,7 +65,7 @@ class Evaluator:
             Unfoldable: no engine can compute it, with the reason.
             ComputationFailed: it needed the value of a postponed operation, which failed.
         """
-        self._engines = Engines(pool, functions, exact, time, libraries)
+        self._engines = Engines(pool, functions, exact, time, process, libraries)
         self.time = self._engines.time
         pool.evaluator = self
 

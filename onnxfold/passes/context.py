@@ -15,6 +15,7 @@ from onnxfold.kernels.evaluator import Evaluator
 from onnxfold.options import Options
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.pool import Pool, Watch
+from onnxfold.process_state import THIS_PROCESS, ProcessState
 from onnxfold.rewrite.driver import RewriteReport
 from onnxfold.storage import SavePlan
 
@@ -81,6 +82,7 @@ class RunContext:
     """What the passes of one run share. A pass that is used alone makes a run of its own.
 
     The arguments are those of `run_passes`; an observer that is a `Watch` observes the pool, too.
+    ``process`` owns the processes that evaluate constants.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class RunContext:
         scratch_folder: str | None = None,
         time: TimeLimit | None = None,
         observers: Sequence[Observer] = (),
+        process: ProcessState = THIS_PROCESS,
     ) -> None:
         self.options = options
         self.room = options.growth_of(bytes_before)
@@ -111,6 +114,7 @@ class RunContext:
             exact=exact,
             time=time,
             wide=wide,
+            process=process,
             libraries=[os.path.abspath(path) for path in options.custom_ops],
         )
         """What computes on the buffers of the pool."""

@@ -23,17 +23,23 @@ from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.files import RECENT
 from onnxfold.graphs import root_graphs
 from onnxfold.onnx_ir_private import TensorBase, is_a, nodes_in
+from onnxfold.process_state import THIS_PROCESS
 
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
 _READ = os.O_RDONLY | os.O_NONBLOCK  # do not wait for named pipes
-_lock = forks.Lock()
-_open_files: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile] = (
-    weakref.WeakValueDictionary()
-)
-_mapped: weakref.WeakSet[MappedFile] = weakref.WeakSet()
+
+
+class _MappedFiles:
+    """The files that this process has mapped; those that are opened by path are mapped once."""
+
+    def __init__(self) -> None:
+        self.lock = forks.Lock()
+        self.by_key: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile]
+        self.by_key = weakref.WeakValueDictionary()
+        self.all: weakref.WeakSet[MappedFile] = weakref.WeakSet()
 
 
 class MappedFile:
@@ -56,8 +62,9 @@ class MappedFile:
         self.size = self.key[-1] - offset if size is None else size
         self._replaced = False
         self._map: mmap.mmap | None = None
-        _mapped.add(self)
-        count = 2 * len(_mapped)  # a mapping keeps a descriptor
+        mapped = THIS_PROCESS.shared(_MappedFiles).all
+        mapped.add(self)
+        count = 2 * len(mapped)  # a mapping keeps a descriptor
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and soft < count:
             more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
@@ -78,10 +85,11 @@ class MappedFile:
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", path)
             key = _key(status)
-            with _lock:
-                known = _open_files.get(key)
+            files = THIS_PROCESS.shared(_MappedFiles)
+            with files.lock:
+                known = files.by_key.get(key)
                 if known is None:
-                    known = _open_files[key] = cls(fd, path)
+                    known = files.by_key[key] = cls(fd, path)
                 return known
         finally:
             os.close(fd)
@@ -153,7 +161,7 @@ class Span(NamedTuple):
 def about_to_replace(path: str) -> None:
     """Record that this process replaces or removes ``path``; existing mappings stay valid."""
     with contextlib.suppress(OSError):
-        file = _open_files.get(_key(os.stat(path)))
+        file = THIS_PROCESS.shared(_MappedFiles).by_key.get(_key(os.stat(path)))
         if file is not None:
             file._replaced = True
 

@@ -1,7 +1,6 @@
 """Forked processes use neither processes nor locks of their parent."""
 
 import os
-import re
 import signal
 import threading
 import time
@@ -13,7 +12,6 @@ from processes import exit_code_in_fork
 
 from onnxfold import forks, isolated
 
-PACKAGE = Path(isolated.__file__).parent
 HERE = f"{Path(__file__).stem}:"
 SECONDS = 60  # a child that takes longer hangs
 
@@ -90,9 +88,9 @@ def test_a_fork_during_a_call_of_another_thread(tmp_path):
     while not begun.exists():
         time.sleep(0.01)
     assert exit_code_in_fork(lambda: isolated.run(f"{HERE}identify", keep=True)) == 0
-    assert exit_code_in_fork(group.end) == 0  # the group of the child is empty
+    assert exit_code_in_fork(group.close) == 0  # the group of the child is empty
     assert thread.is_alive()
-    group.end()
+    group.close()
     thread.join(SECONDS)
     assert failures == ["ended"]
 
@@ -132,7 +130,7 @@ def test_an_idle_process_ends_itself():
     thread = threading.Thread(target=call)
     thread.start()
     thread.join()
-    group.end()
+    group.close()
     assert len(set(used)) == 2
 
 
@@ -191,11 +189,3 @@ def test_a_cached_property_that_another_thread_computes():
     finally:
         release.set()
         thread.join()
-
-
-def test_locks_of_the_package_are_released_at_forks():
-    """Only `forks` uses `threading.Lock` and `functools.cached_property`."""
-    inherited_locked = re.compile(r"threading\.R?Lock\(|functools\.cached_property")
-    modules = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "forks.py"]
-    texts = {path: path.read_text(encoding="utf-8") for path in modules}
-    assert not [path.name for path, text in texts.items() if inherited_locked.search(text)]

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("onnx_ir_private",),
     ("cpu_family", "errors", "forks", "lazy_imports", "graphs", "memory", "arrays", "parallel"),
+    ("process_state",),
     ("files", "onnxruntime_sessions", "signatures", "tables", "user_files"),
     ("adapter_files", "file_contents", "isolated", "user_caches"),
     ("evaluation",),

@@ -116,8 +116,7 @@ def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[A
     document, folder, seconds, nominal, target_cpu = request
     os.nice(19)
     fold = deserialized(arrays[0].tobytes())
-    bundle = InMemoryBundle(Manifest.from_dict(document), fold, fold)
-    bundle.folder = Path(folder)
+    bundle = InMemoryBundle(Manifest.from_dict(document), fold, fold, folder=Path(folder))
     kernels = compile_kernels(
         bundle, "auto", target_cpu=target_cpu, seconds=seconds, nominal=nominal
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -21,6 +20,7 @@ import numpy as np
 from onnxfold import forks, isolated
 from onnxfold.memory import processors, trims
 from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
+from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -182,16 +182,16 @@ class Iree:
             for w in own
         ]
 
-        @functools.cache
-        def opened(process: int) -> tuple[Any, list[Any]]:
-            config = _config(process)  # a forked process has no threads of its parent's device
+        def open_module() -> tuple[Any, list[Any]]:
+            config = THIS_PROCESS.shared(_Device).config
             module = runtime.VmModule.copy_buffer(config.vm_instance, content)
             function = runtime.load_vm_module(module, config)[kernel.function]
             return function, [*map(_to_device, own)]
 
+        opened = forks.ProcessLocal[tuple[Any, list[Any]]]()
         try:
             content = file.read_bytes()
-            opened(os.getpid())
+            opened.get(open_module)
         except OSError as error:
             raise CompileError(f"{file.name}: {error.strerror}") from error
         except Exception as error:  # IREE raises RuntimeError, ValueError and others
@@ -202,7 +202,7 @@ class Iree:
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]
             with lock:
-                function, held = opened(os.getpid())
+                function, held = opened.get(open_module)
                 made = function(*map(_to_device, given), *held)
                 made = made if isinstance(made, (tuple, list)) else [made]
                 # IREE's own view does not keep the device's array alive
@@ -219,25 +219,41 @@ class Iree:
         return run
 
 
-@functools.cache
-def _config(process: int) -> Any:
-    """Return the device that all modules of a process share, with a thread for each core."""
-    from iree import runtime
+class _Device:
+    """The device that all modules share, with a thread for each core.
 
-    runtime._binding.disable_leak_checker()
-    driver = runtime._binding.create_hal_driver(_DEVICE)
-    device = driver.create_default_device(allocators=[_ALLOCATOR])
-    # never freed: arrays that the interpreter frees after it at the end would crash
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
-    trims.append(lambda: device.allocator.trim() if os.getpid() == process else None)
-    return runtime.Config(device=device)
+    A forked process opens its own: the threads of its parent's device do not exist in it.
+    """
+
+    def __init__(self) -> None:
+        self._opened = forks.ProcessLocal[Any]()
+        trims.append(self._trim)
+
+    @property
+    def config(self) -> Any:
+        """The device as modules are loaded with it."""
+        return self._opened.get(self._open)
+
+    def _open(self) -> Any:
+        from iree import runtime
+
+        runtime._binding.disable_leak_checker()
+        driver = runtime._binding.create_hal_driver(_DEVICE)
+        device = driver.create_default_device(allocators=[_ALLOCATOR])
+        # arrays that the interpreter frees after the device at the end would crash
+        forks.never_destroy(device)
+        return runtime.Config(device=device)
+
+    def _trim(self) -> None:
+        if self._opened.value is not None:
+            self._opened.value.device.allocator.trim()
 
 
 def _to_device(array: Array) -> Any:
     """Return an array for the device, on the same memory if that is aligned; otherwise a copy."""
     from iree import runtime
 
-    device = _config(os.getpid()).device
+    device = THIS_PROCESS.shared(_Device).config.device
     if not (_is_shared(array) and _is_aligned(array)):
         return runtime.asdevicearray(device, array)
     # NumPy does not export read-only arrays

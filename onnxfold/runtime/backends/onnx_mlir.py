@@ -26,6 +26,7 @@ from onnxfold import forks, isolated
 from onnxfold.forks import cached_property
 from onnxfold.memory import cpu_levels
 from onnxfold.onnxruntime_sessions import array_of
+from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import (
     Built,
     CompileError,
@@ -66,8 +67,6 @@ _ON_CPUS: dict[str, tuple[str, ...]] = {"maccel": ()}
 
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # limit for commands that query an engine or a binary
-
-_locks: dict[str, forks.Lock] = {}  # by library, for all its calls
 
 
 @dataclass(frozen=True)
@@ -306,7 +305,7 @@ class OnnxMlir:
         library.require(kernel.function)
         fixed = [np.asarray(weights[name]) for name in kernel.weights]
         # functions are not documented to be thread-safe
-        lock = _locks.setdefault(str(file), forks.Lock())
+        lock = THIS_PROCESS.shared(_LibraryLocks).setdefault(str(file), forks.Lock())
 
         def run(values: Values) -> dict[str, Any]:
             given = [array_of(values[name]) for name in kernel.inputs]
@@ -317,6 +316,10 @@ class OnnxMlir:
             return dict(zip(kernel.outputs, results, strict=True))
 
         return run
+
+
+class _LibraryLocks(dict[str, forks.Lock]):
+    """A lock for each library, by its path; all of its calls hold it."""
 
 
 def _machine() -> str:

@@ -12,7 +12,6 @@ import functools
 import hashlib
 import itertools
 import os
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -49,7 +48,8 @@ class InMemoryBundle(Bundle):
     """A bundle without a folder, with its models by their names in ``parts``.
 
     ``entry`` runs every time; ``fold`` makes the cached tensors, and is None if there are none.
-    ``source`` is the path of the model that was split, None for a model in memory.
+    ``source`` is the path of the model that was split, None for a model in memory. ``folder`` is
+    for compiled kernels; None for a temporary folder, which is removed with this object.
     """
 
     def __init__(
@@ -58,8 +58,11 @@ class InMemoryBundle(Bundle):
         entry: ir.Model,
         fold: ir.Model | None,
         source: str | None = None,
+        folder: Path | None = None,
     ) -> None:
         self.manifest = manifest
+        self._kernel_folder = folder
+        self._temporary_folder = forks.ProcessLocal[Path]()
         self.source = source
         self.parts = {ENTRY_FILE: entry} if fold is None else {ENTRY_FILE: entry, FOLD_FILE: fold}
         for graph in itertools.chain.from_iterable(map(all_graphs, self.parts.values())):
@@ -73,20 +76,15 @@ class InMemoryBundle(Bundle):
                 if span is not None:
                     value.const_value = _at(span, tensor)
         self._lock = forks.Lock()  # a model cannot be used while it is serialized
-        forks.reset_after_fork(self, InMemoryBundle._forget_folder)
 
     name = "in memory"
 
-    @cached_property
+    @property
     def folder(self) -> Path:  # type: ignore[override]
-        """A temporary folder for compiled kernels, which is removed with this object."""
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(files.scratch_folder("session"))
-            weakref.finalize(self, stack.pop_all().close)
-        return Path(folder)
-
-    def _forget_folder(self) -> None:
-        self.__dict__.pop("folder", None)
+        """The folder of compiled kernels."""
+        return self._kernel_folder or self._temporary_folder.get(
+            lambda: Path(files.folder_of(self, "session"))
+        )
 
     @cached_property
     def fold_hash(self) -> str:

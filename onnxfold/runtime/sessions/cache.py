@@ -316,7 +316,3 @@ def _load(path: str, *, is_trusted: bool = False) -> Folded:
         if values[name].data_ptr() % 64:  # a small tensor, which lies in the model itself
             values[name] = ort_copy(values[name])
     return Folded(values, sum(value.tensor_size_in_bytes() for value in values.values()))
-
-
-SHARED = FoldCache()
-"""The cache of all sessions of this process that were not given their own."""

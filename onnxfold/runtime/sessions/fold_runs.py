@@ -15,8 +15,9 @@ import os
 import secrets
 import threading
 import time
+import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +40,7 @@ from onnxfold.onnxruntime_sessions import (
     size_in_bytes,
     texts_of,
 )
+from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
 from onnxfold.runtime.backends.choice import Choice, Stopwatch
 from onnxfold.runtime.backends.loading import (
@@ -256,14 +258,14 @@ class SessionFolding:
     def __post_init__(self) -> None:
         self._lock = forks.Lock()
         self.sizes: dict[str, int] = {}
-        # by the names of their outputs
-        self._sessions: dict[tuple[str, ...], _Opened] = {}
+        self._own_sessions: forks.ProcessLocal[dict[tuple[str, ...], _Opened]]
+        self._own_sessions = forks.ProcessLocal()
         self.load_kernels()
-        forks.reset_after_fork(self, SessionFolding._abandon_sessions)
 
-    def _abandon_sessions(self) -> None:
-        forks.never_destroy(self._sessions)
-        self._sessions = {}
+    @property
+    def _sessions(self) -> dict[tuple[str, ...], _Opened]:
+        """The sessions that this process has opened, by the names of their outputs."""
+        return self._own_sessions.get(dict)
 
     def load_kernels(self) -> None:
         """Use the kernels of the bundle from the next fold on.
@@ -459,14 +461,44 @@ def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[st
     return sizes
 
 
+class _BackgroundThread:
+    """A thread that starts some work after a while; the processes that it starts end with it."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.is_urgent = threading.Event()
+        self._processes = isolated.Processes()
+        self._thread = threading.Thread(
+            target=self._run, args=(work,), name="onnxfold", daemon=True
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the work is done."""
+        self._thread.join()
+
+    def close(self) -> None:
+        """End the processes, and wait for the thread."""
+        self._processes.close()
+        self.is_urgent.set()
+        if self._thread is not threading.current_thread():
+            self.join()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        self._processes.enter()
+        self.is_urgent.wait(_PATIENCE)
+        work()
+
+
 @dataclass(eq=False)
 class CompileAhead:
     """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
 
-    ``take`` is called in a thread with the kernels, whose files are in the bundle's folder.
-    ``sizes`` returns the sizes of symbolic dimensions in the first fold.
+    The compilation ends with its ``owner``. ``take`` is called in a thread with the kernels, whose
+    files are in the bundle's folder. ``sizes`` returns the sizes of symbolic dimensions in the
+    first fold. A forked process compiles on its own.
     """
 
+    owner: InitVar[object]
     bundle: InMemoryBundle
     seconds: float  # limit of one compilation
     nominal: Mapping[str, int]
@@ -474,46 +506,45 @@ class CompileAhead:
     sizes: Callable[[], Mapping[str, int]] = dict
     target_cpu: str | None = None
 
-    def __post_init__(self) -> None:
-        self._group = isolated.Processes()
-        self._lock = forks.Lock()
-        self._forget_thread()
-        forks.reset_after_fork(self, CompileAhead._forget_thread)
-
-    def _forget_thread(self) -> None:
-        self._is_urgent = threading.Event()
-        self._thread: threading.Thread | None = None
+    def __post_init__(self, owner: object) -> None:
+        self._owner = weakref.ref(owner)
+        self._running = forks.ProcessLocal[_BackgroundThread]()
+        self._is_closed = False
 
     def start(self, *, is_urgent: bool = False) -> None:
         """Start if this is the first call; without delay in the second one, or if it is urgent."""
-        with self._lock:
-            if self._thread is not None or is_urgent:
-                self._is_urgent.set()
-            if self._thread is None and not self._group.has_ended:
-                self._thread = threading.Thread(target=self._run, name="onnxfold", daemon=True)
-                self._thread.start()
+        if self._running.value is not None:
+            is_urgent = True
+        elif self._is_closed:
+            return
+        running = self._running.get(self._started)
+        if is_urgent:
+            running.is_urgent.set()
 
     def wait(self) -> None:
         """Start, and wait until the kernels have been taken or compiling them has failed."""
         self.start(is_urgent=True)
-        if self._thread is not None:
-            self._thread.join()
+        if self._running.value is not None:
+            self._running.value.join()
 
     def close(self) -> None:
-        """End the processes."""
-        self._group.end()
-        self._is_urgent.set()
-        if self._thread not in (None, threading.current_thread()):
-            self._thread.join()
+        """End the thread and its processes."""
+        self._is_closed = True
+        if self._running.value is not None:
+            self._running.value.close()
+
+    def _started(self) -> _BackgroundThread:
+        owner = self._owner()
+        assert owner is not None  # it calls this
+        THIS_PROCESS.close_with(owner, self.close)
+        return _BackgroundThread(self._run)
 
     def _run(self) -> None:
-        self._group.enter()
-        self._is_urgent.wait(_PATIENCE)
         try:
-            if not self._group.has_ended:
+            if not self._is_closed:
                 self.take(self._compiled())
         except Exception as error:  # onnxruntime runs what it has run so far
-            if not self._group.has_ended:
+            if not self._is_closed:
                 logger.warning("kernels are not compiled: %s", error)
                 reason = f"kernels were not compiled: {error}"
                 components = self.bundle.manifest.components

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnxruntime
 
-from onnxfold import forks
+from onnxfold import files, forks
 from onnxfold.errors import UsageError, suggestion
 from onnxfold.onnxruntime_sessions import (
     CPU,
@@ -29,9 +27,6 @@ from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import Folded
 from onnxfold.tables import Shown
-
-if TYPE_CHECKING:
-    import onnx
 
 logger = logging.getLogger("onnxfold")
 
@@ -115,9 +110,10 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
         self.nbytes = sum(part.nbytes for part in folded)
         self._entry = entry
         self._bound = bound
-        self._lock = forks.Lock()
-        self._specialized: tuple[onnxruntime.InferenceSession, dict[str, Any]] | None = None
-        forks.reset_after_fork(self, Handle._abandon_session)
+        self._specialized = forks.ProcessLocal[
+            tuple[onnxruntime.InferenceSession, dict[str, Any]]
+        ]()
+        forks.reset_after_fork(self, Handle._keep_tensors)
 
     def run(
         self,
@@ -157,21 +153,17 @@ class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
         """Return the session to run, and the tensors to feed to it."""
         if not self._entry.specializes:
             return self._entry.session, self._bound
-        if self._specialized is None:
-            with self._lock:
-                if self._specialized is None:
-                    session = self._entry.specialized(self._bound)
-                    read = {value.name for value in session.get_inputs()}
-                    own = {name: v for name, v in self._bound.items() if name in read}
-                    self._specialized = session, own
-        return self._specialized
+        return self._specialized.get(self._specialize)
 
-    def _abandon_session(self) -> None:
+    def _specialize(self) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+        session = self._entry.specialized(self._bound)
+        read = {value.name for value in session.get_inputs()}
+        own = {name: value for name, value in self._bound.items() if name in read}
+        return session, own
+
+    def _keep_tensors(self) -> None:
         # another thread of the parent may hold the lock of an allocator, which frees these tensors
         forks.never_destroy(self._bound)
-        if self._specialized is not None:
-            forks.never_destroy(self._specialized)
-            self._specialized = None
 
 
 @dataclass(eq=False)
@@ -191,33 +183,22 @@ class Entry:
 
     def __post_init__(self) -> None:
         options, manifest = self.options, self.bundle.manifest
-        self._session: onnxruntime.InferenceSession | None = None
-        self._lock = forks.Lock()
+        self._session = forks.ProcessLocal[onnxruntime.InferenceSession]()
+        self._packed = forks.ProcessLocal[_PackedEntry]()
         self.outputs = list(manifest.outputs)
         self._constants = {info.name for info in manifest.runtime_constants}
         self._taken = self._constants | {info.name for info in manifest.cached}
         self._required = {value.name for value in self.session.get_inputs()} - self._taken
         initializers = self.session.get_overridable_initializers()
         self._optional = {value.name for value in initializers} - self._taken
-        self._packed: tuple[str, onnx.ModelProto] | None = None
         self._packs = tuple(self.providers) == CPU and not (
             options and options.optimized_model_filepath
         )
-        forks.reset_after_fork(self, Entry._abandon_sessions)
 
     @property
     def session(self) -> onnxruntime.InferenceSession:
         """The onnxruntime session to which folded tensors are fed."""
-        if self._session is None:
-            with self._lock:
-                if self._session is None:
-                    self._session = self.bundle.open(ENTRY_FILE, self.options, self.providers)
-        return self._session
-
-    def _abandon_sessions(self) -> None:
-        forks.never_destroy(self._session)
-        self._session = None
-        self._packed = None  # its folder is removed by the parent
+        return self._session.get(lambda: self.bundle.open(ENTRY_FILE, self.options, self.providers))
 
     def refuse(self, names: Iterable[str]) -> None:
         """Refuse names of values that a handle sets."""
@@ -244,44 +225,39 @@ class Entry:
         arrays = {name: array_of(value) for name, value in bound.items() if has_numbers(value)}
         try:
             if self._packs:
-                with self._lock:
-                    self._packed = self._packed or self._pack()
-                return self._open_packed(*self._packed, arrays)
+                packed = self._packed.get(lambda: _PackedEntry(self.bundle, self.options))
+                return packed.open(arrays)
         except Exception as error:  # the exceptions of onnxruntime have no common base class
             self._packs = False
             logger.warning("folded tensors do not become weights: %s", error)
         return self.session
 
-    def _pack(self) -> tuple[str, onnx.ModelProto]:
-        """Write entry with weights that onnxruntime has arranged for its kernels into files.
 
-        Sessions map these files; only their folded tensors are their own. Returns the folder, which
-        is removed with this object, and the model without its weights.
-        """
+class _PackedEntry:
+    """The part entry, with weights that onnxruntime has arranged for its kernels, in files.
+
+    Sessions map these files; only their folded tensors are their own. The folder is removed with
+    this object.
+    """
+
+    def __init__(self, bundle: Bundle, options: onnxruntime.SessionOptions | None) -> None:
         import onnx
 
-        from onnxfold import files
+        self._options = options
+        self._folder = files.folder_of(self, "session")
+        path = os.path.join(self._folder, ENTRY_FILE)
+        least = "optimized_model_external_initializers_min_size_in_bytes"
+        entries = {least: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
+        bundle.open(ENTRY_FILE, write_optimized(with_data_below("", options), path, **entries), CPU)
+        self._model = onnx.load(path, load_external_data=False)
 
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(files.scratch_folder("session"))
-            path = os.path.join(folder, ENTRY_FILE)
-            least = "optimized_model_external_initializers_min_size_in_bytes"
-            entries = {least: str(_SMALL), "save_external_prepacked_constant_initializers": "1"}
-            options = write_optimized(with_data_below("", self.options), path, **entries)
-            self.bundle.open(ENTRY_FILE, options, CPU)
-            model = onnx.load(path, load_external_data=False)
-            weakref.finalize(self, stack.pop_all().close)
-        return folder, model
-
-    def _open_packed(
-        self, folder: str, packed: onnx.ModelProto, arrays: Mapping[str, Array]
-    ) -> onnxruntime.InferenceSession:
+    def open(self, arrays: Mapping[str, Array]) -> onnxruntime.InferenceSession:
         """Open a session in which some inputs are weights that use the memory of these arrays."""
         import onnx
         import onnx_ir as ir
 
         model = onnx.ModelProto()
-        model.CopyFrom(packed)
+        model.CopyFrom(self._model)
         graph = model.graph
         inputs = {value.name for value in graph.input}
         arrays = {name: array for name, array in arrays.items() if name in inputs}
@@ -298,7 +274,7 @@ class Entry:
                 proto.data_location = onnx.TensorProto.EXTERNAL
                 proto.external_data.add(key="location", value="given")
                 large[name] = ort_value(array)
-        options = with_data_below(folder, self.options)
+        options = with_data_below(self._folder, self._options)
         options.add_external_initializers(list(large), list(large.values()))
         session = open_session(model.SerializeToString(), options)
         session.given = large  # onnxruntime reads their memory as long as the session exists

@@ -19,10 +19,11 @@ from onnxfold import forks
 from onnxfold.errors import UsageError
 from onnxfold.onnxruntime_sessions import CPU, Feed, provides_data
 from onnxfold.options import SplitArguments
+from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
-from onnxfold.runtime.sessions.cache import SHARED, CacheStatistics, FoldCache
+from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache
 from onnxfold.runtime.sessions.fold_runs import (
     CompileAhead,
     ConstantValue,
@@ -117,9 +118,9 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
         self._lock = forks.Lock()  # kernels are not loaded while the providers are changed
         if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
             self._ahead = self._compile_ahead(arguments)
-        cache = cache or (
-            SHARED if max_cache_bytes is None else FoldCache(max_bytes=max_cache_bytes)
-        )
+        if max_cache_bytes is not None:
+            cache = cache or FoldCache(max_bytes=max_cache_bytes)
+        cache = cache or THIS_PROCESS.shared(FoldCache)
         manifest = self.bundle.manifest
         self._known = {info.name: info for info in manifest.runtime_constants}
         self._in_entry = self._known.keys() & manifest.entry_inputs
@@ -159,9 +160,7 @@ class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
             return {} if this is None else this._folding.sizes
 
         target_cpu = arguments.get("target_cpu")
-        ahead = CompileAhead(bundle, seconds, nominal or {}, take, sizes, target_cpu)
-        weakref.finalize(self, ahead.close)
-        return ahead
+        return CompileAhead(self, bundle, seconds, nominal or {}, take, sizes, target_cpu)
 
     def wait_for_kernels(self) -> list[Placement]:
         """Wait until kernels are compiled, checked and timed, so that the next fold runs them.

@@ -108,6 +108,5 @@ def _is_inference(node: ir.Node, opset: int) -> bool:
 
 
 def _is_constant_zero(value: ir.Value | None) -> bool:
-    if value is None or value.const_value is None or value.is_graph_input():
-        return False
-    return not np.asarray(value.const_value.numpy()).any()
+    tensor = None if value is None else storage.stored_tensor(value)
+    return tensor is not None and not np.asarray(tensor.numpy()).any()

@@ -10,6 +10,7 @@ from typing import Any
 import onnx_ir as ir
 from numpy.typing import NDArray
 
+from onnxfold import storage
 from onnxfold.analysis.symbolic import SymbolicAnalysis
 from onnxfold.comparison.dims import size_of
 from onnxfold.ops import Trait, ops
@@ -129,7 +130,7 @@ def carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
 
 def constant_array(value: ir.Value | None) -> NDArray[Any] | None:
     """Return the elements of a constant, None for another value."""
-    constant = ir.convenience.get_const_tensor(value) if value is not None else None
+    constant = storage.stored_or_default(value) if value is not None else None
     return None if constant is None else constant.numpy()
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import SymbolicAnalysis
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.symbolic.fact import MOST_ELEMENTS, of_array, of_type
 from onnxfold.ops import Trait, ops
 
@@ -68,14 +69,9 @@ class NominalSizes:
     Sizes of symbolic dimensions are given by name; the others are `NOMINAL`.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        runtime_constants: Collection[ir.Value],
-        nominal: Mapping[str, int] | None = None,
-    ) -> None:
-        self._facts = SymbolicAnalysis(model)
-        inputs = model.graph.inputs
+    def __init__(self, facts: ModelFacts, nominal: Mapping[str, int] | None = None) -> None:
+        self._facts = facts.new_types()
+        inputs = facts.model.graph.inputs
         sizes = nominal or {}
         for value in inputs:
             if not isinstance(value.type, ir.TensorType) or value.shape is None:
@@ -89,7 +85,7 @@ class NominalSizes:
             )
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
-            if value in runtime_constants and is_short:
+            if is_short and facts.constness.of(value) is Constness.RUNTIME:
                 # a single integer is a length or a count; zero would make tables empty
                 fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
                 fact = of_array(np.full(shape, fill).astype(dtype.numpy()), dtype)

@@ -18,7 +18,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number, SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
+from onnxfold.analysis.symbolic import Algebra, Expr, Fact, Number
 from onnxfold.analysis.symbolic.application import INVALID_NODE_ERRORS, Application, Undecided, find
 from onnxfold.analysis.symbolic.fact import of_type
 from onnxfold.kernels.inference import is_elementwise, schema_of
@@ -39,7 +40,7 @@ class Failures:
 
     def __init__(
         self,
-        model: ir.Model,
+        facts: ModelFacts,
         sizes: Mapping[ir.Value, Sequence[int | str | None]],
         is_fixed: Callable[[ir.TensorProtocol], bool] = lambda _: True,
     ) -> None:
@@ -50,10 +51,10 @@ class Failures:
         self.rows: dict[str, int] = {}
         """By names of inputs that are indices, the number of rows that they must be within."""
         self._inputs = sizes.keys()
-        self._functions = model.functions
-        self._opset = storage.onnx_opset(model.opset_imports)
+        self._functions = facts.functions
+        self._opset = storage.onnx_opset(facts.model.opset_imports)
         self._is_fixed = is_fixed
-        self._analysis = SymbolicAnalysis(model)
+        self._analysis = facts.new_types()
         self.algebra = algebra = self._analysis.algebra
         self._names = {d for dims in sizes.values() for d in dims if isinstance(d, str)}
         for value, declared in sizes.items():
@@ -95,7 +96,7 @@ class Failures:
             if value is None or fact is None or not types <= {"tensor(int32)", "tensor(int64)"}:
                 continue  # by its type in ONNX, it may be something else than indices or sizes
             # loading the model checks fixed elements
-            tensor, numbers = self._analysis.known.tensor(value), fact.objects
+            tensor, numbers = self._analysis.constness.tensor(value), fact.objects
             is_known = numbers is not None and all(map(self._is_of_sizes, numbers.flat))
             if node.op_type == "Gather":
                 if not self._has_rows(node, value, fact):
@@ -127,7 +128,7 @@ class Failures:
     def _has_rows(self, node: ir.Node, value: ir.Value, fact: Fact) -> bool:
         """Return whether all indices of a Gather are within its axis, or must be: see `rows`."""
         algebra, places = self.algebra, fact.objects
-        tensor = self._analysis.known.tensor(value)
+        tensor = self._analysis.constness.tensor(value)
         if places is None and tensor is not None and tensor.size:
             array = np.asarray(tensor.numpy())
             places = np.array([int(array.min()), int(array.max())], object)

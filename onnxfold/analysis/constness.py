@@ -120,7 +120,7 @@ class ConstnessAnalysis:
         self._buffers: dict[ir.Value, Buffer | None] = {}
         """Small constants and their operands; None for a value that is not a small constant."""
         self._repeated: dict[ir.Value, Array | None] = {}
-        """The element that all of a constant's are; empty if they differ, None if not known."""
+        """The element that a constant repeats; empty if its elements differ, None if not known."""
 
     def of(self, value: ir.Value) -> Constness:
         """Return the constness of a value."""

@@ -1,4 +1,4 @@
-"""What is known of a model, found out once and kept true from one pass to the next."""
+"""The analyses of a model, which passes share and keep up to date."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis, select_runtime_constants
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.errors import UsageError, option, printable
 from onnxfold.files import check_path, os_error
 from onnxfold.graphs import all_graphs, op_name, subgraphs_of, type_text
@@ -32,7 +33,7 @@ _LEGEND = "blue: each run; orange: once for its runtime constants; green: consta
 
 def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing, by recorded runtime constants; functions and subgraphs are boxes."""
-    drawing = _Drawing(ConstnessAnalysis(model, select_runtime_constants(model)))
+    drawing = _Drawing(ModelFacts(model).constness)
     drawing.graph(model.graph)
     for function in model.functions.values():
         drawing.box(f"function {function.domain}::{function.name}", function.graph)
@@ -71,7 +72,8 @@ class _Drawing:
         texts += [
             f"weight {value.name} {type_text(value)}"
             for value in node.inputs
-            if value is not None and value not in self._ids and value.const_value is not None
+            if value is not None and value not in self._ids
+            if self._constness.tensor(value) is not None
         ]
         colour = _COLOURS[self._constness.of_node(node)]
         name = self._shape(colour, op_name(node), *texts)

@@ -345,8 +345,23 @@ def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     return value
 
 
+def make_input(initializer: ir.Value) -> None:
+    """Turn an initializer into an input of its graph that has no default value."""
+    graph = initializer.graph
+    assert graph is not None and initializer.name is not None
+    del graph.initializers[initializer.name]
+    set_tensor(initializer, None)
+    if not initializer.is_graph_input():
+        graph.inputs.append(initializer)
+
+
+def set_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
+    """Replace the tensor of an initializer; None for an input without a default value."""
+    value.const_value = tensor
+
+
 def _describe(value: ir.Value, tensor: ir.TensorProtocol) -> None:
     value.name = tensor.name
-    value.const_value = tensor
+    set_tensor(value, tensor)
     value.type = ir.TensorType(tensor.dtype)
     value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape

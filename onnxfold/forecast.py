@@ -105,7 +105,7 @@ def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: boo
     for graph in all_graphs(model):
         constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
         for value in (*graph.initializers.values(), *constants):
-            tensor = value.const_value
+            tensor = storage.stored_or_default(value)
             is_read = value.is_graph_output() or any(u.node not in removed for u in value.uses())
             # tensors that loading left in the protobuf message are small
             if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_read:

@@ -71,20 +71,6 @@ def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
     return found
 
 
-def is_initialized(value: ir.Value) -> bool:
-    """Return whether a value is an initializer that callers cannot override, so no graph input."""
-    return value.const_value is not None and value.is_initializer() and not value.is_graph_input()
-
-
-def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
-    """Return the tensor of a ``Constant`` node; None if it is an attribute of the function."""
-    output = node.outputs[0]
-    if output.const_value is None:
-        (attribute,) = node.attributes.data.values()
-        output.const_value = tensor_of(attribute, output.name)
-    return output.const_value
-
-
 def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
     """Return the tensor in the attribute of a ``Constant``; None as for the node. It has the name
     that is given, unless it is the attribute's value itself. A KeyError says that there is no such

@@ -1,8 +1,8 @@
-"""Constness of values: does a value change between runs, between settings, or never?
+"""Constness of values, and the elements of compile-time constants.
 
-A forward dataflow over the lattice ``variable < runtime constant < compile-time constant``. What a
-deterministic op makes is as constant as the least constant of what it reads, values captured by
-its subgraphs included. Anything else is variable.
+A forward dataflow over the lattice ``variable < runtime constant < compile-time constant``. The
+result of a deterministic op is as constant as its least constant operand. Values that its subgraphs
+capture are operands, too. Any other value is variable.
 """
 
 from __future__ import annotations
@@ -10,20 +10,29 @@ from __future__ import annotations
 import enum
 import fnmatch
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
+import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.elements import all_pass, is_exactly, repeated
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.errors import ModelError, UsageError, suggestion
-from onnxfold.graphs import (
-    captured_values,
-    constant_tensor,
-    has_references,
-    is_constant_node,
-    is_initialized,
-)
+from onnxfold.forks import cached_property
+from onnxfold.graphs import captured_values, has_references, is_constant_node
+from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
+from onnxfold.kernels.operation import Operation
+from onnxfold.ops.numpy_kernels import Unfoldable
+from onnxfold.pool import Buffer, Pool
+from onnxfold.pool.buffer import Array
+from onnxfold.storage import data_bytes, stored_tensor
+
+T = TypeVar("T")
+
+READABLE_BYTES = 1 << 16
+"""Constants up to this size are read (and computed) when an analysis asks for them."""
 
 RECORD_KEY = "onnxfold.runtime_constants"
 """Key in a model's metadata: a JSON list of the names of its runtime constants."""
@@ -89,7 +98,9 @@ def record(model: ir.Model, names: Sequence[str]) -> None:
 
 
 class ConstnessAnalysis:
-    """The constness of the values of a model, found on demand and remembered.
+    """The constness of the values of a model, computed on demand and cached.
+
+    Compile-time constants also have a value: `tensor`, `array` and `buffer` return it.
 
     Inputs of a loop's body or of a function are variable in it. Results stay valid while the graph
     is rewritten as long as no node changes its inputs.
@@ -97,14 +108,19 @@ class ConstnessAnalysis:
 
     def __init__(
         self,
-        model: ir.Model,
+        scopes: Scopes,
+        determinism: Determinism,
         runtime_constants: Iterable[ir.Value] = (),
-        scopes: Scopes | None = None,
-        determinism: Determinism | None = None,
+        evaluator: Evaluator | None = None,
     ) -> None:
-        self._scopes = scopes or Scopes(model)
-        self._determinism = determinism or Determinism(model)
+        self._scopes, self._functions = scopes, scopes.model.functions
+        self._determinism = determinism
+        self._shared_evaluator = evaluator
         self._found = dict.fromkeys(runtime_constants, Constness.RUNTIME)
+        self._buffers: dict[ir.Value, Buffer | None] = {}
+        """Small constants and their operands; None for a value that is not a small constant."""
+        self._repeated: dict[ir.Value, Array | None] = {}
+        """The element that a constant repeats; empty if its elements differ, None if not known."""
 
     def of(self, value: ir.Value) -> Constness:
         """Return the constness of a value."""
@@ -133,7 +149,11 @@ class ConstnessAnalysis:
                 if missing:
                     pending += missing
                     continue
-                if not (is_initialized(current) if node is None else self._may_be_computed(node)):
+                if node is None or is_constant_node(node):
+                    is_known = self.tensor(current) is not None
+                else:
+                    is_known = self._may_be_computed(node)
+                if not is_known:
                     level = Constness.VARIABLE
             for made in (current,) if node is None else node.outputs:
                 if made not in found:
@@ -144,6 +164,10 @@ class ConstnessAnalysis:
         """Return the least constness among a node's results."""
         return min(map(self.of, node.outputs), default=Constness.VARIABLE)
 
+    def is_constant(self, value: ir.Value) -> bool:
+        """Return whether a value is a compile-time constant."""
+        return self.of(value) is Constness.COMPILE_TIME
+
     def has_risen(self, value: ir.Value) -> bool:
         """Return whether other inputs have made a variable value a compile-time constant."""
         if self._found.get(value) is not Constness.VARIABLE:
@@ -151,11 +175,132 @@ class ConstnessAnalysis:
         del self._found[value]
         return self.of(value) is Constness.COMPILE_TIME
 
+    tensor = staticmethod(stored_tensor)
+    """Return the tensor of a constant that is stored in the model; None for any other value."""
+
+    def array(self, value: ir.Value) -> Array | None:
+        """Return the elements of a constant that is small and computed of small ones, or None."""
+        buffer = self._small_buffer(value) if self.is_constant(value) else None
+        if buffer is None or buffer.is_known:
+            return None if buffer is None else buffer.elements
+        try:
+            with np.errstate(all="ignore"):
+                return buffer.array()
+        except ComputationFailed:
+            self._buffers[value] = None
+            return None
+
+    def buffer(self, value: ir.Value) -> Buffer | None:
+        """Return the buffer of a constant that is stored or small; None for another one."""
+        tensor = self.tensor(value)
+        return self._small_buffer(value) if tensor is None else self.pool.wrap(tensor)
+
+    def all_equal(self, value: ir.Value, number: float) -> bool | None:
+        """Return whether every element of a constant is exactly ``number`` (-0.0 is not 0.0).
+
+        None if the value is not constant or not computed yet. Large tensors are read by tiles.
+        """
+        if not self.is_constant(value):
+            return None
+        if value not in self._repeated:
+            self._repeated[value] = self._look(value, repeated)
+        element = self._repeated[value]
+        return None if element is None else element.size > 0 and is_exactly(element, number)
+
+    def is_finite(self, value: ir.Value) -> bool | None:
+        """Return whether a constant has only finite elements; None as for :meth:`all_equal`."""
+        if not self.is_constant(value):
+            return None
+
+        def all_finite(array: Array) -> bool:
+            return all_pass(array, lambda part: bool(np.isfinite(part).all()))
+
+        return self._look(value, all_finite)
+
+    def results_of(self, operation: Operation) -> Sequence[Buffer | None]:
+        """Return the results of a deterministic operation; none if it cannot be computed."""
+        try:
+            with np.errstate(all="ignore"):
+                return self._evaluator.apply(operation)
+        except (Unfoldable, ComputationFailed):
+            return ()
+
+    def is_computable(self, buffer: Buffer) -> bool:
+        """Return whether a postponed buffer can be computed; what may fail is computed now."""
+        try:
+            self._evaluator.compute(self._evaluator.uncertain([buffer]))
+        except ComputationFailed:
+            return False
+        return True
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The pool with the buffers of constants."""
+        return self._evaluator.pool
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return self._shared_evaluator or Evaluator(Pool())
+
     def _may_be_computed(self, node: ir.Node) -> bool:
         """Return whether the results of a node are constant if all that it reads is."""
-        if is_constant_node(node):
-            return constant_tensor(node) is not None
         scope = self._scopes.find(node.graph)
         if scope is None or has_references(node):
             return False
         return self._determinism.reason_not_to_fold(node, scope.opsets) is None
+
+    def _small_buffer(self, value: ir.Value) -> Buffer | None:
+        pending = [value]
+        while pending:
+            current = pending[-1]
+            if current in self._buffers:
+                pending.pop()
+                continue
+            node = current.producer()
+            if node is None or is_constant_node(node):
+                tensor = self.tensor(current)
+                self._buffers[current] = None
+                if tensor is not None and data_bytes(tensor.dtype, tensor.shape) <= READABLE_BYTES:
+                    self._buffers[current] = self._keep(self.pool.wrap(tensor))
+                continue
+            missing = [v for v in node.inputs if v is not None and v not in self._buffers]
+            if missing:
+                pending.extend(missing)
+                continue
+            self._compute(node)
+        return self._buffers[value]
+
+    def _compute(self, node: ir.Node) -> None:
+        for output in node.outputs:
+            self._buffers[output] = None
+        operands = [None if v is None else self._buffers[v] for v in node.inputs]
+        if any(v is not None and b is None for v, b in zip(node.inputs, operands, strict=True)):
+            return
+        scope = self._scopes.find(node.graph)
+        if scope is None or node in self._scopes.parents or node.op_identifier() in self._functions:
+            return
+        results = self.results_of(Operation(node, operands, scope.opsets))
+        for output, buffer in zip(node.outputs, results, strict=False):
+            if buffer is not None:
+                is_small = buffer.nbytes <= READABLE_BYTES
+                self._buffers[output] = self._keep(buffer) if is_small else None
+
+    def _keep(self, buffer: Buffer) -> Buffer:
+        self.pool.retain(buffer)
+        return buffer
+
+    def _look(self, value: ir.Value, function: Callable[[Array], T]) -> T | None:
+        """Return the result of a function of the elements of a constant; None if not computed."""
+        buffer = self._small_buffer(value)
+        if buffer is None:
+            buffer = self.buffer(value)
+        # a deferred one is not worth the time and the memory that onnxruntime takes
+        if buffer is None or not buffer.is_known:
+            return None
+        self._keep(buffer)
+        try:
+            return function(buffer.array())
+        finally:
+            if buffer.nbytes > READABLE_BYTES:
+                buffer.release_pages()
+            self.pool.release(buffer)

@@ -20,7 +20,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.ops import Trait, Work, definition_of
 from onnxfold.ops.application import INVALID_NODE_ERRORS
 from onnxfold.ops.definition import OMITTED
@@ -63,14 +64,9 @@ class NominalSizes:
     Sizes of symbolic dimensions are given by name; the others are `NOMINAL`.
     """
 
-    def __init__(
-        self,
-        model: ir.Model,
-        runtime_constants: Collection[ir.Value],
-        nominal: Mapping[str, int] | None = None,
-    ) -> None:
-        self._facts = SymbolicAnalysis(model)
-        inputs = model.graph.inputs
+    def __init__(self, facts: ModelFacts, nominal: Mapping[str, int] | None = None) -> None:
+        self._facts = facts.new_types()
+        inputs = facts.model.graph.inputs
         sizes = nominal or {}
         for value in inputs:
             if not isinstance(value.type, ir.TensorType) or value.shape is None:
@@ -84,7 +80,7 @@ class NominalSizes:
             )
             fact = of_type(dtype, shape, self._facts.algebra)
             is_short = math.prod(shape) <= MOST_ELEMENTS and dtype != ir.DataType.STRING
-            if value in runtime_constants and is_short:
+            if is_short and facts.constness.of(value) is Constness.RUNTIME:
                 # a single integer is a length or a count; zero would make tables empty
                 fill = NOMINAL if dtype.is_integer() and math.prod(shape) == 1 else 0
                 fact = of_array(np.full(shape, fill).astype(dtype.numpy()), dtype)

@@ -1,10 +1,10 @@
-"""What is known of a model, found out once and kept true from one pass to the next."""
+"""The analyses of a model, which passes share and keep up to date."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_constants
 from onnxfold.analysis.determinism import Determinism
-from onnxfold.analysis.known import KnownValues, is_exactly
+from onnxfold.analysis.elements import is_exactly
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.editing import Names, remove_foreign_users, values_of
@@ -27,20 +27,36 @@ _KEY = "onnxfold.facts"
 
 
 class ModelFacts:
-    """The facts about one model with sorted nodes, each computed at its first use."""
+    """The analyses of one model, each computed at its first use. Only this class creates them.
 
-    def __init__(self, model: ir.Model, evaluator: Evaluator | None = None) -> None:
+    The analyses for passes require sorted nodes: see `facts_of`.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        evaluator: Evaluator | None = None,
+        *,
+        runtime_constants: Iterable[ir.Value] | None = None,
+    ) -> None:
+        """Create the facts of a model.
+
+        Args:
+            model: The model.
+            evaluator: Computes small constants; None for a separate one.
+            runtime_constants: Inputs of the model; None for those that its metadata record.
+        """
         self.scopes = Scopes(model)
         self.determinism = Determinism(model)
         self.model, self.functions = model, model.functions
-        self._evaluator = evaluator
+        self._evaluator, self._runtime_constants = evaluator, runtime_constants
         self._types: SymbolicAnalysis | None = None
         self._has_old_types = False
-        if self.scopes.parents:
-            self._rename_shadowing()
 
-    def _rename_shadowing(self) -> None:
+    def rename_shadowing(self) -> None:
         """Rename the values of subgraphs that hide outer values: those could not be read there."""
+        if not self.scopes.parents:
+            return
         graphs, path = self.scopes.graphs(), self.scopes.path
         found = {graph: {value.name for value in values_of(graph)} for graph in graphs}
         for graph in graphs:
@@ -52,11 +68,6 @@ class ModelFacts:
                     self.names.make_unique(value)
 
     @cached_property
-    def known(self) -> KnownValues:
-        """The constants."""
-        return KnownValues(self.scopes, self.constness, self._evaluator)
-
-    @cached_property
     def names(self) -> Names:
         """The names in use, those of values that are gone included."""
         return Names(self.scopes.graphs())
@@ -65,11 +76,18 @@ class ModelFacts:
     def types(self) -> SymbolicAnalysis:
         """Dtypes, shapes and small values, with what follows from the last changes."""
         if self._types is None:
-            self._types = SymbolicAnalysis(self.model, scopes=self.scopes, known=self.known)
+            self._types = self.new_types()
         elif self._has_old_types:
             self._types.update()
         self._has_old_types = False
         return self._types
+
+    def new_types(self) -> SymbolicAnalysis:
+        """Return a separate inference of types, for inputs whose facts the caller sets.
+
+        It shares scopes and constants with this object. `note_change` does not affect it.
+        """
+        return SymbolicAnalysis(self.scopes, self.constness)
 
     def note_change(self) -> None:
         """Call it when a pass has changed the model."""
@@ -78,9 +96,11 @@ class ModelFacts:
 
     @cached_property
     def constness(self) -> ConstnessAnalysis:
-        """The constness of values, by the runtime constants that the model's metadata record."""
-        chosen = select_runtime_constants(self.model)
-        return ConstnessAnalysis(self.model, chosen, self.scopes, self.determinism)
+        """The constness of values, and the elements of compile-time constants."""
+        chosen = self._runtime_constants
+        if chosen is None:
+            chosen = select_runtime_constants(self.model)
+        return ConstnessAnalysis(self.scopes, self.determinism, chosen, self._evaluator)
 
     def opset(self, node: ir.Node) -> int:
         """Return the version of the node's domain; 0 if it is not imported."""
@@ -125,14 +145,14 @@ class ModelFacts:
 
     def is_number(self, value: ir.Value, number: float) -> bool:
         """Return True for a constant with one element that is exactly the number."""
-        array = self.known.array(value)
+        array = self.constness.array(value)
         return array is not None and array.size == 1 and is_exactly(array, number)
 
     def same(self, one: ir.Value, other: ir.Value) -> bool:
         """Return True for the same value, or two small constants with the same bits."""
         if one is other:
             return True
-        left, right = self.known.array(one), self.known.array(other)
+        left, right = self.constness.array(one), self.constness.array(other)
         if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
             return False
         if left.dtype.kind == "O":
@@ -148,7 +168,9 @@ def facts_of(model: ir.Model) -> ModelFacts:
     shared: ModelFacts | None = model.meta.get(_KEY)
     if shared is None or shared.model is not model:  # a clone has the meta data of its original
         put_in_order(model)
-        return ModelFacts(model)
+        facts = ModelFacts(model)
+        facts.rename_shadowing()
+        return facts
     return shared
 
 
@@ -167,6 +189,7 @@ def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
     has changed it.
     """
     facts = ModelFacts(model, evaluator)
+    facts.rename_shadowing()
     model.meta[_KEY] = facts
     try:
         yield facts

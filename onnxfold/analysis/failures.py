@@ -19,7 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.kernels.inference import is_elementwise, schema_of
 from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.application import INVALID_NODE_ERRORS, Application, Undecided, python_value
@@ -40,7 +40,7 @@ class Failures:
 
     def __init__(
         self,
-        model: ir.Model,
+        facts: ModelFacts,
         sizes: Mapping[ir.Value, Sequence[int | str | None]],
         is_fixed: Callable[[ir.TensorProtocol], bool] = lambda _: True,
     ) -> None:
@@ -51,10 +51,10 @@ class Failures:
         self.rows: dict[str, int] = {}
         """By names of inputs that are indices, the number of rows that they must be within."""
         self._inputs = sizes.keys()
-        self._functions = model.functions
-        self._opset = storage.onnx_opset(model.opset_imports)
+        self._functions = facts.functions
+        self._opset = storage.onnx_opset(facts.model.opset_imports)
         self._is_fixed = is_fixed
-        self._analysis = SymbolicAnalysis(model)
+        self._analysis = facts.new_types()
         self.algebra = algebra = self._analysis.algebra
         self._names = {d for dims in sizes.values() for d in dims if isinstance(d, str)}
         for value, declared in sizes.items():
@@ -119,7 +119,7 @@ class Failures:
 
     def tensor(self, value: ir.Value) -> ir.TensorProtocol | None:
         """Return the tensor of a constant."""
-        return self._analysis.known.tensor(value)
+        return self._analysis.constness.tensor(value)
 
     def limit_rows(self, value: ir.Value, size: Number) -> bool:
         """Require that the elements of an input are valid indices; see `rows`."""

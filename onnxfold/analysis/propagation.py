@@ -11,8 +11,8 @@ from itertools import chain, repeat
 
 import onnx_ir as ir
 
+from onnxfold.analysis.constness import ConstnessAnalysis
 from onnxfold.analysis.content import content_of_attributes
-from onnxfold.analysis.known import KnownValues
 from onnxfold.analysis.op_facts import results_of
 from onnxfold.analysis.scopes import Scope, Scopes
 from onnxfold.graphs import captured_values, has_references, is_constant_node, name_of, subgraphs_of
@@ -46,13 +46,11 @@ class FactPropagation:
     are unknown. The nodes are in topological order.
     """
 
-    def __init__(
-        self, model: ir.Model, *, scopes: Scopes | None = None, known: KnownValues | None = None
-    ) -> None:
-        self.model, self._functions = model, model.functions
+    def __init__(self, scopes: Scopes, constness: ConstnessAnalysis) -> None:
+        self.model, self._functions = scopes.model, scopes.model.functions
         self.algebra = Algebra()
-        self.scopes = scopes or Scopes(model)
-        self.known = known or KnownValues(self.scopes)
+        self.scopes = scopes
+        self.constness = constness
         self._facts: MutableMapping[ir.Value, Fact] = {}
         self._decided: dict[ir.Value, Fact] = {}
         """Conditions decided because the run would fail otherwise."""
@@ -231,7 +229,7 @@ class FactPropagation:
 
     def _source(self, value: ir.Value) -> Fact:
         """Return the facts of an initializer, a Constant or an input of the model."""
-        tensor = self.known.tensor(value)
+        tensor = self.constness.tensor(value)
         if tensor is None:
             scope = self.scopes.find(value.graph)
             is_input = scope is not None and value.is_graph_input() and not scope.in_function
@@ -244,9 +242,9 @@ class FactPropagation:
         """Return the fact of a value with the elements of a small constant of any dtype."""
         if fact.known is not None or fact.dtype is None or not is_small(fact.shape or ()):
             return fact
-        if not self.known.is_constant(value):
+        if not self.constness.is_constant(value):
             return fact
-        array = self.known.array(value)
+        array = self.constness.array(value)
         return fact if array is None else self.table.shared(of_array(array, fact.dtype))
 
     def _declared(self, value: ir.Value) -> Fact:

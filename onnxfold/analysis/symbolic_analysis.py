@@ -97,7 +97,7 @@ class SymbolicAnalysis(FactPropagation):
 
     def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:
         """Visit a node of which inputs were replaced, or more was ``learned`` about them."""
-        facts, constness, before = self._facts, self.known.constness, self._read.get(node)
+        facts, constness, before = self._facts, self.constness, self._read.get(node)
         olds = [facts.get(value) for value in node.outputs]
         self.journal.add(node)
         self._read[node] = node.inputs

@@ -64,7 +64,7 @@ class Search:
         self._facts = facts_of(a.model)
         for value in a.graph.inputs:  # they have the shapes of the feeds
             fed = a.feeds.get(value.name or "")
-            if isinstance(fed, np.ndarray) and not self._facts.known.is_constant(value):
+            if isinstance(fed, np.ndarray) and not self._facts.constness.is_constant(value):
                 self._facts.types.set(value, Fact(value.dtype, fed.shape))
         values_b: dict[str, ir.Value] = dict(b.graph.initializers)
         values_b.update((v.name, v) for node in b.graph for v in node.outputs if v.name)
@@ -81,7 +81,7 @@ class Search:
         then the constants behind the first one of them: all constants would be many bytes.
         `CannotLoad` and `CannotRun` say that a model does not run once it gives out values within.
         """
-        is_constant = self._facts.known.is_constant
+        is_constant = self._facts.constness.is_constant
         variable = [value for value in self._pairs if not is_constant(value)]
         found = self._first_of(variable)
         ends = [found[0]] if found is not None else self._a.graph.outputs  # which may be constant
@@ -148,13 +148,14 @@ class Search:
             if read is None or not read.name:
                 continue
             other = weights_b.get(read.name)
-            if read in equal or (read.is_graph_input() and read.const_value is None):
+            x = storage.stored_or_default(read)
+            y = None if other is None else storage.stored_or_default(other)
+            if read in equal or (read.is_graph_input() and x is None):
                 state = "equal"
-            elif read.const_value is None or other is None or other.const_value is None:
+            elif x is None or y is None:
                 state = "in the first model only"
             else:
-                x, y = read.const_value.numpy(), other.const_value.numpy()
-                results = self._compare(x, y, name=read.name)
+                results = self._compare(x.numpy(), y.numpy(), name=read.name)
                 state = "equal" if all(r.bit_equal for r in results) else results[0].apart
             yield read.name, state
 

@@ -59,8 +59,9 @@ class Subject(contextlib.ExitStack):
         if isinstance(given, (onnx.ModelProto, ir.Model)):
             self.name = name
             self.model = given if isinstance(given, ir.Model) else storage.from_proto(given)
-            for value in () if self.model is given else self.model.graph.initializers.values():
-                if isinstance(value.const_value, ir.ExternalTensor):
+            read = () if self.model is given else storage.initializers_of(self.model.graph)
+            for value, tensor in read:
+                if isinstance(tensor, ir.ExternalTensor):
                     what = f"weight {value.name!r} of the model in memory is external data"
                     raise UsageError(f"{what}; compare the model by its path")
             with contextlib.ExitStack() as stack:

@@ -10,8 +10,8 @@ from typing import TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.failures import Failures
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
 from onnxfold.comparison.dims import axes_of, check_names, concrete, distinct_sizes, symbols_of
 from onnxfold.comparison.element_hints import IntegerUse, categories, integer_use
 from onnxfold.comparison.feeds import Feed, Feeds, integer_range, random_floats
@@ -40,7 +40,7 @@ class RandomFeeds:
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
-        types = SymbolicAnalysis(model)
+        types = ModelFacts(model, runtime_constants=()).types
         self._uses = {
             value.name: integer_use(types, value)
             for value in inputs
@@ -241,7 +241,7 @@ def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
         for value in inputs
         if value.shape is not None and isinstance(value.type, ir.TensorType)
     }
-    failures = Failures(model, sizes)
+    failures = Failures(ModelFacts(model, runtime_constants=()), sizes)
     algebra, names = failures.algebra, symbols_of(inputs)
     found: dict[str, int] = {}
     for node in model.graph:

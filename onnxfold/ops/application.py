@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.storage.tensors import stored_or_default, stored_tensor
 from onnxfold.symbolic.expression import Algebra, Number
 from onnxfold.symbolic.fact import Array, Fact, Shape, of_type
 
@@ -150,15 +151,13 @@ def python_value(attribute: ir.Attr) -> Any:
 
 def constant_array(value: ir.Value | None) -> Array | None:
     """Return the elements of a constant; None for another value."""
-    tensor = None if value is None else ir.convenience.get_const_tensor(value)
+    tensor = None if value is None else stored_or_default(value)
     return None if tensor is None else tensor.numpy()
 
 
 def constant_number(value: ir.Value | None) -> float | None:
     """Return the element of a constant with one element; None for other values."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
+    tensor = None if value is None else stored_tensor(value)
     if tensor is None or tensor.size != 1 or tensor.dtype == ir.DataType.STRING:
         return None
     return float(tensor.numpy().item())

@@ -56,6 +56,7 @@ from onnxfold.ops.numpy_kernels import (
 )
 from onnxfold.ops.results import facts_of_results
 from onnxfold.ops.traits import Trait
+from onnxfold.storage.tensors import stored_tensor
 from onnxfold.symbolic.expression import Algebra, Number
 from onnxfold.symbolic.fact import MOST_ELEMENTS, SIZE_DTYPES, Fact, is_small, of_items
 
@@ -882,9 +883,8 @@ class Dropout(Op):
 
 
 def _is_constant_zero(value: ir.Value | None) -> bool:
-    if value is None or value.const_value is None or value.is_graph_input():
-        return False
-    return not np.asarray(value.const_value.numpy()).any()
+    tensor = None if value is None else stored_tensor(value)
+    return tensor is not None and not np.asarray(tensor.numpy()).any()
 
 
 @op("BitShift", traits=Trait.USES_BITS)

@@ -18,6 +18,7 @@ from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
 from onnxfold.pool import BufferTensor
+from onnxfold.storage import stored_tensor
 
 # So many elements of large tensors tell candidates apart.
 _SAMPLES = 4
@@ -151,8 +152,8 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
                 # a graph output must stay: let it be the one that others give way to
                 values = sorted(values, key=ir.Value.is_graph_output, reverse=True)
             for value in values:
-                tensor = value.const_value
-                if tensor is None or value.is_graph_input():
+                tensor = stored_tensor(value)
+                if tensor is None:
                     continue
                 if tensor in self._contents:
                     content = self._contents[tensor]
@@ -174,7 +175,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
         for value in values:
-            graph, tensor = value.graph, value.const_value
+            graph, tensor = value.graph, stored_tensor(value)
             assert graph is not None and tensor is not None and value.name is not None
             if len(storage.sizes_of(tensor)) == 1 and _is_overwritten(value):
                 continue
@@ -183,7 +184,7 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             twin = None
             if not value.is_graph_output():
                 seen = (v for v in kept.get(key, ()) if v.graph in path or not v.is_graph_output())
-                twin = next((v for v in seen if content or _equal(v.const_value, tensor)), None)
+                twin = next((v for v in seen if content or _equal(stored_tensor(v), tensor)), None)
             if twin is None:
                 kept.setdefault(key, []).append(value)
                 continue

@@ -119,7 +119,7 @@ def _count(model: ir.Model) -> int:
     """Return the number of nodes that are not constant."""
     facts = facts_of(model)
     return sum(
-        not (is_constant_node(node) or all(facts.known.is_constant(v) for v in node.outputs))
+        not (is_constant_node(node) or all(facts.constness.is_constant(v) for v in node.outputs))
         for graph in facts.scopes.graphs()
         for node in graph
     )

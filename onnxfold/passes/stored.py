@@ -56,8 +56,8 @@ def bytes_if_stored(value: ir.Value, buffer: Buffer, scope: Scope | None) -> int
 
 
 def stored_bytes(value: ir.Value) -> int:
-    """Return the bytes that an initializer takes, or a few more."""
-    return data_bytes(value.const_value) + AROUND + len(value.name or "")
+    """Return the bytes that a constant of the model takes, or a few more."""
+    return data_bytes(storage.stored_tensor(value)) + AROUND + len(value.name or "")
 
 
 def data_bytes(tensor: ir.TensorProtocol | None) -> int:

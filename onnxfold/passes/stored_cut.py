@@ -18,6 +18,7 @@ from onnxfold.options import Options
 from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
 from onnxfold.passes.sweep import Sweep, stays_quantized
 from onnxfold.pool import Pool
+from onnxfold.storage import stored_tensor
 
 NEGLIGIBLE_GROWTH = 256
 """Bytes by which a scalar or a shape vector may be larger than what it is made of."""
@@ -204,7 +205,7 @@ class Cut:
 
     def _nbytes(self, value: ir.Value) -> int:
         if value not in self._sweep.cost:
-            return data_bytes(value.const_value)
+            return data_bytes(stored_tensor(value))
         if self._cost_of(value) == FORBIDDEN:
             return 0
         unbound = self._sweep.bytes_of_unbound.get(value)

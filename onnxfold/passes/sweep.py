@@ -20,10 +20,8 @@ from onnxfold.editing import Names, constant_node, remove_nodes, take_over
 from onnxfold.errors import option
 from onnxfold.graphs import (
     captured_values,
-    constant_tensor,
     has_references,
     is_constant_node,
-    is_initialized,
     root_graphs,
     subgraphs_of,
 )
@@ -36,6 +34,7 @@ from onnxfold.ops.quantization import is_dequantization
 from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
 from onnxfold.pool import Buffer, Pool
+from onnxfold.storage import stored_tensor
 
 
 def stays_quantized() -> str:
@@ -65,6 +64,8 @@ class Sweep:
         self._evaluator = evaluator
         self._options = options
         self._uncomputable = uncomputable
+        self._stored: set[ir.Value] = set()
+        """Initializers, and results of the Constant nodes that were visited."""
         self._remaining: dict[ir.Value, int] = {}
         self._computed: dict[Hashable, ir.Node] = {}
         self.operations: dict[ir.Node, Operation] = {}
@@ -87,20 +88,21 @@ class Sweep:
 
     def run(self) -> None:
         """Visit the main graph and all functions; may raise ComputationFailed."""
+        for graph in self.scopes.graphs():
+            initializers = graph.initializers.data.values()
+            self._stored.update([v for v in initializers if stored_tensor(v) is not None])
         for graph in root_graphs(self._model):
             self._computed.clear()
             opsets = self.scopes.of(graph).opsets
             for node in nodes_of(graph):
                 self._visit(node, opsets)
 
-    def is_constant(self, value: ir.Value) -> bool:
-        """Return True if the value is a constant of the model or made by a foldable operation."""
-        if value in self.cost:
-            return True
-        if value.const_value is None:
-            return False
-        producer = value.producer()
-        return is_initialized(value) if producer is None else is_constant_node(producer)
+    def has_buffer(self, value: ir.Value) -> bool:
+        """Return whether a value is stored, or a result of an operation that could be folded.
+
+        Options and failed computations keep other compile-time constants from being folded.
+        """
+        return value in self.cost or value in self._stored
 
     def _visit(self, node: ir.Node, opsets: Mapping[str, int]) -> None:
         subgraphs = subgraphs_of(node) if node in self.scopes.parents else ()
@@ -113,13 +115,13 @@ class Sweep:
             for inner in nodes_of(graph):
                 self._visit(inner, opsets)
         for value in node.inputs:
-            if value is not None and not self.is_constant(value):
+            if value is not None and not self.has_buffer(value):
                 return
         if is_constant_node(node):
-            constant_tensor(node)
+            self._stored.update([v for v in node.outputs if stored_tensor(v) is not None])
             return
         captures = captured_values(node) if subgraphs else []
-        if captures and not all(map(self.is_constant, captures)):
+        if captures and not all(map(self.has_buffer, captures)):
             return
         reason = self._objection(node, opsets)
         if reason is None:
@@ -149,7 +151,7 @@ class Sweep:
         return all(
             user.graph is node.graph
             and user not in self.scopes.parents
-            and not self.facts.known.is_constant(user.outputs[0])
+            and not self.facts.constness.is_constant(user.outputs[0])
             for user in users
         )
 
@@ -189,7 +191,7 @@ class Sweep:
                 continue
             if value in self.cost:
                 freed += 0 if value.producer() in self.undecided else self.cost[value]
-            elif is_a(value.const_value, storage.ViewTensor):  # others may share their bytes
+            elif is_a(stored_tensor(value), storage.ViewTensor):  # others may share their bytes
                 freed += stored_bytes(value)
         return freed
 
@@ -210,11 +212,11 @@ class Sweep:
         pending = [*subgraphs_of(node)]
         while pending:
             graph = pending.pop()
-            found.update(dict.fromkeys(v for v in graph.outputs if self.is_constant(v)))
+            found.update(dict.fromkeys(v for v in graph.outputs if self.has_buffer(v)))
             for child in graph:
                 if child in self.operations:
                     continue  # what it reads matters only if its results are not stored
-                found.update(dict.fromkeys(v for v in child.inputs if v and self.is_constant(v)))
+                found.update(dict.fromkeys(v for v in child.inputs if v and self.has_buffer(v)))
                 pending.extend(subgraphs_of(child))
         return list(found)
 
@@ -266,7 +268,7 @@ class Sweep:
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
             return None
         condition, graph = node.inputs[0], node.graph
-        if condition is None or not self.is_constant(condition):
+        if condition is None or not self.has_buffer(condition):
             return None
         assert isinstance(graph, ir.Graph)
         branch = "then_branch" if self._pool.buffer_of(condition).array().any() else "else_branch"
@@ -299,10 +301,10 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
     node_names.discard(node.name or "")
     constants = []
     if scope.in_function and scope.parent is None:
-        for name, value in list(branch.initializers.items()):
-            assert value.const_value is not None
-            del branch.initializers[name]
-            constants.append(constant_node(value.const_value, node.name))
+        for value, tensor in list(storage.initializers_of(branch)):
+            assert value.name is not None
+            del branch.initializers[value.name]
+            constants.append(constant_node(tensor, node.name))
             take_over(value, constants[-1].outputs[0])
     outputs = list(branch.outputs)
     branch.outputs.clear()  # an output belongs to its graph as long as it is one

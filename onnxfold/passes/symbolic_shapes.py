@@ -77,7 +77,7 @@ def _simplify(
             known = fact.known
             if known is None:
                 has_sizes = True
-            elif is_used(value) and not analysis.known.is_constant(value):
+            elif is_used(value) and not analysis.constness.is_constant(value):
                 edit.store(value, known)
         if node.graph is None or _simplify_operand(node, analysis, edit):
             continue

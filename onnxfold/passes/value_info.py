@@ -111,7 +111,7 @@ def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis)
     operands = list(filter(None, node.inputs[:3]))
     if node.domain or len(operands) < 2 or "axes" in node.attributes:
         return
-    fact, scales = analysis.of(operands[0]), analysis.known.array(operands[-1])
+    fact, scales = analysis.of(operands[0]), analysis.constness.array(operands[-1])
     shape = fact.shape or ()
     if scales is None or scales.dtype != np.float32 or scales.shape != (len(shape),):
         return

@@ -260,9 +260,7 @@ def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
 
 def _size(model: ir.Model) -> dict[str, int]:
     graph = model.graph
-    weights = sum(
-        v.const_value.nbytes for v in graph.initializers.values() if v.const_value is not None
-    )
+    weights = sum(tensor.nbytes for _, tensor in storage.initializers_of(graph))
     return {"nodes": len(graph), "inputs": len(graph.inputs), "bytes of weights": weights}
 
 

@@ -10,10 +10,17 @@ from onnx import numpy_helper
 from onnx_ir.passes import common
 
 from onnxfold import storage
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.comparison.feeds import Feeds
-from onnxfold.editing import Names, add_initializer, remove_nodes, remove_unused, take_over
+from onnxfold.editing import (
+    Names,
+    add_initializer,
+    make_input,
+    remove_nodes,
+    remove_unused,
+    take_over,
+)
 from onnxfold.graphs import all_graphs, nodes_within
 from onnxfold.onnx_ir_private import is_unused, is_used
 from onnxfold.passes.cleanups import InlineFunctions
@@ -67,7 +74,7 @@ def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
             changed = storage.opened(model)
             graph, names = changed.graph, Names(all_graphs(changed))
             branch = graph[k].attributes[name].as_graph()
-            inline_branch(graph[k], branch, names, Scopes(changed).of(graph))
+            inline_branch(graph[k], branch, names, ModelFacts(changed).scopes.of(graph))
             yield changed, feeds
 
 
@@ -94,15 +101,14 @@ def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidat
                     take_over(old.outputs[0], copy.outputs[0])
                     remove_nodes([old])
                     yield changed, feeds
-    for name, weight in model.graph.initializers.items():
-        assert weight.const_value is not None
-        if weight.const_value.nbytes > _LARGE:
-            changed, array = storage.opened(model), weight.const_value.numpy()
+    for weight, tensor in storage.initializers_of(model.graph):
+        if tensor.nbytes > _LARGE:
+            name, changed, array = weight.name or "", storage.opened(model), tensor.numpy()
             if array.dtype.hasobject:
                 array = np.array([text.decode() for text in array.flat], object).reshape(
                     array.shape
                 )
-            _make_input(changed.graph.initializers[name])
+            make_input(changed.graph.initializers[name])
             yield changed, {**feeds, name: array}
 
 
@@ -113,7 +119,7 @@ def _without(model: ir.Model, feeds: Feeds, chosen: slice, values: Values) -> It
     Its outputs are those of the model that remain, and the results of nodes that no node reads.
     """
     changed, given, known = storage.opened(model), {**feeds}, {}
-    graph, constness = changed.graph, ConstnessAnalysis(changed)
+    graph, constness = changed.graph, ModelFacts(changed, runtime_constants=()).constness
     removed = [*graph][chosen]
     inside = set(nodes_within(removed))
     graph.outputs[:] = [v for v in graph.outputs if v.producer() not in {None, *inside}]
@@ -132,7 +138,7 @@ def _without(model: ir.Model, feeds: Feeds, chosen: slice, values: Values) -> It
         take_over(value, new, declared=True)
         if is_variable:
             given[name] = array
-            _make_input(new)
+            make_input(new)
     remove_nodes(removed)
     for node in graph:
         if is_unused(node):
@@ -147,16 +153,6 @@ def _with_outputs(model: ir.Model, outputs: Iterable[ir.Value]) -> ir.Model:
     values = ir.convenience.create_value_mapping(changed.graph, include_subgraphs=False)
     changed.graph.outputs[:] = [values[output.name or ""] for output in outputs]
     return changed
-
-
-def _make_input(weight: ir.Value) -> None:
-    """Turn an initializer into an input of its graph that has no default value."""
-    graph = weight.graph
-    assert graph is not None and weight.name is not None
-    del graph.initializers[weight.name]
-    weight.const_value = None
-    if not weight.is_graph_input():
-        graph.inputs.append(weight)
 
 
 def _without_unread(model: ir.Model, feeds: Feeds) -> Candidate:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.errors import UsageError, option, suggestion
 from onnxfold.graphs import all_graphs, captured_values, op_name, subgraphs_of
 from onnxfold.memory import paused_garbage_collection
@@ -182,7 +182,7 @@ class _Ways:
         facts = facts_of(model)
         self._inputs = model.graph.inputs
         self._scopes, self._determinism = facts.scopes, facts.determinism
-        self.constness = ConstnessAnalysis(model)
+        self.constness = ModelFacts(model, runtime_constants=()).constness
         self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
         """What is given to the inputs of bodies and functions."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):

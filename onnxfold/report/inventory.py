@@ -150,9 +150,7 @@ def largest_first(model: ir.Model) -> list[TensorEntry]:
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
     """Yield the initializers of all graphs; and tensors in attributes with their node's output."""
     for graph in all_graphs(model):
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value, value.const_value
+        yield from storage.initializers_of(graph)
         for node in graph:
             for attribute in node.attributes.data.values():
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.costs import NOMINAL, NominalSizes, operations_of, work_of
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.comparison.dims import check_names, symbols_of
 from onnxfold.errors import about
@@ -116,7 +117,8 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
         readers = [own[use.node] for use in value.uses()]
         module = common_module(readers or [()]) if made_by is None else own[made_by]
         add(module, bytes=tensor.nbytes, parameters=parameters_in(tensor))
-    nominal, constness = NominalSizes(model, (), sizes), ConstnessAnalysis(model)
+    facts = ModelFacts(model, runtime_constants=())
+    nominal, constness = NominalSizes(facts, sizes), facts.constness
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
             add(own[node], work=work_of(node, nominal))

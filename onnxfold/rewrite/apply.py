@@ -104,7 +104,7 @@ def _check_count(builder: Builder, dying: dict[ir.Node, None]) -> None:
     gone = sum(node.graph is builder.graph for node in dying)
     if match.rule.shared or gone == len(match.nodes):
         return
-    is_constant = match.facts.known.is_constant
+    is_constant = match.facts.constness.is_constant
     added = sum(not is_constant(node.outputs[0]) for node in builder.nodes)
     staying = match.nodes.keys() - dying.keys()
     for_ever = any(value.is_graph_output() for node in staying for value in node.outputs)
@@ -121,7 +121,7 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
         if has_changed or differ(before.shape, after.shape):
             text = Texts(types.algebra, ()).of_fact
             raise Mismatch(f"{text(before)} became {text(after)}")
-        if match.facts.known.tensor(value) is not None and not may_be_constant(
+        if match.facts.constness.tensor(value) is not None and not may_be_constant(
             root, after.dtype, after.known
         ):
             raise Refused("a runtime would not load a model in which it is a constant")

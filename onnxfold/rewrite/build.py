@@ -56,7 +56,7 @@ class Builder:
         self.match = match
         self._before = before
         self._facts = match.facts
-        self._known = match.facts.known
+        self._constness = match.facts.constness
         self.graph = graph
         self._names = match.facts.names
         scope = match.facts.scopes.of(graph)
@@ -180,7 +180,8 @@ class Builder:
         rule = self.match.rule
         is_left = rule.on_constants and op in rule.pair.replacements  # its result may be too large
         values = [each for each in inputs if isinstance(each, ir.Value)]
-        if not is_left and op.output_count is None and all(map(self._known.is_constant, values)):
+        is_constant = self._constness.is_constant
+        if not is_left and op.output_count is None and all(map(is_constant, values)):
             node = ir.Node(op.domain, op_type, [], attributes.values(), num_outputs=1, name=op_type)
             computed = self._compute(op, node, inputs, opsets)
             if computed is not None:
@@ -211,12 +212,12 @@ class Builder:
         """Compute a node in the pool, perhaps postponed; None if an operand has no buffer yet."""
         operands = []
         for each in inputs:
-            buffer = self._known.buffer(each) if isinstance(each, ir.Value) else each
+            buffer = self._constness.buffer(each) if isinstance(each, ir.Value) else each
             if buffer is None and each is not None:
                 return None
             operands.append(self._hold(buffer))
         node.outputs[0].name = self._stem
-        results = self._known.results_of(Operation(node, operands, opsets))
+        results = self._constness.results_of(Operation(node, operands, opsets))
         computed = self._hold(results[0] if results else None)
         if computed is None:  # it may be invalid, as Reshape to a size of 0 that the operand lacks
             raise Refused(f"{node.op_type} of constants cannot be computed")
@@ -239,7 +240,7 @@ class Builder:
             return operand
         value = self._stored.get(operand)
         if value is None:
-            if operand.dtype == ir.DataType.STRING or not self._known.is_computable(operand):
+            if operand.dtype == ir.DataType.STRING or not self._constness.is_computable(operand):
                 raise Refused("a constant is of strings, or cannot be computed")
             stem = f"{self._stem}/const"
             tensor = BufferTensor(operand, self._names.fresh(stem))
@@ -306,7 +307,7 @@ class Builder:
                 ).all()
         if not isinstance(content, np.ndarray) and not are_same:
             raise Refused(f"{content!r}: not of {dtype.name}")
-        buffer = self._known.pool.adopt(array, dtype)
+        buffer = self._constness.pool.adopt(array, dtype)
         self._hold(buffer)
         return buffer
 

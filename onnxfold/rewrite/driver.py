@@ -194,10 +194,12 @@ class Rewriter:
             if value is not None and value not in origins:
                 maker = value.producer()
                 made_by = ("", "") if maker is None else (maker.op_type, maker.domain)
-                origins[value] = *made_by, self._facts.known.is_constant(value)
+                origins[value] = *made_by, self._facts.constness.is_constant(value)
         signature = node.op_type, node.domain, tuple([origins[value] for value in inputs])
         rules, on_constants = table.find(signature)
-        return on_constants if rules and self._facts.known.is_constant(node.outputs[0]) else rules
+        if rules and self._facts.constness.is_constant(node.outputs[0]):
+            return on_constants
+        return rules
 
     def _visit(self, node: ir.Node, candidates: Sequence[Rule]) -> None:
         """Apply the first rule that can be applied to a node."""
@@ -237,7 +239,7 @@ class Rewriter:
             self._enqueue_from(change.users)
             for value in change.touched:
                 # it may be used once now; how often a constant is used decides nothing
-                if len(uses(value)) == 1 and not self._facts.known.is_constant(value):
+                if len(uses(value)) == 1 and not self._facts.constness.is_constant(value):
                     self._enqueue_from([use.node for use in uses(value)])
             return
 

@@ -11,8 +11,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.elements import is_exactly
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.analysis.known import is_exactly
 from onnxfold.onnx_ir_private import uses
 from onnxfold.ops import Op, Trait, definition_of
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
@@ -211,7 +211,7 @@ class Value(Recorded):
     @fact
     def is_constant(self: Matched) -> bool:
         """Whether it is a compile-time constant."""
-        return self.facts.known.is_constant(self.value)
+        return self.facts.constness.is_constant(self.value)
 
     @fact
     def freed_bytes(self: Matched) -> int:
@@ -219,7 +219,7 @@ class Value(Recorded):
 
         Not known of what constant propagation does not fold: a weight that stays quantized.
         """
-        tensor = self.facts.known.tensor(self.value)
+        tensor = self.facts.constness.tensor(self.value)
         if tensor is None and (self.node.domain or Trait.QUANTIZES in self.definition.traits):
             raise NotKnown
         operands = () if tensor is not None else filter(None, self.inputs)
@@ -239,7 +239,7 @@ class Value(Recorded):
     @fact
     def array(self: Matched) -> np.ndarray[Any, Any]:
         """The elements of a small constant, read-only."""
-        return _known(self.facts.known.array(self.value))
+        return _known(self.facts.constness.array(self.value))
 
     @fact
     def is_zeros(self: Matched) -> bool:
@@ -254,7 +254,7 @@ class Value(Recorded):
     @fact
     def is_finite(self: Matched) -> bool:
         """Whether no element of a constant is infinite or a NaN."""
-        return _known(self.facts.known.is_finite(self.value))
+        return _known(self.facts.constness.is_finite(self.value))
 
     @fact
     def is_positive_zeros(self: Matched) -> bool:
@@ -263,7 +263,7 @@ class Value(Recorded):
         seen: set[Matched] = set()
         while pending:
             current = pending.pop()
-            if current in seen or current.facts.known.all_equal(current.value, 0.0):
+            if current in seen or current.facts.constness.all_equal(current.value, 0.0):
                 continue
             seen.add(current)
             if current.is_made_by("ConstantOfShape"):
@@ -445,7 +445,7 @@ class Matched(Value):
         return definition_of(self.node)
 
     def _has_no_negative_zero(self, nodes: int) -> bool:
-        array = self.facts.known.array(self.value)
+        array = self.facts.constness.array(self.value)
         if array is not None:
             number = array.astype(np.float64)
             return not bool((np.signbit(number) & (number == 0)).any())
@@ -510,7 +510,7 @@ class _NodeProperties:
         limits: list[float | None] = [float(limit) for limit in declared if limit is not None]
         for limit in self._value.inputs[1:]:
             if limit is not None:
-                array = limit.facts.known.array(limit.value)
+                array = limit.facts.constness.array(limit.value)
                 limits.append(None if array is None else float(array.reshape(())))
         return limits
 

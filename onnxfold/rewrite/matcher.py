@@ -259,7 +259,7 @@ def _ways(op: Op, node: ir.Node, either_way: bool) -> Iterable[Sequence[Any]]:
 
 
 def _is_near(facts: ModelFacts, value: ir.Value, leaf: near) -> bool:
-    array = facts.known.array(value)
+    array = facts.constness.array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
     found, number = float(array.reshape(())[()]), leaf.literal
@@ -269,10 +269,10 @@ def _is_near(facts: ModelFacts, value: ir.Value, leaf: near) -> bool:
 
 
 _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
-    Constant: lambda facts, value, _: facts.known.is_constant(value),
+    Constant: lambda facts, value, _: facts.constness.is_constant(value),
     Literal: lambda facts, value, leaf: facts.is_number(value, leaf.literal),
     near: _is_near,
-    filled: lambda facts, value, leaf: facts.known.all_equal(value, leaf.literal),
+    filled: lambda facts, value, leaf: facts.constness.all_equal(value, leaf.literal),
 }
 """The values that numbers and some variables accept; other variables accept any."""
 

@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constness import (
-    Constness,
-    ConstnessAnalysis,
-    record,
-    select_runtime_constants,
-)
+from onnxfold.analysis.constness import Constness, record, select_runtime_constants
 from onnxfold.analysis.costs import NominalSizes, work_of
-from onnxfold.analysis.facts import put_in_order
+from onnxfold.analysis.facts import ModelFacts, put_in_order
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import check_names
 from onnxfold.errors import UsageError, option
@@ -341,15 +336,15 @@ class _Prepared:
         """
         chosen = [value for value in model.graph.inputs if value.name in names]
         stays = hoist(model, chosen)
-        constness = ConstnessAnalysis(model, chosen)
+        facts = ModelFacts(model, runtime_constants=chosen)
         folds = [Constness.RUNTIME]
         if self.fold_at == "runtime":
             folds.append(Constness.COMPILE_TIME)
-        folded = [value for value in model.graph.outputs if constness.of(value) in folds]
+        folded = [value for value in model.graph.outputs if facts.constness.of(value) in folds]
         if folded:
             separate_outputs(model, folded)
-        sizes = NominalSizes(model, chosen, self.nominal)
-        cut = RuntimeCut(model, chosen, constness, sizes, folds, self.max_cache)
+        sizes = NominalSizes(facts, self.nominal)
+        cut = RuntimeCut(facts, chosen, sizes, folds, self.max_cache)
         cut.stays.update(stays)
         return cut
 

@@ -25,8 +25,11 @@ from onnxfold.storage.tensors import (
     Span,
     ViewTensor,
     data_bytes,
+    initializers_of,
     sizes_of,
     span_of,
+    stored_or_default,
+    stored_tensor,
 )
 from onnxfold.storage.writer import Tile, write_at, write_tiles
 
@@ -48,6 +51,7 @@ __all__ = [
     "explained",
     "from_proto",
     "import_onnx_opset",
+    "initializers_of",
     "load",
     "model_bytes",
     "model_in",
@@ -59,6 +63,8 @@ __all__ = [
     "save",
     "sizes_of",
     "span_of",
+    "stored_or_default",
+    "stored_tensor",
     "to_proto",
     "write_at",
     "write_tiles",

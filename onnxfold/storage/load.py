@@ -24,7 +24,6 @@ from onnxfold.graphs import (
     all_graphs,
     captured_values,
     is_constant_node,
-    is_initialized,
     op_name,
     root_graphs,
     shaped,
@@ -49,6 +48,7 @@ from onnxfold.storage.tensors import (
     data_bytes,
     located,
     span_of,
+    stored_tensor,
     tensors_of,
 )
 from onnxfold.storage.wire import Placeholders
@@ -228,7 +228,7 @@ def _is_defined(value: ir.Value, graphs: Container[ir.Graph | ir.Function | None
     """Return whether a value is a result, an input or an initializer of one of the graphs."""
     if (producer := value.producer()) is not None:
         return producer.graph in graphs
-    return value.graph in graphs and (value.is_graph_input() or is_initialized(value))
+    return value.graph in graphs and (value.is_graph_input() or stored_tensor(value) is not None)
 
 
 def path_of(given: ModelLike) -> str | None:

@@ -21,7 +21,7 @@ import onnx_ir as ir
 from onnxfold import forks
 from onnxfold.errors import ExternalDataError, ModelError
 from onnxfold.files import RECENT
-from onnxfold.graphs import root_graphs
+from onnxfold.graphs import is_constant_node, root_graphs, tensor_of
 from onnxfold.onnx_ir_private import TensorBase, is_a, nodes_in
 from onnxfold.process_state import THIS_PROCESS
 
@@ -349,6 +349,38 @@ def is_streamed(tensor: object) -> bool:
     return hasattr(tensor, "tiles") and hasattr(tensor, "release")
 
 
+def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer or of a ``Constant`` node; None for any other value.
+
+    An initializer that is also an input of its graph has a default value only, which callers may
+    override, so the result is None. It is also None if a ``Constant`` node refers to an attribute
+    of its function.
+    """
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    if node is None or not is_constant_node(node):
+        return None
+    tensor = value.const_value
+    if tensor is None:
+        (attribute,) = node.attributes.data.values()
+        tensor = value.const_value = tensor_of(attribute, value.name)
+    return tensor
+
+
+def stored_or_default(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of a value as `stored_tensor` does, or the default value of an input."""
+    return stored_tensor(value) if value.producer() is not None else value.const_value
+
+
+def initializers_of(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the initializers of a graph with their tensors, default values of inputs included."""
+    for value in graph.initializers.data.values():
+        tensor = value.const_value
+        if tensor is not None:
+            yield value, tensor
+
+
 def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
     """Return the tensors of all initializers and attributes of the model."""
     return tensors_in(root_graphs(model), model.functions.values())
@@ -365,9 +397,8 @@ def tensors_in(
     owners: list[ir.Function | ir.Node] = [*functions]
     pending = [*graphs]
     for graph in pending:  # it grows meanwhile
-        for value in graph.initializers.data.values():
-            if value.const_value is not None:
-                found[id(value.const_value)] = value.const_value
+        for _, tensor in initializers_of(graph):
+            found[id(tensor)] = tensor
         owners += nodes_in(graph)
         for owner in owners:
             for attribute in owner.attributes.data.values():

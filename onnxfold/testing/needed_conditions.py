@@ -14,6 +14,7 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
+from onnxfold import storage
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import facts_of
 from onnxfold.errors import OnnxFoldError
@@ -175,5 +176,5 @@ def _cost(model: ir.Model) -> tuple[int, int, int]:
         if any(constness.of(value) is Constness.VARIABLE for value in node.outputs)
     ]
     products = sum(map(_multiplies, nodes))
-    tensors = (value.const_value for value in model.graph.initializers.values())
-    return len(nodes), products, sum(t.nbytes for t in tensors if t is not None)
+    nbytes = sum(tensor.nbytes for _, tensor in storage.initializers_of(model.graph))
+    return len(nodes), products, nbytes

@@ -254,8 +254,8 @@ def find_mistake(model: onnx.ModelProto) -> str:
 
 def nodes_left(model: ir.Model) -> list[ir.Node]:
     """Return the nodes of the main graph that do not depend on constants alone."""
-    known = facts_of(model).known
-    return [node for node in model.graph if not all(map(known.is_constant, node.outputs))]
+    constness = facts_of(model).constness
+    return [node for node in model.graph if not all(map(constness.is_constant, node.outputs))]
 
 
 def rewrite(

@@ -8,10 +8,10 @@ from onnxfold import storage
 from onnxfold.analysis.constness import (
     RECORD_KEY,
     Constness,
-    ConstnessAnalysis,
     record,
     select_runtime_constants,
 )
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.errors import ModelError, UsageError
 
 
@@ -19,7 +19,7 @@ def analyse(text, *names, **options):
     """Constness by value name, of all graphs."""
     model = model_of(text)
     inputs = select_runtime_constants(model, names, **options)
-    found = ConstnessAnalysis(model, inputs)
+    found = ModelFacts(model, runtime_constants=inputs).constness
     nodes = [("", node) for node in model.graph.all_nodes()]
     nodes += [(f"{f.name}.", node) for f in model.functions.values() for node in f]
     return {f"{of}{v.name}": found.of(v).name for of, node in nodes for v in node.outputs}
@@ -152,7 +152,7 @@ def test_a_body_is_read_as_often_for_many_results_as_for_one():
         outputs = ", ".join(f"float[2] {name}" for name in results)
         body = f"{', '.join(results)} = If (c) <{', '.join(branches)}>"
         model = model_of(f"g (float[2] r, bool c) => ({outputs}) {{ {body} }}")
-        found = ConstnessAnalysis(model, model.graph.inputs)
+        found = ModelFacts(model, runtime_constants=model.graph.inputs).constness
         return calls_of(lambda: [found.of(value) for value in model.graph.outputs])
 
     assert steps(100) < 1.5 * steps(1)

@@ -8,7 +8,7 @@ from call_count import calls_of
 from model_table import parse, with_weights
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.comparison import compare
 from onnxfold.comparison.dims import distinct_sizes, symbols_of
 from onnxfold.comparison.element_hints import integer_use
@@ -122,7 +122,7 @@ def test_index_limits_come_from_tables():
         }"""
     model = ir.from_proto(parse(text))
     ids, other, free = model.graph.inputs
-    types = SymbolicAnalysis(model)
+    types = ModelFacts(model).types
     limits = [integer_use(types, value).limit({}) for value in (ids, free, other)]
     assert limits == [5, None, 3]
 
@@ -250,7 +250,7 @@ def test_indices_to_which_a_constant_is_added():
         }
         """)
     model = ir.from_proto(proto)
-    a, b, c, _, d = (integer_use(SymbolicAnalysis(model), value) for value in model.graph.inputs)
+    a, b, c, _, d = (integer_use(ModelFacts(model).types, value) for value in model.graph.inputs)
     assert (a.least, a.limit({})) == (0, 5)
     assert (b.least, b.limit({})) == (1, 8)
     assert c.limit({}) == 9

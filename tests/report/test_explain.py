@@ -5,7 +5,8 @@ from model_table import ROOT, TEXTS, saved
 
 import onnxfold
 from onnxfold import storage
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import ModelFacts
 
 
 @pytest.fixture
@@ -43,6 +44,10 @@ def test_the_path_is_a_shortest_one_and_each_step_reads_the_next(mixed):
     assert [step.value for step in onnxfold.why(mixed, "y").path] == ["q", "k", "c"]
 
 
+def constness_of(node, model, inputs):
+    return ModelFacts(model, runtime_constants=inputs).constness.of_node(node)
+
+
 @pytest.mark.parametrize("name", ["models/swin.onnx", "tests/data/lstm_gru.onnx"])
 def test_the_inputs_are_enough_and_each_is_needed(name):
     path = ROOT / name
@@ -55,9 +60,9 @@ def test_the_inputs_are_enough_and_each_is_needed(name):
         if not why.is_variable or why.blockers or tuple(inputs) in seen:
             continue
         seen.add(tuple(inputs))
-        assert ConstnessAnalysis(model, inputs).of_node(node) is Constness.RUNTIME
+        assert constness_of(node, model, inputs) is Constness.RUNTIME
         for left_out in inputs:
             fewer = [v for v in inputs if v is not left_out]
-            assert ConstnessAnalysis(model, fewer).of_node(node) is Constness.VARIABLE
+            assert constness_of(node, model, fewer) is Constness.VARIABLE
         assert why.path[-1].value in why.inputs
     assert seen

@@ -5,9 +5,8 @@ import onnx_ir as ir
 import pytest
 from model_table import graph, parse
 
-from onnxfold.analysis.known import KnownValues, is_exactly
-from onnxfold.analysis.scopes import Scopes
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.elements import is_exactly
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.symbolic import Expr
 
 F32 = np.float32
@@ -15,15 +14,13 @@ F32 = np.float32
 
 def oracle(proto):
     model = ir.from_proto(proto)
-    scopes = Scopes(model)
-    known = KnownValues(scopes)
-    types = SymbolicAnalysis(model, scopes=scopes, known=known)
+    facts = ModelFacts(model)
     values = {v.name: v for v in model.graph.inputs}
-    for inner in scopes.graphs():
+    for inner in facts.scopes.graphs():
         values.update(inner.initializers)
         values.update({v.name: v for v in inner.inputs})
         values.update({o.name: o for node in inner for o in node.outputs})
-    return types, known, values
+    return facts.types, facts.constness, values
 
 
 def shapes(proto, *names):

@@ -8,8 +8,7 @@ from model_table import parse, saved
 from processes import python
 
 from onnxfold import storage
-from onnxfold.analysis.known import KnownValues
-from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.options import Options
 from onnxfold.passes.simplify import Simplify
 
@@ -45,7 +44,7 @@ def test_are_all_elements_of_a_computed_constant_0(text, answer):
         <int32[3] b = {{0, 0, 0}}, int64[2] n = {{2, 3}}, float s = {{0.5}}>
         {{ y = Neg(x)  {text} }}"""
     opened = storage.from_proto(parse(text, 17))
-    assert KnownValues(Scopes(opened)).all_equal(opened.graph.outputs[1], 0) is answer
+    assert ModelFacts(opened).constness.all_equal(opened.graph.outputs[1], 0) is answer
 
 
 @pytest.mark.parametrize("links", [200, 800])

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.symbolic import Algebra, Expr
 from tests.reference_session import reference_session, same_bits
 
@@ -85,7 +85,7 @@ class FactCheck:
 
     def __init__(self, model: onnx.ModelProto) -> None:
         opened = storage.from_proto(model)
-        self._analysis = SymbolicAnalysis(opened)
+        self._analysis = ModelFacts(opened).types
         self._values = {v.name: v for node in opened.graph for v in node.outputs if v.name} | {
             v.name: v for v in opened.graph.inputs
         }

@@ -12,7 +12,7 @@ from symbolic_check import floats, inputs, rewrite
 from test_real_shapes import MODELS
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.symbolic import UNKNOWN
 
 HEADER = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "other" : 1]>"""
@@ -106,7 +106,7 @@ OTHERS = """g (float[B,S,32] x, float[4] w) => (float z, int64[4] s)
 def test_an_op_that_nobody_knows_leaves_the_rest_known():
     model = with_weights(parse(OTHERS), one=[0])
     opened = storage.from_proto(model)
-    analysis = SymbolicAnalysis(opened)
+    analysis = ModelFacts(opened).types
     facts = {v.name: analysis.of(v) for node in opened.graph for v in node.outputs}
     assert facts["c"] is UNKNOWN
     assert (facts["m"].dtype.name, facts["m"].shape) == ("FLOAT", None)
@@ -131,5 +131,5 @@ def test_what_onnxruntime_refuses_stays_unknown(caplog):
     for text in refused:
         model = parse(f"g (float[B,S,32] x) => (float c) {{ {text} }}")
         opened = storage.from_proto(model)
-        assert SymbolicAnalysis(opened).of(opened.graph.outputs[0]).shape is None, text
+        assert ModelFacts(opened).types.of(opened.graph.outputs[0]).shape is None, text
     assert not caplog.records

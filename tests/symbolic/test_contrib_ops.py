@@ -23,7 +23,7 @@ from reference_session import reference_session
 from symbolic_check import rewrite
 
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.symbolic import UNKNOWN, Fact
 
 _BS = ({"B": 2, "S": 3}, {"B": 1, "S": 1}, {"B": 3, "S": 7})
@@ -139,7 +139,7 @@ def case(request) -> Case:
 
 def facts_of(model: onnx.ModelProto) -> dict[str, Fact]:
     opened = storage.from_proto(model)
-    analysis = SymbolicAnalysis(opened)
+    analysis = ModelFacts(opened).types
     return {v.name: analysis.of(v) for node in opened.graph for v in node.outputs}
 
 

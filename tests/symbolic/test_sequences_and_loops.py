@@ -8,7 +8,7 @@ from symbolic_check import floats, parse
 
 import onnxfold
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.symbolic.fact import Texts
 
 CONSTANTS = """
@@ -20,7 +20,7 @@ CONSTANTS = """
 
 def sizes(model: onnx.ModelProto, *names: str) -> list[list[int | str | None]]:
     opened = storage.from_proto(model)
-    analysis = SymbolicAnalysis(opened)
+    analysis = ModelFacts(opened).types
     texts = Texts(analysis.algebra, ())
     values = {v.name: v for node in opened.graph for v in node.outputs}
     found = []
@@ -72,7 +72,7 @@ def test_loops_give_one_number_of_turns():
         }"""
     )
     opened = storage.from_proto(model)
-    analysis = SymbolicAnalysis(opened)
+    analysis = ModelFacts(opened).types
     values = {v.name: v for node in opened.graph for v in node.outputs}
     first, second = (analysis.of(values[name]).shape for name in "ef")
     assert first is not None and second is not None and first[0] == second[0]

@@ -13,7 +13,7 @@ from symbolic_check import floats, parse, rewrite
 
 import onnxfold
 from onnxfold import storage
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.analysis.facts import ModelFacts
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
 OPSETS = {"MaxPool": 12, "AveragePool": 19, "LpPool": 18, "Conv": 11, "ConvTranspose": 11}
@@ -126,5 +126,5 @@ def test_a_window_that_is_none_is_not_looked_at(options):
     for name, value in options.items():
         model.graph.node[0].attribute.append(helper.make_attribute(name, value))
     opened = storage.from_proto(model)
-    result = SymbolicAnalysis(opened).of(next(iter(opened.graph)).outputs[0])
+    result = ModelFacts(opened).types.of(next(iter(opened.graph)).outputs[0])
     assert result.static_shape is None

@@ -70,7 +70,7 @@ class Edit:
             return False
         if not self._analysis.may_replace(value, other):
             return False
-        if self._analysis.known.tensor(other) is not None and not self._may_be_constant(value):
+        if self._analysis.constness.tensor(other) is not None and not self._may_be_constant(value):
             return False
         if value.is_graph_output() and not can_take_name(value, other, self.keeps):
             # onnxruntime empties strings that the body of a Loop passes on

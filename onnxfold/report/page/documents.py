@@ -184,7 +184,7 @@ class Recording:
     def bound(self, value: ir.Value, buffer: Buffer) -> None:
         """Record the size of a constant; each result of a node counts once."""
         name = value.name
-        if not name or value.const_value is not None or name in self._results:
+        if not name or storage.stored_tensor(value) is not None or name in self._results:
             return
         self._results.add(name)
         self._all_results += buffer.nbytes

@@ -9,8 +9,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold import storage
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
-from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.facts import ModelFacts, facts_of
 from onnxfold.analysis.modules import module_of
 from onnxfold.graphs import attribute_text, op_name, subgraphs_of, type_text
 from onnxfold.symbolic.fact import Texts
@@ -51,7 +51,7 @@ class Skeleton:
         self.nodes: list[dict[str, Any]] = []
         self.total = 0
         self.drawn: list[ir.Node] = []
-        self.constness = ConstnessAnalysis(model, runtime_constants)
+        self.constness = ModelFacts(model, runtime_constants=runtime_constants).constness
         self._index: dict[ir.Value, int] = {}
         self._module_index: dict[tuple[str, ...], int] = {}
         self._unread = _MOST_READ
@@ -129,8 +129,9 @@ class Skeleton:
             kind = "weight" if value.is_initializer() else "result"
             kind = "input" if value.is_graph_input() else kind
             entry = [short(value.name or ""), short(type_text(value)), kind]
-            if kind == "weight" and value.const_value is not None:
-                entry.append(self._content(value.const_value))
+            tensor = storage.stored_tensor(value) if kind == "weight" else None
+            if tensor is not None:
+                entry.append(self._content(tensor))
             self.values.append(entry)
         return index
 

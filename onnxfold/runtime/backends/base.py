@@ -147,9 +147,11 @@ def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
     """Return weights as arrays."""
+    from onnxfold import storage
+
     arrays = {}
     for name in names:
-        tensor = initializers[name].const_value if name in initializers else None
+        tensor = storage.stored_or_default(initializers[name]) if name in initializers else None
         if tensor is None:
             raise CompileError(f"runtime_fold.onnx has no weight {name!r}")
         arrays[name] = tensor.numpy()

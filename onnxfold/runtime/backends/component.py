@@ -24,9 +24,18 @@ from onnx_ir.passes import common
 
 from onnxfold import storage
 from onnxfold.analysis.costs import NominalSizes, work_fused
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.editing import Names, NodeInserter, insert, remove_nodes, take_over
+from onnxfold.editing import (
+    Names,
+    NodeInserter,
+    insert,
+    make_input,
+    remove_nodes,
+    set_tensor,
+    take_over,
+)
 from onnxfold.forks import cached_property
 from onnxfold.graphs import all_graphs, is_constant_node, name_of
 from onnxfold.kernels.inference import schema_of
@@ -92,7 +101,7 @@ def reasons_not_to_compile(
 
     A kernel is timed before it is used, so a wrong estimate costs a compilation, or a saving.
     """
-    sizes = NominalSizes(fold, fold.graph.inputs, nominal)
+    sizes = NominalSizes(ModelFacts(fold, runtime_constants=fold.graph.inputs), nominal)
     made = {v.name: v for v in fold.graph.outputs}
     reasons = {}
     for names in components:
@@ -149,7 +158,7 @@ def canonical(model: ir.Model) -> bytes:
 
 def prepare(model: ir.Model) -> list[str]:
     """Rewrite a model in place; return the names of the weights that became its last inputs."""
-    analysis = SymbolicAnalysis(model)
+    analysis = ModelFacts(model, runtime_constants=()).types
     _declare_sizes(analysis)
     names = Names(analysis.scopes.graphs())
     for node in list(model.graph):
@@ -275,20 +284,18 @@ def _weights_to_inputs(graph: ir.Graph) -> list[str]:
     """Make inputs of weights, in the order in which they are read."""
     names: list[str] = []
     for value in dict.fromkeys(v for node in graph for v in operands_of(node)):
-        tensor = value.const_value
-        if not value.is_initializer() or value.is_graph_input() or value.graph is not graph:
+        tensor = storage.stored_tensor(value)
+        if tensor is None or not value.is_initializer() or value.graph is not graph:
             continue
-        assert tensor is not None and value.name
+        assert value.name
         if is_weight(tensor):
-            del graph.initializers[value.name]
             value.type = ir.TensorType(tensor.dtype)
             value.shape = ir.Shape(tensor.shape.numpy())
-            value.const_value = None
-            graph.inputs.append(value)
+            make_input(value)
             names.append(value.name)
         elif tensor.dtype != ir.DataType.STRING:  # compilers read no other files
             content = np.array(tensor.numpy())
-            value.const_value = ir.tensor(content, dtype=tensor.dtype, name=value.name)
+            set_tensor(value, ir.tensor(content, dtype=tensor.dtype, name=value.name))
     return names
 
 
@@ -328,9 +335,10 @@ def demands(model: ir.Model) -> Demands:
             return Demands([], f"the rank of {value.name!r} is not known")
         dims = [d if isinstance(d, int) else name_of(d) for d in value.shape]
         sizes[value] = [f"{value.name}.{k}" if d is None else d for k, d in enumerate(dims)]
+    facts = ModelFacts(model, runtime_constants=())
     while True:
         # weights are inputs of kernels; trying the kernel shows that other constants are right
-        failures = Failures(model, sizes, lambda tensor: not is_weight(tensor))
+        failures = Failures(facts, sizes, lambda tensor: not is_weight(tensor))
         found = (_reason(node, failures) for node in model.graph.all_nodes())
         reason = failures.reason or next(filter(None, found), None)
         pair = _equal_sizes(failures)

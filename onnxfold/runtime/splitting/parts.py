@@ -22,11 +22,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis, record
+from onnxfold.analysis.constness import Constness, record
 from onnxfold.analysis.costs import INPUT, NODE, NominalSizes, is_expanding, work_of
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
-from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.editing import Names, inherit, new_node, set_input
+from onnxfold.editing import Names, inherit, new_node, set_input, set_tensor
 from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
 from onnxfold.onnx_ir_private import is_used, uses
 from onnxfold.ops.application import constant_number
@@ -51,7 +51,7 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
     for node in holders:
         _read_what_is_carried(node)
     main, names = model.graph, Names(all_graphs(model))
-    constness = ConstnessAnalysis(model, constants)
+    constness = ModelFacts(model, runtime_constants=constants).constness
 
     def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
         """Move nodes out of the bodies of a node in a node of the main graph."""
@@ -157,9 +157,8 @@ class RuntimeCut:
 
     def __init__(
         self,
-        model: ir.Model,
+        facts: ModelFacts,
         runtime_constants: Iterable[ir.Value],
-        constness: ConstnessAnalysis,
         sizes: NominalSizes,
         folded: Collection[Constness],
         max_cache: int | None,
@@ -167,13 +166,13 @@ class RuntimeCut:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
         self._demanded: set[ir.Value] = set()  # values that other nodes read
-        self._types = SymbolicAnalysis(model)
-        self._constness = constness
+        self._types, self._constness = facts.types, facts.constness
+        graph, constness = facts.model.graph, facts.constness
         made: set[ir.Value] = set(runtime_constants)
-        outputs = set(model.graph.outputs)  # entry makes outputs in any case
+        outputs = set(graph.outputs)  # entry makes outputs in any case
         choices: list[RegionOp[ir.Value]] = []
         values: set[ir.Value] = set()
-        for node in model.graph:
+        for node in graph:
             operands = operands_of(node)
             if constness.of_node(node) in folded and outputs.isdisjoint(node.outputs):
                 made.update(node.outputs)
@@ -392,7 +391,7 @@ def part_of(model: ir.Model, wanted: Sequence[ir.Value], *, defaults: bool = Tru
     )
     part = view.clone()
     for value in () if defaults else part.inputs:
-        value.const_value = None
+        set_tensor(value, None)
     functions = [function.clone() for function in model.functions.values()]
     return ir.Model(part, ir_version=model.ir_version, functions=functions)
 

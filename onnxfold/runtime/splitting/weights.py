@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.costs import NominalSizes, work_of
+from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.modules import parameter_names
 from onnxfold.comparison.dims import symbols_of
 from onnxfold.errors import UsageError, option
@@ -253,8 +254,8 @@ class _Weighed:
     ) -> None:
         chosen = [value for value in model.graph.inputs if value.name in names]
         self.nodes = {v.name or "": node for node in model.graph for v in node.outputs}
-        self._sizes = NominalSizes(model, chosen, nominal)
-        self._constness = ConstnessAnalysis(model, chosen)
+        facts = ModelFacts(model, runtime_constants=chosen)
+        self._sizes, self._constness = NominalSizes(facts, nominal), facts.constness
 
     def place(self, name: str, others: Mapping[str, ir.Node]) -> tuple[list[str], int, float, int]:
         """Return what computing a value takes, without the nodes that the other model has, too: the

@@ -1,7 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
 from onnxfold.storage.decode import LIFTED_KEY
-from onnxfold.storage.encode import to_proto
+from onnxfold.storage.encode import TYPE_KEY, to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
@@ -28,6 +28,7 @@ from onnxfold.storage.tensors import (
     sizes_of,
     span_of,
 )
+from onnxfold.storage.verbatim import VerbatimModel
 from onnxfold.storage.writer import Tile, write_at, write_tiles
 
 __all__ = [
@@ -37,11 +38,13 @@ __all__ = [
     "ModelLike",
     "ModelT",
     "PathLike",
+    "TYPE_KEY",
     "ONNXProgram",
     "SavePlan",
     "SharedExternalTensor",
     "Span",
     "Tile",
+    "VerbatimModel",
     "ViewTensor",
     "check_destination",
     "data_bytes",

@@ -27,7 +27,7 @@ LAYERS = (
     ("rules", "comparison"),
     ("options",),
     ("passes",),
-    ("runtime", "forecast"),
+    ("runtime", "forecast", "shape_inference"),
     ("bench",),
     ("report",),
     ("testing",),

@@ -159,7 +159,8 @@ def infer_shapes(model: ModelLike, *, return_report: bool = False) -> Any:
             made.CopyFrom(given)
         else:
             made = given if isinstance(given, ir.Model) else storage.load(given)
-        copy = storage.opened(made)
+        with storage.losses_allowed():
+            copy = storage.opened(made)
         with dismantled(copy):
             types, report = _infer(copy)
             if isinstance(made, onnx.ModelProto):
@@ -208,7 +209,8 @@ def infer_shapes_file(
     """
     clock = _Clock()
     with storage.explained(source):
-        model = storage.opened(source)
+        with storage.losses_allowed():
+            model = storage.opened(source)
         storage.check_destination(model, destination)
         with dismantled(model), storage.reading_from(model):
             verbatim = VerbatimModel(model)

@@ -1,6 +1,6 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.decode import LIFTED_KEY
+from onnxfold.storage.decode import LIFTED_KEY, losses_allowed
 from onnxfold.storage.encode import TYPE_KEY, to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
 from onnxfold.storage.load import (
@@ -52,6 +52,7 @@ __all__ = [
     "from_proto",
     "import_onnx_opset",
     "load",
+    "losses_allowed",
     "model_bytes",
     "model_in",
     "onnx_opset",

@@ -192,12 +192,20 @@ def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_unsorted_and_sparse_models_stay_as_they_are() -> None:
+def test_what_an_ir_model_does_not_have_stays(tmp_path: Path, caplog) -> None:
+    """The order of nodes, and training information."""
     model = parse(TEXTS["branches and a function"])
     model.graph.node.reverse()
-    result = onnxfold.infer_shapes(model)
-    assert bare(result) == bare(model)
-    assert types(result.graph)["t"] == "float[4,4]"
+    model.training_info.add().initialization.name = "initialization"
+    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    onnx.save(model, source)
+    onnxfold.infer_shapes_file(source, target)
+    for result in (onnxfold.infer_shapes(model), onnx.load(target)):
+        assert bare(result) == bare(model)
+        assert types(result.graph)["t"] == "float[4,4]"
+    assert not caplog.records
+    onnxfold.infer_shapes(source)
+    assert "training information is left out" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,7 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
 def infer_shapes(
     source: str, output: str, share_weights: bool, no_fsync: bool, quiet: bool, as_json: bool
 ) -> None:
-    """Record the inferred dtypes and shapes of IN's values and write the result to OUT.
+    """Record the inferred dtypes and shapes of IN's values in OUT.
 
     Sizes are numbers, names of the inputs' dimensions, or expressions of these such as 2*seq. Only
     value_info changes: nodes, names, weights, metadata, inputs and outputs stay. Data files of IN

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split_model import split
+    from onnxfold.shape_inference import infer_shapes, infer_shapes_file
     from onnxfold.storage.load import load
     from onnxfold.storage.save import save
     from onnxfold.targets import Target
@@ -51,6 +52,8 @@ __all__ = [
     "batch",
     "compare",
     "explain",
+    "infer_shapes",
+    "infer_shapes_file",
     "load",
     "optimize",
     "optimize_file",
@@ -73,6 +76,8 @@ _HOME = {
     "batch": "onnxfold.batches",
     "compare": "onnxfold.comparison",
     "explain": "onnxfold.report.explanations",
+    "infer_shapes": "onnxfold.shape_inference",
+    "infer_shapes_file": "onnxfold.shape_inference",
     "load": "onnxfold.storage",
     "optimize": "onnxfold.api",
     "optimize_file": "onnxfold.api",

@@ -182,6 +182,7 @@ LEVEL = option(
     "--level",
     default=lambda: 1 if click.get_current_context().params.get("target") is None else 2,
 )
+OPS = option("--ops", metavar="FILE", help="Python file with definitions of custom ops.")
 REPORT = click.option(
     "--report",
     type=PATH,
@@ -243,7 +244,7 @@ optimization_options = together(
         option("--enable", **_RULE_NAME),
         option("--disable", **_RULE_NAME),
         option("--rules", metavar="FILE", help="Also use the rules of a Python file."),
-        option("--ops", metavar="FILE", help="Python file with definitions of custom ops."),
+        OPS,
         option(
             "--passes",
             metavar="A,B,C",

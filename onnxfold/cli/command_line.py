@@ -25,7 +25,7 @@ from onnxfold.cli.inspecting import (
     reduce,
 )
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
-from onnxfold.cli.writing_models import batch, optimize, split, tune
+from onnxfold.cli.writing_models import batch, infer_shapes, optimize, split, tune
 from onnxfold.errors import CheckFailedError, OnnxFoldError, spelled
 from onnxfold.lazy_imports import defer_symbolic_arithmetic
 
@@ -33,7 +33,7 @@ _logger = logging.getLogger("onnxfold")
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]
 _USUAL = (signal.SIG_DFL, signal.default_int_handler)
 _GROUPS = {
-    "Optimize": (optimize, batch, tune),
+    "Optimize": (optimize, batch, tune, infer_shapes),
     "Understand": (compare, inspect, explain, bench, reduce),
     "Runtime constants": (split, adapters),
     "Lists": (list_rules, list_passes),

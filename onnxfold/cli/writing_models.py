@@ -1,4 +1,4 @@
-"""The commands that write models: `onnxfold optimize`, `batch`, `tune` and `split`."""
+"""The commands that write models: `optimize`, `batch`, `tune`, `infer-shapes` and `split`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from onnxfold.cli.arguments import (
     FOLDER,
     LEVEL,
+    OPS,
     PATH,
     QUIET,
     REPORT,
@@ -226,6 +227,44 @@ def tune(source: str, output: str, quiet: bool, as_json: bool, **options: Any) -
     import onnxfold
 
     show(watched(onnxfold.tune, source, output, quiet=quiet, **options), as_json, quiet)
+
+
+@click.command()
+@click.argument("source", metavar="IN", type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="OUT",
+    required=True,
+    help="File to write; IN itself is allowed.",
+)
+@flag("--share-weights", help="Refer to data files of IN that lie in OUT's folder or below.")
+@OPS
+@flag("--no-fsync", help="Do not wait for the disk.")
+@QUIET
+@output_options
+def infer_shapes(
+    source: str,
+    output: str,
+    share_weights: bool,
+    ops: tuple[str, ...],
+    no_fsync: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Record the inferred dtypes and shapes of IN's values in OUT.
+
+    Sizes are numbers, names of the inputs' dimensions, or expressions of these such as 2*seq. Only
+    value_info changes: nodes, names, weights, metadata, inputs and outputs stay. Data files of IN
+    are copied, unless OUT is IN.
+    """
+    import onnxfold
+
+    target = _one_target(source, None, output, force=True)
+    options = {"share_weights": share_weights, "fsync": not no_fsync, "ops": ops}
+    done = watched(onnxfold.infer_shapes_file, source, target, quiet=quiet, **options)
+    show(done, as_json, quiet)
 
 
 @click.command()

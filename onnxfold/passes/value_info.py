@@ -37,12 +37,12 @@ class ValueInfo(ir.passes.InPlacePass):
         """Run the pass on a model."""
         analysis = facts_of(model).types
         analysis.run()
-        description = _Description(analysis)
-        changed = [description.describe(value) for value in _values(analysis)]
+        description = Description(analysis)
+        changed = [description.describe(value) for value in described_values(analysis)]
         return ir.passes.PassResult(model, modified=any(changed))
 
 
-def _values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
+def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
     """Yield the results of nodes whose types the file may have."""
     for graph in analysis.scopes.graphs():
         if analysis.scopes.of(graph).in_function and analysis.model.ir_version < _FUNCTIONS_SINCE:
@@ -71,7 +71,7 @@ def drop_inferred(model: ir.Model) -> None:
     removed: the inputs became dynamic later.
     """
     analysis = facts_of(model).types
-    for value in _values(analysis):
+    for value in described_values(analysis):
         if (maker := value.producer()) is not None and Trait.SCALES in definition_of(maker).traits:
             _describe_scaled(value, maker, analysis)
         if value.type is None or (fact := analysis.of(value)).other or fact.dtype != value.dtype:
@@ -93,8 +93,8 @@ def describe_sums(model: ir.Model) -> None:
     onnxruntime does not infer those, and makes one op of both if it sees equal shapes.
     """
     analysis = facts_of(model).types
-    description = _Description(analysis)
-    for value in _values(analysis):
+    description = Description(analysis)
+    for value in described_values(analysis):
         maker, shape = value.producer(), analysis.of(value).shape
         assert maker is not None
         is_added = any(isinstance(definition_of(use.node), Add) for use in uses(value))
@@ -134,7 +134,7 @@ def fix_outputs(model: ir.Model) -> None:
             value.shape = ir.Shape([k if isinstance(k, int) else given for k, given in pairs])
 
 
-class _Description:
+class Description:
     """The types to write, with the names of one model."""
 
     def __init__(self, analysis: SymbolicAnalysis) -> None:
@@ -152,7 +152,7 @@ class _Description:
         """Return the sizes by their names in the file; None for a name of several sizes."""
         sizes: dict[str, Expr | None] = {}
         outputs = [v for graph in self._analysis.scopes.graphs() for v in graph.outputs]
-        for value in (*outputs, *_values(self._analysis)):
+        for value in (*outputs, *described_values(self._analysis)):
             if value.shape is None:
                 continue
             fact = self._analysis.of(value)

@@ -1,7 +1,7 @@
 """Reading and writing models: zero-copy, streamed, atomic. The lowest layer of the package."""
 
-from onnxfold.storage.decode import LIFTED_KEY
-from onnxfold.storage.encode import to_proto
+from onnxfold.storage.decode import LIFTED_KEY, losses_allowed
+from onnxfold.storage.encode import TYPE_KEY, to_proto
 from onnxfold.storage.layout import SavePlan, model_bytes, planned
 from onnxfold.storage.load import (
     EXTERNAL_KEY,
@@ -31,6 +31,7 @@ from onnxfold.storage.tensors import (
     stored_or_default,
     stored_tensor,
 )
+from onnxfold.storage.verbatim import VerbatimModel
 from onnxfold.storage.writer import Tile, write_at, write_tiles
 
 __all__ = [
@@ -40,11 +41,13 @@ __all__ = [
     "ModelLike",
     "ModelT",
     "PathLike",
+    "TYPE_KEY",
     "ONNXProgram",
     "SavePlan",
     "SharedExternalTensor",
     "Span",
     "Tile",
+    "VerbatimModel",
     "ViewTensor",
     "check_destination",
     "data_bytes",
@@ -53,6 +56,7 @@ __all__ = [
     "import_onnx_opset",
     "initializers_of",
     "load",
+    "losses_allowed",
     "model_bytes",
     "model_in",
     "onnx_opset",

@@ -7,9 +7,11 @@ walk takes three quarters of the time that checks and ``ir.serde.deserialize_mod
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +68,18 @@ _CONSTANTS = {
 _FIRST_WITH_OPSETS = 3  # IR version
 _MOST_DENSE = 1 << 16  # bytes by which a model with sparse tensors may become larger
 
+_warns_of_losses = ContextVar("warns_of_losses", default=True)
+
+
+@contextlib.contextmanager
+def losses_allowed() -> Iterator[None]:
+    """Do not warn of parts of a message that are left out: the caller keeps the message."""
+    token = _warns_of_losses.set(False)
+    try:
+        yield
+    finally:
+        _warns_of_losses.reset(token)
+
 
 def decode(
     skeleton: bytes,
@@ -77,7 +91,7 @@ def decode(
     """Convert a serialized model.
 
     Training information, device configurations and fields that this version of onnx does not define
-    are left out, with a warning.
+    are left out, with a warning, see `losses_allowed`.
 
     Args:
         skeleton: A serialized ``ModelProto`` in which the ``raw_data`` of some tensors are texts.
@@ -88,13 +102,8 @@ def decode(
     """
     proto = parse(skeleton)
     proto.DiscardUnknownFields()
-    # another size than before may also come from numbers that were written with too many bytes
-    if len(skeleton) != proto.ByteSize() != parse(skeleton).ByteSize():
-        logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
-    if proto.training_info:
-        logger.warning("training information is left out")
-    if proto.configuration:
-        logger.warning("device configurations are left out")
+    if _warns_of_losses.get():
+        _warn_of_losses(proto, skeleton)
     shape_of.cache_clear()  # denotations of a shape can be changed
     static_shape.cache_clear()
     try:
@@ -113,6 +122,17 @@ def decode(
     ) as error:
         # What onnx-ir raises for models that no check foresaw.
         raise ModelError(root_cause(error)) from error
+
+
+def _warn_of_losses(proto: onnx.ModelProto, skeleton: bytes) -> None:
+    """Warn of parts of a message that an ``ir.Model`` does not have."""
+    # another size than before may also come from numbers that were written with too many bytes
+    if len(skeleton) != proto.ByteSize() != parse(skeleton).ByteSize():
+        logger.warning("fields that onnx %s does not define are left out", onnx.__version__)
+    if proto.training_info:
+        logger.warning("training information is left out")
+    if proto.configuration:
+        logger.warning("device configurations are left out")
 
 
 class _FieldTensor(ir.TensorProtoTensor):

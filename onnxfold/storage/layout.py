@@ -52,7 +52,29 @@ class FilePlan:
     tensors: list[Hole] = field(default_factory=list)
 
 
-_USUAL_NAME = "model.onnx.data"
+class DataPlan:
+    """The layout of a data file, to which tensors are added. Equal spans of a file share bytes."""
+
+    def __init__(self) -> None:
+        self.file = FilePlan()
+        self._offsets: dict[Any, int] = {}
+
+    def add(self, tensor: ir.TensorProtocol, length: int, span: Span | None) -> int:
+        """Add a tensor whose stored bytes are at ``span``, if any; return its offset (bytes)."""
+        key = (span.file.key, span.offset, span.length) if span else id(tensor)
+        if key not in self._offsets:
+            step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+            offset = self._offsets[key] = -(-self.file.size // step) * step
+            self.file.tensors.append(Hole(tensor, length, offset))
+            self.file.size = offset + length
+        return self._offsets[key]
+
+    def planned(self) -> FilePlan | None:
+        """Return the plan of the file; None if it has no tensors."""
+        return self.file if self.file.tensors else None
+
+
+USUAL_NAME = "model.onnx.data"
 """Stands for the name of the data file, which is not known when a model is planned."""
 
 
@@ -65,7 +87,7 @@ class SavePlan:
         data: The plan of the data file, if there is one.
         shared: Bytes of tensors that stay in existing files.
         locations: Locations of those files.
-        size: Bytes of the files; exact if the name of the data file is as long as `_USUAL_NAME`.
+        size: Bytes of the files; exact if the name of the data file is as long as `USUAL_NAME`.
         placed: The tensors that are written without protobuf, such as all that are in files.
     """
 
@@ -84,11 +106,10 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     or None.
     """
     left_out = Placeholders()
-    data = FilePlan()
+    data = DataPlan()
     shared = 0
     locations: set[str] = set()
     referred: set[tuple[str, int, int]] = set()
-    at: dict[Any, int] = {}
     entries: list[Any] = []
     placed: list[ir.TensorProtocol] = []
 
@@ -119,13 +140,7 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
                 shared += length
             locations.add(location)
         else:
-            key = (span.file.key, span.offset, span.length) if span else id(tensor)
-            if key not in at:
-                step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
-                at[key] = -(-data.size // step) * step
-                data.tensors.append(Hole(tensor, length, at[key]))
-                data.size = at[key] + length
-            offset = at[key]
+            offset = data.add(tensor, length, span)
         proto.data_location = onnx.TensorProto.EXTERNAL
         entry = proto.external_data.add(key="location", value=location or "")
         if location is None:
@@ -139,12 +154,12 @@ def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = Non
     def model_plan(location: str) -> FilePlan:
         for entry in entries:
             entry.value = location
-        return _with_holes(proto, left_out)
+        return with_holes(proto, left_out)
 
-    file = model_plan(_USUAL_NAME)
+    file = model_plan(USUAL_NAME)
     write = model_plan if entries else lambda location: file
-    size = file.size + data.size
-    return SavePlan(write, data if data.tensors else None, shared, locations, size, placed)
+    size = file.size + data.file.size
+    return SavePlan(write, data.planned(), shared, locations, size, placed)
 
 
 def model_bytes(model: ir.Model) -> int:
@@ -195,7 +210,7 @@ def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
     return lambda span: location(span.file)
 
 
-def _with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
+def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
     """Serialize ``proto`` with gaps for the tensors whose bytes were left out."""
     try:
         data: bytes = proto.SerializeToString()

@@ -108,12 +108,12 @@ def load(
     name = os.fsdecode(os.fspath(path))
     file = _open(name)
     stand_ins = Placeholders()
-    external = _ExternalData(name)
+    external = ExternalData(name)
 
     with about(name):
         try:
             locate = external.tensor if external_data else lambda tensor, _: tensor
-            skeleton = _skeleton(file, stand_ins)
+            skeleton = skeleton_of(file, stand_ins)
             model = decode(skeleton, stand_ins, locate, lift_constants=lift_constants)
         except Exception as error:
             file.check()
@@ -379,7 +379,7 @@ def _hollow(path: str) -> onnx.ModelProto:
 
 def _read_skeleton(path: str, stand_ins: Placeholders) -> bytes:
     file = _open(path)
-    data = _skeleton(file, stand_ins)
+    data = skeleton_of(file, stand_ins)
     file.release()
     return data
 
@@ -397,7 +397,7 @@ def _open(path: str) -> MappedFile:
     return file
 
 
-def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
+def skeleton_of(file: MappedFile, stand_ins: Placeholders) -> bytes:
     """Return the bytes of the model with a stand-in for each large ``raw_data``."""
     released = 0
 
@@ -421,7 +421,7 @@ def _skeleton(file: MappedFile, stand_ins: Placeholders) -> bytes:
     return wire.join(data, pieces, passed=told)
 
 
-class _ExternalData:
+class ExternalData:
     """Finds, checks and maps the data files of the model at a path."""
 
     def __init__(self, path: str) -> None:
@@ -443,6 +443,7 @@ class _ExternalData:
         )
 
     def open(self, location: str) -> MappedFile:
+        """Map the file at a location, which is checked."""
         if location not in self.files:
             self.files[location] = MappedFile.open(check_location(location, self.path))
         return self.files[location]

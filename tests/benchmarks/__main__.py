@@ -2,8 +2,9 @@
 
 ``peers`` compares what onnxfold and other tools make of many models (``peers``), ``census`` lists
 the rules, kernels and engines that models use (``census.py``), ``sessions`` runs with and without
-runtime constants (``sessions.py``), and ``kernels`` folds with and without compiled kernels
-(``kernels.py``).
+runtime constants (``sessions.py``), ``kernels`` folds with and without compiled kernels
+(``kernels.py``), and ``shapes`` infers types with onnxfold and other tools
+(``shape_inference.py``).
 """
 
 import argparse
@@ -19,20 +20,21 @@ from tests.benchmarks.peers import peers
 from tests.benchmarks.peers.judge import Limits
 from tests.benchmarks.peers.production import production
 from tests.benchmarks.sessions import sessions
+from tests.benchmarks.shape_inference import shapes
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=["peers", "census", "sessions", "kernels"])
+    parser.add_argument("name", choices=["peers", "census", "sessions", "kernels", "shapes"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", action="append", default=[], help="for peers, census, kernels")
+    parser.add_argument("--model", action="append", default=[], help="not for sessions")
     parser.add_argument("--output", type=Path, help="where tables and figures go")
     parser.add_argument("--jobs", type=int, default=1, help="for census: models at the same time")
     parser.add_argument("--full", action="store_true", help="for kernels: a model of 1 GB")
     parser.add_argument("--busy", type=int, default=0, help="for kernels: busy loops meanwhile")
-    others = parser.add_argument_group("peers")
+    others = parser.add_argument_group("peers and shapes")
     others.add_argument("--environment", type=Path, help="of the tools; made if it is not there")
     others.add_argument("--nodes", type=int, nargs="*", default=[], help="also generated chains")
     others.add_argument(
@@ -54,6 +56,8 @@ def main() -> None:
         elif given.name == "kernels":
             options = {"full": given.full, "models": given.model, "busy": given.busy}
             is_fast = kernels(Path(folder), given.rounds, **options)
+        elif given.name == "shapes":
+            shapes(Path(folder), given.model, given.environment, given.output, limits)
         elif given.name == "census":
             census(given.model, given.output, given.jobs)
         elif given.production:

@@ -78,6 +78,13 @@ def test_shapes_flow_through_it(library):
     np.testing.assert_array_equal(run(made, library, x), run(parsed(SHAPED), library, x))
 
 
+def test_infer_shapes_records_its_type():
+    made = onnxfold.infer_shapes(parsed(SHAPED), ops=[OPS])
+    (value,) = [value for value in made.graph.value_info if value.name == "r"]
+    dims = [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    assert dims == ["N", "S", 4]
+
+
 def test_command_line_compares(library, tmp_path, capsys):
     source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
     onnx.save(parsed(FOLDED), source)

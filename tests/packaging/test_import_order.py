@@ -31,7 +31,7 @@ LAYERS = (
     ("targets",),
     ("options",),
     ("passes",),
-    ("runtime", "forecast"),
+    ("runtime", "forecast", "shape_inference"),
     ("bench",),
     ("report",),
     ("testing",),

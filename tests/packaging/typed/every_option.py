@@ -31,6 +31,7 @@ from onnxfold.rewrite import (
     rule_set,
     where,
 )
+from onnxfold.shape_inference import InferenceReport
 from onnxfold.tuning import Tuning
 
 path = Path("in.onnx")
@@ -122,6 +123,13 @@ bench_models([path], splitting={"runtime_constants": ["states"]})
 tuned: Tuning = onnxfold.tune(
     path, "out.onnx", dims={"batch": 1}, threads=1, seconds=5.0, check=2, progress=told
 )
+typed: onnx.ModelProto = onnxfold.infer_shapes(proto)
+typed_path: ir.Model = onnxfold.infer_shapes(path)
+typed_bytes: tuple[bytes, InferenceReport] = onnxfold.infer_shapes(b"", return_report=True)
+types: InferenceReport = onnxfold.infer_shapes_file(
+    path, "out.onnx", share_weights=True, fsync=False, progress=told
+)
+values_with_rank: int = types.after.rank
 reduced: Reduction = onnxfold.reduce(
     path, "out.onnx", command=["python", "fails.py", "{}"], timeout=5.0, progress=told, level=2
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files
 
+from onnxfold.ops.aspects import Aspects, aspects
 from onnxfold.rewrite import Rule, RuleSet
 from onnxfold.rewrite.rule import builtin_rule_sets
 
@@ -61,7 +62,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if uri == "rules.md":
         rows = (f"| [{s.name}]({_page_of(s)}) | {s.doc} |\n" for s in builtin_rule_sets())
         markdown += "\n| set | subject |\n|---|---|\n" + "".join(rows)
+    if uri == "ops.md":
+        markdown += "\n| op | shape | NumPy | failures | cost |\n|---|---|---|---|---|\n"
+        markdown += "".join(map(_row_of_op, aspects()))
     return markdown
+
+
+def _row_of_op(op: Aspects) -> str:
+    name = f"{op.domain}::{op.op_type}" if op.domain else op.op_type
+    flags = (op.has_numpy_kernel, op.has_own_failures, op.has_own_cost)
+    marks = " | ".join("yes" if flag else "" for flag in flags)
+    return f"| `{name}` | {op.shape} | {marks} |\n"
 
 
 def _page_of(rules: RuleSet) -> str:

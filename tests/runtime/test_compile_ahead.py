@@ -274,6 +274,23 @@ def test_a_forked_process_neither_waits_nor_ends_what_the_other_compiles():
 
 
 @needs_iree
+def test_a_session_that_ends_in_a_forked_process_leaves_no_process(processes):
+    sessions = [opened()]
+    run(sessions[0])
+
+    def end() -> None:
+        for seed in (1, 2):  # with the second fold, they are compiled without delay
+            sessions[0].fold(constants(seed))
+        while not processes():
+            time.sleep(0.01)
+        sessions.clear()
+        gc.collect()
+        assert not processes()
+
+    forked(end)
+
+
+@needs_iree
 def test_a_forked_process_folds_with_kernels_of_its_parent():
     session = opened(backend="iree")
     assert "iree" in makers(session).values()

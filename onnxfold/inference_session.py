@@ -120,7 +120,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         level: Level | None = None,
-        target: Target | None = None,
+        target: str | Target | None = None,
         **kwargs: Unpack[_Further],
     ) -> None:
         for name in kwargs.keys() - _Further.__annotations__.keys():

@@ -175,6 +175,10 @@ class Options:
     ulp: int | None = None
     custom_ops: Sequence[str | os.PathLike[str]] = ()
 
+    def __post_init__(self) -> None:
+        if isinstance(self.target, str):
+            object.__setattr__(self, "target", target_of(self.target))
+
     def growth_of(self, size: int) -> int:
         """Return the bytes by which a model of ``size`` bytes may grow."""
         return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
@@ -287,7 +291,7 @@ def options_of(
     }
     if values["memory_limit"] == 0:
         raise UsageError(f"{option('memory_limit')} must be positive, got 0")
-    target = values["target"] = None if given.get("target") is None else target_of(given["target"])
+    target = given.get("target")
     if target is not None and values.setdefault("level", 2) < 2:
         raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")
     return Options(**values)

@@ -7,11 +7,11 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 from model_table import parse
-from onnxfold.analysis.symbolic.fact import of_type
 
 from onnxfold import storage
 from onnxfold.analysis.constness import RECORD_KEY, Constness
 from onnxfold.analysis.facts import ModelFacts, facts_of
+from onnxfold.symbolic.fact import of_type
 
 PACKAGE = Path(__file__).parents[2] / "onnxfold"
 RULES = PACKAGE.parent / "rules"

@@ -234,11 +234,11 @@ def test_closing_leaves_no_process_descriptor_or_folder(tmp_path, monkeypatch):
 OWNERS = ("forks.py", "process_state.py")
 
 REGISTRIES = {
-    ("analysis/symbolic/application.py", "_FUNCTIONS"),
-    ("kernels/registry.py", "KERNELS"),
+    ("ops/definition.py", "_DEFINITIONS"),
+    ("ops/definition.py", "_loaders"),
     ("memory.py", "trims"),
 }
-"""Tables that modules fill when they are imported, and that do not change afterwards."""
+"""Tables that modules and packages fill when they are imported."""
 
 STATEFUL = {
     *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from onnxfold.errors import (
+from onnxfold.support.errors import (
     CheckFailedError,
     ExternalDataError,
     MissingFileError,
@@ -20,21 +20,21 @@ from onnxfold.errors import (
 )
 
 if TYPE_CHECKING:
-    from onnxfold.api import optimize, optimize_file, plan
-    from onnxfold.batches import batch
-    from onnxfold.comparison import compare
-    from onnxfold.drop_in import simplify, slim
-    from onnxfold.inference_session import InferenceSession
-    from onnxfold.reduction import reduce
-    from onnxfold.report.explanations import explain, why
+    from onnxfold.api.drop_in import simplify, slim
+    from onnxfold.api.optimize import optimize, optimize_file, plan
+    from onnxfold.api.targets import Target
+    from onnxfold.ir.storage.load import load
+    from onnxfold.ir.storage.save import save
+    from onnxfold.runtime.inference_session import InferenceSession
     from onnxfold.runtime.sessions.cache import FoldCache
     from onnxfold.runtime.sessions.session import Session
     from onnxfold.runtime.split_model import split
-    from onnxfold.shape_inference import infer_shapes, infer_shapes_file
-    from onnxfold.storage.load import load
-    from onnxfold.storage.save import save
-    from onnxfold.targets import Target
-    from onnxfold.tuning import tune
+    from onnxfold.tools.batches import batch
+    from onnxfold.tools.comparison import compare
+    from onnxfold.tools.reduction import reduce
+    from onnxfold.tools.report.explanations import explain, why
+    from onnxfold.tools.shape_inference import infer_shapes, infer_shapes_file
+    from onnxfold.tools.tuning import tune
 
 __version__ = "0.2.0"
 
@@ -70,25 +70,25 @@ __all__ = [
 # `import onnxfold` and `onnxfold --help` answer in a blink: onnx and NumPy load with the first use.
 _HOME = {
     "FoldCache": "onnxfold.runtime.sessions.cache",
-    "InferenceSession": "onnxfold.inference_session",
+    "InferenceSession": "onnxfold.runtime.inference_session",
     "Session": "onnxfold.runtime.sessions.session",
-    "Target": "onnxfold.targets",
-    "batch": "onnxfold.batches",
-    "compare": "onnxfold.comparison",
-    "explain": "onnxfold.report.explanations",
-    "infer_shapes": "onnxfold.shape_inference",
-    "infer_shapes_file": "onnxfold.shape_inference",
-    "load": "onnxfold.storage",
-    "optimize": "onnxfold.api",
-    "optimize_file": "onnxfold.api",
-    "plan": "onnxfold.api",
-    "reduce": "onnxfold.reduction",
-    "save": "onnxfold.storage",
-    "simplify": "onnxfold.drop_in",
-    "slim": "onnxfold.drop_in",
+    "Target": "onnxfold.api.targets",
+    "batch": "onnxfold.tools.batches",
+    "compare": "onnxfold.tools.comparison",
+    "explain": "onnxfold.tools.report.explanations",
+    "infer_shapes": "onnxfold.tools.shape_inference",
+    "infer_shapes_file": "onnxfold.tools.shape_inference",
+    "load": "onnxfold.ir.storage",
+    "optimize": "onnxfold.api.optimize",
+    "optimize_file": "onnxfold.api.optimize",
+    "plan": "onnxfold.api.optimize",
+    "reduce": "onnxfold.tools.reduction",
+    "save": "onnxfold.ir.storage",
+    "simplify": "onnxfold.api.drop_in",
+    "slim": "onnxfold.api.drop_in",
     "split": "onnxfold.runtime.split_model",
-    "tune": "onnxfold.tuning",
-    "why": "onnxfold.report.explanations",
+    "tune": "onnxfold.tools.tuning",
+    "why": "onnxfold.tools.report.explanations",
 }
 
 

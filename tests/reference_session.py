@@ -10,7 +10,7 @@ import onnx.parser
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
 
-from onnxfold.onnxruntime_sessions import array_of, is_foreign, ort_value
+from onnxfold.support.onnxruntime_sessions import array_of, is_foreign, ort_value
 
 OLD_ONNXRUNTIME = ort.__version__.startswith("1.23.")
 """Whether this is the oldest onnxruntime that the package takes, the last one for Python 3.10."""

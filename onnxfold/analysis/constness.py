@@ -19,15 +19,15 @@ import onnx_ir as ir
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.elements import all_pass, is_exactly, repeated
 from onnxfold.analysis.scopes import Scopes
-from onnxfold.errors import ModelError, UsageError, suggestion
-from onnxfold.forks import cached_property
-from onnxfold.graphs import captured_values, has_references, is_constant_node
-from onnxfold.kernels.evaluator import ComputationFailed, Evaluator
-from onnxfold.kernels.operation import Operation
+from onnxfold.fold.evaluator import ComputationFailed, Evaluator
+from onnxfold.fold.operation import Operation
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.fold.pool.buffer import Array
+from onnxfold.ir.graphs import captured_values, has_references, is_constant_node
+from onnxfold.ir.storage import data_bytes, stored_tensor
 from onnxfold.ops.numpy_kernels import Unfoldable
-from onnxfold.pool import Buffer, Pool
-from onnxfold.pool.buffer import Array
-from onnxfold.storage import data_bytes, stored_tensor
+from onnxfold.support.errors import ModelError, UsageError, suggestion
+from onnxfold.support.forks import cached_property
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Hashable, Iterable
 
 import onnx_ir as ir
 
-from onnxfold.onnx_ir_private import is_a
-from onnxfold.pool import BufferTensor
-from onnxfold.storage import data_bytes, sizes_of
+from onnxfold.fold.pool import BufferTensor
+from onnxfold.ir.onnx_ir_private import is_a
+from onnxfold.ir.storage import data_bytes, sizes_of
 
 # Bytes up to which the elements themselves are the key.
 _SMALL = 1024

@@ -19,13 +19,13 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, of_array, of_type
 from onnxfold.ops import Trait, Work, definition_of
 from onnxfold.ops.application import INVALID_NODE_ERRORS
 from onnxfold.ops.definition import OMITTED
-from onnxfold.symbolic.fact import MOST_ELEMENTS, of_array, of_type
 
 NOMINAL = 64
 """Default size of a symbolic dimension."""

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 import onnx
 import onnx_ir as ir
 
-from onnxfold import storage
-from onnxfold.graphs import all_graphs, op_name, subgraphs_of
-from onnxfold.kernels.inference import schema_of
+from onnxfold.fold.inference import schema_of
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs, op_name, subgraphs_of
 from onnxfold.ops import find
 
 _NON_DETERMINISTIC = onnx.defs.OpSchema.NodeDeterminism.NonDeterministic

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from onnxfold.arrays import Array, distinct
-from onnxfold.pool.blocks import boxes
+from onnxfold.fold.pool.blocks import boxes
+from onnxfold.support.arrays import Array, distinct
 
 _ELEMENTS = 1 << 18  # looked at together
 

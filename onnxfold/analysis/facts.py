@@ -16,12 +16,12 @@ from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.elements import is_exactly
 from onnxfold.analysis.scopes import Scopes
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.editing import Names, remove_foreign_users, values_of
-from onnxfold.forks import cached_property
-from onnxfold.graphs import root_graphs
-from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.kernels.inference import schema_of
+from onnxfold.fold.evaluator import Evaluator
+from onnxfold.fold.inference import schema_of
+from onnxfold.ir.editing import Names, remove_foreign_users, values_of
+from onnxfold.ir.graphs import root_graphs
 from onnxfold.ops import definition_of
+from onnxfold.support.forks import cached_property
 
 _KEY = "onnxfold.facts"
 

@@ -18,13 +18,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.kernels.inference import is_elementwise, schema_of
+from onnxfold.fold.inference import is_elementwise, schema_of
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic import Algebra, Expr, Fact, Number
+from onnxfold.ir.symbolic.fact import Shape, of_type
 from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.application import INVALID_NODE_ERRORS, Application, Undecided, python_value
-from onnxfold.symbolic import Algebra, Expr, Fact, Number
-from onnxfold.symbolic.fact import Shape, of_type
 
 _SINGLE = ((), (1,))
 _INTEGERS = {"tensor(int32)", "tensor(int64)"}

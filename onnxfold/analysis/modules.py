@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 
 import onnx_ir as ir
 
-from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import uses
+from onnxfold.ir.graphs import all_graphs
+from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ops import definition_of
 from onnxfold.ops.elementwise import Add
 

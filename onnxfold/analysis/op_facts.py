@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import has_references
-from onnxfold.kernels.inference import infer_types, schema_of, tensor_proto
+from onnxfold.fold.inference import infer_types, schema_of, tensor_proto
+from onnxfold.ir.graphs import has_references
+from onnxfold.ir.symbolic.expression import Algebra, Number
+from onnxfold.ir.symbolic.fact import UNKNOWN, Fact, of_type
 from onnxfold.ops import find
 from onnxfold.ops.application import INVALID_NODE_ERRORS, Application, Undecided, python_value
 from onnxfold.ops.numpy_kernels import Unfoldable
 from onnxfold.ops.results import facts_of_results
-from onnxfold.symbolic.expression import Algebra, Number
-from onnxfold.symbolic.fact import UNKNOWN, Fact, of_type
 
 
 def results_of(

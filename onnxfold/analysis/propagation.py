@@ -15,12 +15,17 @@ from onnxfold.analysis.constness import ConstnessAnalysis
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.op_facts import results_of
 from onnxfold.analysis.scopes import Scope, Scopes
-from onnxfold.graphs import captured_values, has_references, is_constant_node, name_of, subgraphs_of
-from onnxfold.onnx_ir_private import nodes_of, uses
-from onnxfold.ops import Trait, definition_of
-from onnxfold.storage import sizes_of
-from onnxfold.symbolic.expression import Algebra, Number
-from onnxfold.symbolic.fact import (
+from onnxfold.ir.graphs import (
+    captured_values,
+    has_references,
+    is_constant_node,
+    name_of,
+    subgraphs_of,
+)
+from onnxfold.ir.onnx_ir_private import nodes_of, uses
+from onnxfold.ir.storage import sizes_of
+from onnxfold.ir.symbolic.expression import Algebra, Number
+from onnxfold.ir.symbolic.fact import (
     SIZE_DTYPES,
     UNKNOWN,
     Fact,
@@ -31,6 +36,7 @@ from onnxfold.symbolic.fact import (
     of_array,
     of_type,
 )
+from onnxfold.ops import Trait, definition_of
 
 # Maximum number of visits of a loop's body to find invariants of the iterations.
 _ATTEMPTS = 3

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold import storage
-from onnxfold.errors import ModelError
-from onnxfold.graphs import subgraphs_of
-from onnxfold.onnx_ir_private import holders_in
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import subgraphs_of
+from onnxfold.ir.onnx_ir_private import holders_in
+from onnxfold.support.errors import ModelError
 
 # The domains of ops whose subgraphs may read values of outer graphs; FlexAttention's may not.
 _READ_OUTER_VALUES = ("", "ai.onnx", "com.microsoft")

@@ -15,10 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.propagation import FactPropagation
-from onnxfold.forks import cached_property
-from onnxfold.graphs import nodes_within, root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import is_unused, nodes_in, nodes_of
-from onnxfold.symbolic.fact import Fact, of_array
+from onnxfold.ir.graphs import nodes_within, root_graphs, subgraphs_of
+from onnxfold.ir.onnx_ir_private import is_unused, nodes_in, nodes_of
+from onnxfold.ir.symbolic.fact import Fact, of_array
+from onnxfold.support.forks import cached_property
 
 ASSUMPTIONS = (
     "Inputs are such that the model runs: what is broadcast fits, nothing is divided by 0, and no "

@@ -10,9 +10,15 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import click
 
-from onnxfold.errors import UsageError
-from onnxfold.options import CheckedOptionArguments, Options, SplitArguments, byte_size, named_shape
-from onnxfold.signatures import entries, hints_of
+from onnxfold.api.options import (
+    CheckedOptionArguments,
+    Options,
+    SplitArguments,
+    byte_size,
+    named_shape,
+)
+from onnxfold.api.signatures import entries, hints_of
+from onnxfold.support.errors import UsageError
 
 PATH = click.Path(readable=False)
 FOLDER = click.Path(readable=False, file_okay=False)
@@ -42,7 +48,7 @@ def _dimension(text: str) -> tuple[str, int]:
 
 
 size_in_bytes = _reader(byte_size)
-"""The type of a number of bytes, see `onnxfold.options.byte_size`."""
+"""The type of a number of bytes, see `onnxfold.api.options.byte_size`."""
 
 
 def several(*names: str, help: str, **more: Any) -> Callable[[Command], Command]:
@@ -149,7 +155,7 @@ _TEXTS = entries(CheckedOptionArguments) | entries(SplitArguments)
 
 
 def option(*names: str, **how: Any) -> Callable[[Command], Command]:
-    """Return the option for an argument that `onnxfold.options` declares. The last name is the
+    """Return the option for an argument that `onnxfold.api.options` declares. The last name is the
     argument's, with dashes or without; ``how`` has what does not follow from the declaration.
     """
     argument = names[-1].lstrip("-").replace("-", "_")
@@ -239,7 +245,7 @@ optimization_options = together(
             "--target",
             type=str,
             metavar="NAME",
-            shell_complete=completed("onnxfold.targets:target_names"),
+            shell_complete=completed("onnxfold.api.targets:target_names"),
         ),
         option("--enable", **_RULE_NAME),
         option("--disable", **_RULE_NAME),
@@ -273,7 +279,7 @@ optimization_options = together(
     QUIET,
     output_options,
 )
-"""The options of an optimization and of its output, see `onnxfold.options`."""
+"""The options of an optimization and of its output, see `onnxfold.api.options`."""
 
 runtime_options = section(
     "Runtime constants",

@@ -26,8 +26,8 @@ from onnxfold.cli.inspecting import (
 )
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_OK
 from onnxfold.cli.writing_models import batch, infer_shapes, optimize, split, tune
-from onnxfold.errors import CheckFailedError, OnnxFoldError, spelled
-from onnxfold.lazy_imports import defer_symbolic_arithmetic
+from onnxfold.support.errors import CheckFailedError, OnnxFoldError, spelled
+from onnxfold.support.lazy_imports import defer_symbolic_arithmetic
 
 _logger = logging.getLogger("onnxfold")
 _SIGNALS = [s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")]

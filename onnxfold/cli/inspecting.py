@@ -26,7 +26,7 @@ from onnxfold.cli.arguments import (
     what_is_folded,
 )
 from onnxfold.cli.output import EXIT_DIFFERENT, EXIT_OK, show, watched, write, write_json
-from onnxfold.errors import UsageError
+from onnxfold.support.errors import UsageError
 
 
 @click.command()
@@ -53,10 +53,10 @@ def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -
 
     Exit code 0: the same bit for bit, or within the tolerance; 1: different; 2: bad input.
     """
-    from onnxfold.comparison import compare as compare_models
+    from onnxfold.tools.comparison import compare as compare_models
 
     if report is not None:
-        from onnxfold.report.page.documents import check_destination, write_compare_page
+        from onnxfold.tools.report.page.documents import check_destination, write_compare_page
 
         check_destination(report, a, b)
     given = {name: value for name, value in options.items() if value is not None}
@@ -98,10 +98,10 @@ def inspect(
     for option, is_given in (("--depth", depth is not None), ("--dim", bool(dims))):
         if is_given and not tree:
             raise click.UsageError(f"{option} goes with --tree")
-    from onnxfold.report.inventory import take_difference, take_inventory
+    from onnxfold.tools.report.inventory import take_difference, take_inventory
 
     if tree:
-        from onnxfold.report.module_tree import take_modules
+        from onnxfold.tools.report.module_tree import take_modules
 
         show(take_modules(model, dims), as_json, depth=depth)
     elif other is not None:
@@ -133,7 +133,7 @@ def explain(
     if node is not None and values:
         raise click.UsageError("--why explains one node; leave out --value")
     import onnxfold
-    from onnxfold.report.explanations import Decisions
+    from onnxfold.tools.report.explanations import Decisions
 
     answer: Any
     if node is not None:
@@ -186,7 +186,7 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
     The exit code is 1 if a tolerance is given and the outputs of a model are further from those of
     the first.
     """
-    from onnxfold.bench.side_by_side import ALL_THREADS, bench_models
+    from onnxfold.tools.bench.side_by_side import ALL_THREADS, bench_models
 
     splits = {name: options.pop(name) for name in ("runtime_constants", "overridable")}
     cuts = {name: options.pop(name) for name in ("max_cache", "backend_options", "target_cpu")}
@@ -241,7 +241,7 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
 
     Exit code 0: all tensors fit; 1: some do not; 2: bad input.
     """
-    from onnxfold.adapter_files import read_adapter
+    from onnxfold.runtime.adapter_files import read_adapter
     from onnxfold.runtime.adapter_matching import fits
     from onnxfold.runtime.bundles.bundle import open_bundle
 
@@ -250,8 +250,8 @@ def adapters(bundle: str, files: tuple[str, ...], as_json: bool) -> int:
     if as_json:
         write_json({file: [vars(fit) for fit in each] for file, each in found.items()})
     else:
-        from onnxfold.report.runtime_tables import adapters_text
-        from onnxfold.tables import render
+        from onnxfold.support.tables import render
+        from onnxfold.tools.report.runtime_tables import adapters_text
 
         write(render(*adapters_text(manifest, found)))
     fit_all = all(fit.problem is None for each in found.values() for fit in each)

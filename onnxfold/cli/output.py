@@ -24,7 +24,7 @@ def is_verbose() -> bool:
 
 def watched(function: Callable[..., Result], *args: Any, quiet: bool, **options: Any) -> Result:
     """Call a function that reports its progress; show it unless ``--quiet`` was given."""
-    from onnxfold.tables import LateProgress
+    from onnxfold.support.tables import LateProgress
 
     with LateProgress(enabled=not quiet) as progress:
         return function(*args, progress=progress, **options)

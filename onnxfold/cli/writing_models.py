@@ -36,7 +36,7 @@ from onnxfold.cli.output import (
     watched,
     write,
 )
-from onnxfold.errors import about
+from onnxfold.support.errors import about
 
 
 @click.command(
@@ -127,7 +127,7 @@ def optimize(
         if (as_json or quiet) and done.check is not None and not done.check.passed:
             click.echo(f"onnxfold: warning: {done.warnings[-1]}", err=True)
     if options["explain"] and not as_json and not quiet:
-        from onnxfold.report.explanations import Decisions
+        from onnxfold.tools.report.explanations import Decisions
 
         write("\n" + Decisions(done.decisions).to_text())
 
@@ -300,12 +300,12 @@ def split(
     and the best pair: the nodes that would run once, their share of the work, and the bytes
     cached, at nominal sizes. Nothing is written then, and the exit code is 2.
     """
-    from onnxfold import storage
     from onnxfold.analysis.constness import recorded
+    from onnxfold.ir import storage
     from onnxfold.runtime.split_model import split as split_file
 
     if report is not None:
-        from onnxfold.report.page.documents import check_destination, write_split_page
+        from onnxfold.tools.report.page.documents import check_destination, write_split_page
 
         check_destination(report, source)
     constants = options["runtime_constants"] or options["overridable"]

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.storage.tensors import stored_or_default, stored_tensor
-from onnxfold.symbolic.expression import Algebra, Number
-from onnxfold.symbolic.fact import Array, Fact, Shape, of_type
+from onnxfold.ir.storage.tensors import stored_or_default, stored_tensor
+from onnxfold.ir.symbolic.expression import Algebra, Number
+from onnxfold.ir.symbolic.fact import Array, Fact, Shape, of_type
 
 
 class Undecided(Exception):

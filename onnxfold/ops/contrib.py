@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.expression import Number
+from onnxfold.ir.symbolic.fact import UNKNOWN, Fact, Shape
 from onnxfold.ops.application import Application, Undecided
 from onnxfold.ops.definition import Op, StaticShape, Work, op
 from onnxfold.ops.products import Product, multiply_accumulates
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.expression import Number
-from onnxfold.symbolic.fact import UNKNOWN, Fact, Shape
 
 
 def _name(*op_types: str) -> tuple[str, ...]:

@@ -14,12 +14,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import onnx_ir as ir
 
-from onnxfold.forks import cached_property
+from onnxfold.ir.symbolic.expression import Number
+from onnxfold.ir.symbolic.fact import Fact, Shape
 from onnxfold.ops.application import Application, Undecided
 from onnxfold.ops.numpy_kernels import Array, DType, KernelResult, Kind, NumpyKernel
 from onnxfold.ops.traits import WITHOUT_ARITHMETIC, Trait
-from onnxfold.symbolic.expression import Number
-from onnxfold.symbolic.fact import Fact, Shape
+from onnxfold.support.forks import cached_property
 
 _NONE = Trait(0)
 

@@ -20,8 +20,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.arrays import distinct
-from onnxfold.cpu_family import CpuFamily, cpu_family
+from onnxfold.ir.storage.tensors import stored_tensor
+from onnxfold.ir.symbolic.expression import Algebra, Number
+from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, SIZE_DTYPES, Fact, is_small, of_items
 from onnxfold.ops.application import (
     Application,
     Undecided,
@@ -56,9 +57,8 @@ from onnxfold.ops.numpy_kernels import (
 )
 from onnxfold.ops.results import facts_of_results
 from onnxfold.ops.traits import Trait
-from onnxfold.storage.tensors import stored_tensor
-from onnxfold.symbolic.expression import Algebra, Number
-from onnxfold.symbolic.fact import MOST_ELEMENTS, SIZE_DTYPES, Fact, is_small, of_items
+from onnxfold.support.arrays import distinct
+from onnxfold.support.cpu_family import CpuFamily, cpu_family
 
 _LOGICAL = frozenset((BOOL,))
 _BROADCASTS = 7

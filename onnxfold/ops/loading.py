@@ -6,9 +6,9 @@ import functools
 import os
 from importlib import metadata
 
-from onnxfold.errors import UsageError
 from onnxfold.ops.definition import Op, all_definitions, load_missing_definitions
-from onnxfold.user_files import run_file
+from onnxfold.support.errors import UsageError
+from onnxfold.support.user_files import run_file
 
 ENTRY_POINTS = "onnxfold.ops"
 """The entry points of packages with definitions: modules, which register them when imported."""

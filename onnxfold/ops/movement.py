@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.expression import Algebra, Number
+from onnxfold.ir.symbolic.fact import Fact, Shape, list_of, of_items, of_type
 from onnxfold.ops.application import Application, Undecided, axis_of, constant_array
 from onnxfold.ops.definition import (
     Axis,
@@ -41,8 +43,6 @@ from onnxfold.ops.numpy_kernels import (
     require,
 )
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.expression import Algebra, Number
-from onnxfold.symbolic.fact import Fact, Shape, list_of, of_items, of_type
 
 TO_THE_END = (1 << 31) - 1
 """The end of a slice to the end of the axis in ONNX: this, or the largest 64-bit integer."""

@@ -21,8 +21,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from onnxfold.memory import memory_of_the_machine
-from onnxfold.storage.checks import MAX_RANK
+from onnxfold.ir.storage.checks import MAX_RANK
+from onnxfold.support.memory import memory_of_the_machine
 
 Array = npt.NDArray[Any]
 DType = np.dtype[Any]

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.expression import Number
+from onnxfold.ir.symbolic.fact import Fact, Shape
 from onnxfold.ops.application import Application, Undecided
 from onnxfold.ops.definition import Axis, Op, StaticShape, Work, op
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.expression import Number
-from onnxfold.symbolic.fact import Fact, Shape
 
 
 def multiply_accumulates(count: int) -> Work:

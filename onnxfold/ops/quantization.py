@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.fact import Fact, Shape
 from onnxfold.ops.application import Application, Undecided, axis_of
 from onnxfold.ops.definition import Op, definition_of, op
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.fact import Fact, Shape
 
 _QUANTIZES = Trait.HEAVY | Trait.ALONG_AXES | Trait.QUANTIZES
 

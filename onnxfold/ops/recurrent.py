@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.fact import Fact
 from onnxfold.ops.application import Application, Undecided
 from onnxfold.ops.definition import Op, StaticShape, Work, op
 from onnxfold.ops.products import multiply_accumulates
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.fact import Fact
 
 
 @op("GRU", "LSTM", "RNN", traits=Trait.UNBOUNDED)

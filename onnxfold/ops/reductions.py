@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from onnxfold.ir.symbolic.expression import Algebra, Number
+from onnxfold.ir.symbolic.fact import SIZE_DTYPES, Array, Fact, of_items
 from onnxfold.ops.application import Application, Undecided, axis_of
 from onnxfold.ops.definition import Op, op
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.expression import Algebra, Number
-from onnxfold.symbolic.fact import SIZE_DTYPES, Array, Fact, of_items
 
 _REDUCES = Trait.REDUCES | Trait.REREADS | Trait.ANY_SIZES
 _EXACT_IN_FLOAT64 = 1 << 53

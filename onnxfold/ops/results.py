@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.expression import Number
+from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, Array, Fact, list_of, of_array, of_items
 from onnxfold.ops.application import Application
 from onnxfold.ops.definition import Op
 from onnxfold.ops.numpy_kernels import NotExact, Postpone, Unfoldable
-from onnxfold.symbolic.expression import Number
-from onnxfold.symbolic.fact import MOST_ELEMENTS, Array, Fact, list_of, of_array, of_items
 
 _MOST_BYTES = 1 << 12
 

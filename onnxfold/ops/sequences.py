@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnxfold.ir.symbolic.fact import UNKNOWN, Fact
 from onnxfold.ops.application import Application, Undecided
 from onnxfold.ops.definition import Op, op
-from onnxfold.symbolic.fact import UNKNOWN, Fact
 
 
 @op("SplitToSequence")

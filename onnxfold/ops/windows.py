@@ -8,12 +8,12 @@ from typing import Any
 
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic.expression import Number
+from onnxfold.ir.symbolic.fact import UNKNOWN, Fact, Shape
 from onnxfold.ops.application import Application, Undecided
 from onnxfold.ops.definition import Axis, Op, StaticShape, Work, op
 from onnxfold.ops.products import multiply_accumulates
 from onnxfold.ops.traits import Trait
-from onnxfold.symbolic.expression import Number
-from onnxfold.symbolic.fact import UNKNOWN, Fact, Shape
 
 
 class Window(Op):

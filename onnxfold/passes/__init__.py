@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold.errors import OnnxFoldError, UsageError, suggestion
+from onnxfold.support.errors import OnnxFoldError, UsageError, suggestion
 
 if TYPE_CHECKING:
-    from onnxfold.options import Options
+    from onnxfold.api.options import Options
     from onnxfold.passes.context import RunContext
 
 __all__ = ["PassInfo", "all_passes", "create"]
@@ -59,7 +59,7 @@ def create(
     if name not in known:
         raise UsageError(f"there is no pass {name!r}{suggestion(name, known)}")
     if options is None:
-        from onnxfold.options import Options  # they know the rules, which take a while to load
+        from onnxfold.api.options import Options  # they know the rules, which take a while to load
 
         options = Options()
     given = {"options": options, "run": run}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
-from onnxfold.editing import Names, remove_nodes, remove_unused
-from onnxfold.graphs import all_graphs, tensor_of
-from onnxfold.kernels.inference import schema_of
-from onnxfold.onnx_ir_private import is_unused, is_used, nodes_in, nodes_of
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.inference import schema_of
+from onnxfold.ir import storage
+from onnxfold.ir.editing import Names, remove_nodes, remove_unused
+from onnxfold.ir.graphs import all_graphs, tensor_of
+from onnxfold.ir.onnx_ir_private import is_unused, is_used, nodes_in, nodes_of
 from onnxfold.passes.shapes import fixed_dims
 from onnxfold.passes.stored import store
 

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.frontier import Growth
-from onnxfold.editing import remove_nodes
-from onnxfold.kernels.evaluator import ComputationFailed
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.evaluator import ComputationFailed
+from onnxfold.ir.editing import remove_nodes
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import materialize
 from onnxfold.passes.stored_cut import Cut, Decision

@@ -10,14 +10,14 @@ from typing import Protocol
 
 import onnx_ir as ir
 
-from onnxfold.evaluation import TimeLimit
-from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.evaluation import TimeLimit
+from onnxfold.fold.evaluator import Evaluator
+from onnxfold.fold.pool import Pool, Watch
+from onnxfold.ir.storage import SavePlan
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.pool import Pool, Watch
-from onnxfold.process_state import THIS_PROCESS, ProcessState
 from onnxfold.rewrite.driver import RewriteReport
-from onnxfold.storage import SavePlan
+from onnxfold.support.process_state import THIS_PROCESS, ProcessState
 
 
 @dataclass

@@ -7,8 +7,8 @@ from collections.abc import MutableMapping
 import onnx
 import onnx_ir as ir
 
-from onnxfold.graphs import all_graphs
-from onnxfold.onnx_ir_private import metadata_of, nodes_of
+from onnxfold.ir.graphs import all_graphs
+from onnxfold.ir.onnx_ir_private import metadata_of, nodes_of
 from onnxfold.passes.context import RunContext
 
 # Metadata that describes the source from which an exporter made a node, value or graph. No runtime

@@ -7,18 +7,18 @@ from collections.abc import Hashable, Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.content import content_of_node, content_of_tensor
 from onnxfold.analysis.facts import ModelFacts, facts_of
-from onnxfold.editing import can_take_name, inherit, remove_nodes, replace, take_over
-from onnxfold.graphs import root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import is_a, nodes_of, set_input, uses
+from onnxfold.api.options import Options
+from onnxfold.fold.pool import BufferTensor
+from onnxfold.ir import storage
+from onnxfold.ir.editing import can_take_name, inherit, remove_nodes, replace, take_over
+from onnxfold.ir.graphs import root_graphs, subgraphs_of
+from onnxfold.ir.onnx_ir_private import is_a, nodes_of, set_input, uses
+from onnxfold.ir.storage import stored_tensor
 from onnxfold.ops import definition_of
-from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.stored import store
-from onnxfold.pool import BufferTensor
-from onnxfold.storage import stored_tensor
 
 # So many elements of large tensors tell candidates apart.
 _SAMPLES = 4

@@ -12,14 +12,15 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts, shared_facts
-from onnxfold.editing import make_node_names_unique
-from onnxfold.errors import UsageError, option, suggestion
-from onnxfold.evaluation import TimeLimit, time_for
-from onnxfold.graphs import count_nodes
-from onnxfold.kernels.inference import schema_of
-from onnxfold.options import Level, Options
+from onnxfold.api.options import Level, Options
+from onnxfold.api.targets import ONNXRUNTIME
+from onnxfold.fold.evaluation import TimeLimit, time_for
+from onnxfold.fold.inference import schema_of
+from onnxfold.ir import storage
+from onnxfold.ir.editing import make_node_names_unique
+from onnxfold.ir.graphs import count_nodes
+from onnxfold.ir.storage.checks import NEWEST_OPSETS
 from onnxfold.passes import create
 from onnxfold.passes.constant_propagation import MOST_PER_NODE, ConstantPropagation, Folding
 from onnxfold.passes.context import Observer, Result, RunContext
@@ -28,8 +29,7 @@ from onnxfold.passes.simplify import Simplify, withheld
 from onnxfold.passes.stored_cut import NEGLIGIBLE_GROWTH
 from onnxfold.passes.value_info import ValueInfo, describe_sums, drop_inferred, fix_outputs
 from onnxfold.rewrite.apply import forget_origins
-from onnxfold.storage.checks import NEWEST_OPSETS
-from onnxfold.targets import ONNXRUNTIME
+from onnxfold.support.errors import UsageError, option, suggestion
 
 logger = logging.getLogger("onnxfold")
 

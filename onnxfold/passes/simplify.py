@@ -10,14 +10,14 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.errors import UsageError, suggestion
-from onnxfold.graphs import is_constant_node
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.api.targets import ONNXRUNTIME
+from onnxfold.ir.graphs import is_constant_node
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.context import RunContext
 from onnxfold.rewrite.driver import Rewriter, RewriteReport, Seen
 from onnxfold.rewrite.rule import Rule, RuleSet
-from onnxfold.targets import ONNXRUNTIME
+from onnxfold.support.errors import UsageError, suggestion
 
 
 class Simplify(ir.passes.InPlacePass):

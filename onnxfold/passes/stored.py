@@ -6,13 +6,13 @@ from collections.abc import Hashable, Iterable, Sequence
 
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.scopes import Scope, Scopes
-from onnxfold.arrays import distinct
-from onnxfold.editing import add_initializer, constant_node, inherit, replace
-from onnxfold.onnx_ir_private import is_a, metadata_of
-from onnxfold.pool import Buffer, BufferTensor, Pool
+from onnxfold.fold.pool import Buffer, BufferTensor, Pool
+from onnxfold.ir import storage
+from onnxfold.ir.editing import add_initializer, constant_node, inherit, replace
+from onnxfold.ir.onnx_ir_private import is_a, metadata_of
+from onnxfold.support.arrays import distinct
 
 AROUND = 16
 """What a node, or a tensor, takes besides names and elements, bytes."""

@@ -11,14 +11,14 @@ from typing import Any
 import onnx_ir as ir
 
 from onnxfold.analysis.frontier import FORBIDDEN, Growth, RegionOp, choose
-from onnxfold.errors import option
-from onnxfold.graphs import op_name
-from onnxfold.onnx_ir_private import uses
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.pool import Pool
+from onnxfold.ir.graphs import op_name
+from onnxfold.ir.onnx_ir_private import uses
+from onnxfold.ir.storage import stored_tensor
 from onnxfold.passes.stored import data_bytes, same_view, stored_bytes
 from onnxfold.passes.sweep import Sweep, stays_quantized
-from onnxfold.pool import Pool
-from onnxfold.storage import stored_tensor
+from onnxfold.support.errors import option
 
 NEGLIGIBLE_GROWTH = 256
 """Bytes by which a scalar or a shape vector may be larger than what it is made of."""

@@ -11,30 +11,30 @@ from collections.abc import Hashable, Mapping
 
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.content import content_of_node
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN
 from onnxfold.analysis.scopes import Scope
-from onnxfold.editing import Names, constant_node, remove_nodes, take_over
-from onnxfold.errors import option
-from onnxfold.graphs import (
+from onnxfold.api.options import Options
+from onnxfold.fold.evaluator import Evaluator
+from onnxfold.fold.inference import MOST_SIZES, may_be_constant
+from onnxfold.fold.operation import Operation
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.ir import storage
+from onnxfold.ir.editing import Names, constant_node, remove_nodes, take_over
+from onnxfold.ir.graphs import (
     captured_values,
     has_references,
     is_constant_node,
     root_graphs,
     subgraphs_of,
 )
-from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.kernels.inference import MOST_SIZES, may_be_constant
-from onnxfold.kernels.operation import Operation
-from onnxfold.onnx_ir_private import is_a, nodes_of, uses
+from onnxfold.ir.onnx_ir_private import is_a, nodes_of, uses
+from onnxfold.ir.storage import stored_tensor
 from onnxfold.ops import Kind, Unfoldable
 from onnxfold.ops.quantization import is_dequantization
-from onnxfold.options import Options
 from onnxfold.passes.stored import bytes_if_stored, node_bytes, stored_bytes
-from onnxfold.pool import Buffer, Pool
-from onnxfold.storage import stored_tensor
+from onnxfold.support.errors import option
 
 
 def stays_quantized() -> str:

@@ -9,18 +9,18 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic_analysis import ASSUMPTIONS, SymbolicAnalysis
-from onnxfold.editing import remove_unused
-from onnxfold.graphs import has_references, root_graphs, subgraphs_of
-from onnxfold.onnx_ir_private import is_unused, is_used, nodes_of
+from onnxfold.api.options import Options
+from onnxfold.ir.editing import remove_unused
+from onnxfold.ir.graphs import has_references, root_graphs, subgraphs_of
+from onnxfold.ir.onnx_ir_private import is_unused, is_used, nodes_of
+from onnxfold.ir.symbolic import Algebra, Number
+from onnxfold.ir.symbolic.fact import Shape
 from onnxfold.ops import Application, Trait, Undecided, definition_of
 from onnxfold.ops.movement import TO_THE_END, slice_ranges
-from onnxfold.options import Options
 from onnxfold.passes.context import RunContext
 from onnxfold.passes.shapes.edit import Edit
 from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.shapes.sharing import Sharing
-from onnxfold.symbolic import Algebra, Number
-from onnxfold.symbolic.fact import Shape
 
 _LONGEST_CHAIN = 8
 

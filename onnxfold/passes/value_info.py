@@ -11,13 +11,13 @@ import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.graphs import is_constant_node
-from onnxfold.onnx_ir_private import metadata_of, nodes_of, uses
+from onnxfold.ir.graphs import is_constant_node
+from onnxfold.ir.onnx_ir_private import metadata_of, nodes_of, uses
+from onnxfold.ir.symbolic import Expr, Fact, Number
+from onnxfold.ir.symbolic.fact import Texts, differ
 from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.elementwise import Add
 from onnxfold.ops.windows import Conv
-from onnxfold.symbolic import Expr, Fact, Number
-from onnxfold.symbolic.fact import Texts, differ
 
 # Older files have no types in function bodies.
 _FUNCTIONS_SINCE = 10

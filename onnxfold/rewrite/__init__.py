@@ -2,6 +2,7 @@
 
 import onnx_ir as ir
 
+from onnxfold.ir.symbolic import NotKnown
 from onnxfold.rewrite.conditions import Attribute, computed, inexact_if, maximum, where
 from onnxfold.rewrite.matched import Matched, Value, axes_from_front
 from onnxfold.rewrite.patterns import (
@@ -17,7 +18,6 @@ from onnxfold.rewrite.patterns import (
 )
 from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
 from onnxfold.rewrite.vocabulary import op, optional, rule
-from onnxfold.symbolic import NotKnown
 
 FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
 FLOAT16, BFLOAT16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16

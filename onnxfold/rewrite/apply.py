@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from onnxfold.editing import can_take_name, new_node, remove_unused, replace, take_over
-from onnxfold.graphs import all_graphs
-from onnxfold.kernels.inference import may_be_constant
-from onnxfold.onnx_ir_private import nodes_of, uses
+from onnxfold.fold.inference import may_be_constant
+from onnxfold.ir.editing import can_take_name, new_node, remove_unused, replace, take_over
+from onnxfold.ir.graphs import all_graphs
+from onnxfold.ir.onnx_ir_private import nodes_of, uses
+from onnxfold.ir.symbolic.fact import Texts, differ
 from onnxfold.rewrite.build import Builder, Refused
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import Rule
-from onnxfold.symbolic.fact import Texts, differ
 
 RULE_KEY = "onnxfold.rule"
 """Metadata of a new node: the rule that made it."""

@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.editing import add_initializer, constant_node, new_node
-from onnxfold.kernels.inference import known_domains, place_of_input, schema_of, takes
-from onnxfold.kernels.operation import Operation
-from onnxfold.pool import Buffer, BufferTensor
+from onnxfold.fold.inference import known_domains, place_of_input, schema_of, takes
+from onnxfold.fold.operation import Operation
+from onnxfold.fold.pool import Buffer, BufferTensor
+from onnxfold.ir.editing import add_initializer, constant_node, new_node
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.patterns import (
     AllOutputs,

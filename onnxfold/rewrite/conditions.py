@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.symbolic import Expr, NotKnown
+from onnxfold.ir.symbolic import Expr, NotKnown
 
 
 class NotGiven(NotKnown):

@@ -15,8 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import facts_of
-from onnxfold.errors import OnnxFoldError
-from onnxfold.onnx_ir_private import nodes_of, uses
+from onnxfold.ir.onnx_ir_private import nodes_of, uses
+from onnxfold.ir.symbolic import Fact, NotKnown
 from onnxfold.rewrite.apply import Mismatch, apply
 from onnxfold.rewrite.build import Refused, is_available
 from onnxfold.rewrite.matcher import find_match
@@ -34,7 +34,7 @@ from onnxfold.rewrite.patterns import (
     walk,
 )
 from onnxfold.rewrite.rule import Rule, RuleError
-from onnxfold.symbolic import Fact, NotKnown
+from onnxfold.support.errors import OnnxFoldError
 
 logger = logging.getLogger("onnxfold")
 

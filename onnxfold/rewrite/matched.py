@@ -13,11 +13,11 @@ import onnx_ir as ir
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.elements import is_exactly
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.onnx_ir_private import uses
+from onnxfold.ir.onnx_ir_private import uses
+from onnxfold.ir.symbolic import NotKnown
+from onnxfold.ir.symbolic.fact import Shape, differ
 from onnxfold.ops import Op, Trait, definition_of
 from onnxfold.rewrite.conditions import Recorded, Term, plain_number
-from onnxfold.symbolic import NotKnown
-from onnxfold.symbolic.fact import Shape, differ
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from onnxfold.analysis.content import content_of_attributes
 from onnxfold.analysis.facts import ModelFacts, identical
-from onnxfold.forks import cached_property
+from onnxfold.ir.symbolic import Expr, NotKnown
 from onnxfold.ops import Trait, ops_with
 from onnxfold.rewrite.conditions import Attribute, Recorded, Term, Unpacked
 from onnxfold.rewrite.patterns import (
@@ -36,7 +36,7 @@ from onnxfold.rewrite.patterns import (
     result,
 )
 from onnxfold.rewrite.rule import Rule
-from onnxfold.symbolic import Expr, NotKnown
+from onnxfold.support.forks import cached_property
 
 COMMUTATIVE = frozenset(ops_with(Trait.COMMUTES))
 """ONNX's own ops with two operands in either order."""

@@ -9,10 +9,10 @@ from typing import Any, NoReturn, Union
 
 import onnx_ir as ir
 
-from onnxfold.errors import suggestion
-from onnxfold.forks import cached_property
 from onnxfold.rewrite.conditions import NotGiven, Term, text_of
 from onnxfold.rewrite.matched import Matched, Value
+from onnxfold.support.errors import suggestion
+from onnxfold.support.forks import cached_property
 
 Operand = Union["Expression", float, None]
 """Values that can be written for an expression."""

@@ -14,11 +14,11 @@ from importlib import metadata
 from types import ModuleType
 from typing import Annotated
 
-from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.forks import cached_property
 from onnxfold.rewrite.conditions import Term, symbols_of
 from onnxfold.rewrite.patterns import Expression, Op, Pair, Variable, any_of, filled, result, walk
-from onnxfold.user_files import run_file
+from onnxfold.support.errors import OnnxFoldError, UsageError
+from onnxfold.support.forks import cached_property
+from onnxfold.support.user_files import run_file
 
 _Checks = Mapping[Expression, Mapping[Expression | None, list[Term]]]
 

@@ -12,8 +12,8 @@ from typing import Any, overload
 
 import onnx
 
-from onnxfold.errors import suggestion
-from onnxfold.kernels.inference import known_domains, place_of_input, schema_of
+from onnxfold.api.signatures import hints_of, problems
+from onnxfold.fold.inference import known_domains, place_of_input, schema_of
 from onnxfold.rewrite.build import accepts
 from onnxfold.rewrite.conditions import Attribute, Inexact, Term, Where, fits_type, symbols_of
 from onnxfold.rewrite.patterns import (
@@ -37,8 +37,8 @@ from onnxfold.rewrite.patterns import (
     walk,
 )
 from onnxfold.rewrite.rule import Rule, RuleError
-from onnxfold.signatures import hints_of, problems
-from onnxfold.user_files import line_of
+from onnxfold.support.errors import suggestion
+from onnxfold.support.user_files import line_of
 
 
 def optional(operand: Operand) -> Expression:

@@ -12,11 +12,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnxfold.adapter_files import Adapter, LoraConfig, read_adapter
-from onnxfold.comparison.result import is_float
-from onnxfold.errors import UsageError
-from onnxfold.onnxruntime_sessions import Feed, array_of, numpy_name
+from onnxfold.runtime.adapter_files import Adapter, LoraConfig, read_adapter
 from onnxfold.runtime.bundles.manifest import Manifest, TensorInfo, Weight
+from onnxfold.support.errors import UsageError
+from onnxfold.support.onnxruntime_sessions import Feed, array_of, numpy_name
+from onnxfold.tools.comparison.result import is_float
 
 _Parts = tuple[str, ...]
 

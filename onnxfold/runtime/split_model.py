@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.constness import Constness, record, select_runtime_constants
 from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.facts import ModelFacts, put_in_order
 from onnxfold.analysis.modules import parameter_names
-from onnxfold.comparison.dims import check_names
-from onnxfold.errors import UsageError, option
-from onnxfold.files import check_path, os_error
-from onnxfold.options import Level, OptionArguments, SplitArguments, options_of
+from onnxfold.api.options import Level, OptionArguments, SplitArguments, options_of
+from onnxfold.api.signatures import Progress, checked
+from onnxfold.ir import storage
+from onnxfold.ir.storage import ModelLike, PathLike
 from onnxfold.passes.cleanups import InlineFunctions
 from onnxfold.passes.pipeline import run_passes
 from onnxfold.passes.shapes.fixed_dims import fix_dims
@@ -41,9 +40,10 @@ from onnxfold.runtime.splitting.parts import (
     separate_outputs,
 )
 from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
-from onnxfold.signatures import Progress, checked
-from onnxfold.storage import ModelLike, PathLike
-from onnxfold.tables import Shown
+from onnxfold.support.errors import UsageError, option
+from onnxfold.support.files import check_path, os_error
+from onnxfold.support.tables import Shown
+from onnxfold.tools.comparison.dims import check_names
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -80,8 +80,8 @@ def split(
         strict_backend: Write nothing unless the backend compiles every component.
         fsync: Wait until the files are on the disk.
         progress: Called with "compile", the kernels that are made and all that are to be.
-        arguments: See `onnxfold.options.SplitArguments`; and `onnxfold.options.OptionArguments`, of
-            the optimization at compile time.
+        arguments: See `onnxfold.api.options.SplitArguments`, and
+            `onnxfold.api.options.OptionArguments` for the optimization at compile time.
 
     Raises:
         UsageError: An argument cannot be used as given.
@@ -133,7 +133,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Candidates(Shown, text="onnxfold.report.runtime_tables:candidates_text"):
+class Candidates(Shown, text="onnxfold.tools.report.runtime_tables:candidates_text"):
     """What a model could be split by, the largest share of the work first.
 
     Attributes:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import onnx
 
-from onnxfold.errors import OnnxFoldError
+from onnxfold.api.signatures import checked
 from onnxfold.ops import Op, load_ops
 from onnxfold.rewrite import Rule
 from onnxfold.rewrite.rule import load_rules
-from onnxfold.signatures import checked
+from onnxfold.support.errors import OnnxFoldError
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.needed_conditions import Need, find_false, find_needs

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.kernels.inference import schema_of
+from onnxfold.fold.inference import schema_of
 from onnxfold.testing.model_text import Example
 
 _DTYPES = (

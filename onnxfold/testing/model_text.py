@@ -35,8 +35,8 @@ from onnx import helper
 from onnx.printer import to_text
 
 from onnxfold.analysis.constness import RECORD_KEY
-from onnxfold.errors import UsageError, about
-from onnxfold.forks import cached_property
+from onnxfold.support.errors import UsageError, about
+from onnxfold.support.forks import cached_property
 from onnxfold.testing.running import Array, Instance, find_mistake
 
 _DECLARATION = re.compile(r"(\w+)(?:\[([^\]]*)\])? (\w+)(?: = (.+))?", re.DOTALL)

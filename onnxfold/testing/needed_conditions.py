@@ -14,10 +14,9 @@ from typing import NamedTuple
 import onnx
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import facts_of
-from onnxfold.errors import OnnxFoldError
+from onnxfold.ir import storage
 from onnxfold.ops import Trait, definition_of
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.rewrite import Rule
@@ -25,6 +24,7 @@ from onnxfold.rewrite.conditions import Term
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.matcher import Match
 from onnxfold.rewrite.rule import builtin_rule_sets
+from onnxfold.support.errors import OnnxFoldError
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.running import LOOSE, NeverRuns, find_difference, nodes_left, rewrite

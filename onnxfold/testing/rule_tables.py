@@ -26,8 +26,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from onnxfold.errors import UsageError, about, suggestion
 from onnxfold.rewrite import Rule
+from onnxfold.support.errors import UsageError, about, suggestion
 from onnxfold.testing.model_text import Example
 
 

@@ -15,21 +15,21 @@ import onnx
 import onnx_ir as ir
 from onnx import compose, helper
 
-from onnxfold import isolated
 from onnxfold.analysis.facts import facts_of
-from onnxfold.comparison.feeds import integer_range, random_floats
-from onnxfold.comparison.pair import compare_values
-from onnxfold.comparison.result import OutputResult, Tolerance
-from onnxfold.onnxruntime_sessions import (
+from onnxfold.api.options import Level, Options
+from onnxfold.passes.simplify import Simplify
+from onnxfold.rewrite import Rule, RuleSet
+from onnxfold.rewrite.driver import RewriteReport
+from onnxfold.support import isolated
+from onnxfold.support.onnxruntime_sessions import (
     message_of,
     open_session,
     register_custom_ops,
     session_options,
 )
-from onnxfold.options import Level, Options
-from onnxfold.passes.simplify import Simplify
-from onnxfold.rewrite import Rule, RuleSet
-from onnxfold.rewrite.driver import RewriteReport
+from onnxfold.tools.comparison.feeds import integer_range, random_floats
+from onnxfold.tools.comparison.pair import compare_values
+from onnxfold.tools.comparison.result import OutputResult, Tolerance
 
 Array = np.ndarray[Any, Any]
 

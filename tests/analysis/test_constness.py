@@ -4,7 +4,6 @@ import pytest
 from call_count import calls_of
 from model_table import parse
 
-from onnxfold import storage
 from onnxfold.analysis.constness import (
     RECORD_KEY,
     Constness,
@@ -12,7 +11,8 @@ from onnxfold.analysis.constness import (
     select_runtime_constants,
 )
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.ir import storage
+from onnxfold.support.errors import ModelError, UsageError
 
 
 def analyse(text, *names, **options):

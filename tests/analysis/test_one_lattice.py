@@ -8,10 +8,10 @@ import onnx_ir as ir
 import pytest
 from model_table import parse
 
-from onnxfold import storage
 from onnxfold.analysis.constness import RECORD_KEY, Constness
 from onnxfold.analysis.facts import ModelFacts, facts_of
-from onnxfold.symbolic.fact import of_type
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic.fact import of_type
 
 PACKAGE = Path(__file__).parents[2] / "onnxfold"
 RULES = PACKAGE.parent / "rules"
@@ -20,12 +20,12 @@ ANALYSES = {"ConstnessAnalysis", "Determinism", "FactPropagation", "Scopes", "Sy
 
 # Whether a value is a constant is not the question in these modules.
 READERS = {
-    "graphs.py": "the declared type of a value, as text",
-    "pool/pool.py": "the first buffer of a value that the caller knows to be a constant",
+    "ir/graphs.py": "the declared type of a value, as text",
+    "fold/pool/pool.py": "the first buffer of a value that the caller knows to be a constant",
     "runtime/bundles/in_memory.py": "initializers that move to another file",
     "runtime/sessions/cache.py": "initializers of a file that the cache has written",
 }
-WRITERS = {"editing.py", "runtime/bundles/in_memory.py"}
+WRITERS = {"ir/editing.py", "runtime/bundles/in_memory.py"}
 
 
 def parsed_modules() -> Iterator[tuple[str, ast.Module]]:

@@ -6,7 +6,7 @@ import pytest
 from model_table import parse, saved
 
 from onnxfold import UsageError
-from onnxfold.report.module_tree import take_modules
+from onnxfold.tools.report.module_tree import take_modules
 
 CASES = {
     "y = MatMul (a, b)": ("float[2,3,4] a, float[4,5] b", 2 * 3 * 5 * 4),

@@ -18,7 +18,7 @@ from model_table import saved
 
 import onnxfold
 from onnxfold.cli import main
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.support.errors import OnnxFoldError, UsageError
 
 from .batch_models import large_model, small_model, write_many
 
@@ -127,7 +127,10 @@ def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
         """A model is done: the process that did it, or the other one, ends in the next."""
         tasks = Path("/proc/self/task").glob("*/children")
         for pid in " ".join(task.read_text() for task in tasks).split():
-            if not killed and b"onnxfold.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if (
+                not killed
+                and b"onnxfold.support.isolated" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ):
                 os.kill(int(pid), signal.SIGKILL)
                 killed.append(pid)
 

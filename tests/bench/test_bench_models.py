@@ -9,10 +9,10 @@ import pytest
 from model_table import SWIN, parse, with_weights
 
 import onnxfold
-from onnxfold.bench.measuring import Benched, interleaved, opening, optimized_ops
-from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.support.errors import ModelError, UsageError
+from onnxfold.tools.bench.measuring import Benched, interleaved, opening, optimized_ops
+from onnxfold.tools.bench.side_by_side import bench_models
 
 CPU = ["CPUExecutionProvider"]
 GELU = """g (float[batch, n, 4] x) => (float[batch, n, 4] y) {

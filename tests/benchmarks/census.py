@@ -22,8 +22,8 @@ from unittest import mock
 import onnx
 
 from onnxfold import OnnxFoldError, optimize_file
-from onnxfold.kernels import engines
-from onnxfold.kernels.block_execution import Streams
+from onnxfold.fold import engines
+from onnxfold.fold.block_execution import Streams
 from onnxfold.ops.numpy_kernels import NumpyKernel
 from onnxfold.rewrite.driver import Rewriter, RewriteReport
 from onnxfold.rewrite.rule import builtin_rule_sets

@@ -31,10 +31,10 @@ import onnx
 from rich.console import Console
 
 from onnxfold.analysis import costs
-from onnxfold.onnxruntime_sessions import size_in_bytes
 from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.onnxruntime_sessions import size_in_bytes
 from tests.benchmarks.peers.peer_tables import new_table
 from tests.model_table import blocks, dtype_of, parse, with_weights
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from onnxfold import storage
-from onnxfold.comparison.runners import open_runner
-from onnxfold.comparison.trials import Trials
+from onnxfold.ir import storage
+from onnxfold.tools.comparison.runners import open_runner
+from onnxfold.tools.comparison.trials import Trials
 
 _SEEDS = 2
 _FUNCTIONS = {

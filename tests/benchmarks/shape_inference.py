@@ -32,7 +32,7 @@ OWN = "onnxfold"
 _TOOLS = {
     OWN: (
         "onnxfold",
-        "from onnxfold.shape_inference import infer_shapes",
+        "from onnxfold.tools.shape_inference import infer_shapes",
         "result = infer_shapes(model)",
     ),
     "onnx": (

@@ -8,8 +8,8 @@ import pytest
 from model_table import saved
 
 import onnxfold
-from onnxfold.errors import UsageError
-from onnxfold.options import byte_size
+from onnxfold.api.options import byte_size
+from onnxfold.support.errors import UsageError
 
 
 def one_line(result, word):
@@ -43,19 +43,19 @@ def raising(error):
     ],
 )
 def test_an_error_is_one_line(run, tiny, monkeypatch, error, text):
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(error))
+    monkeypatch.setattr("onnxfold.tools.comparison.compare", raising(error))
     one_line(run("compare", tiny, tiny), text)
 
 
 def test_interrupted(run, tiny, monkeypatch):
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(KeyboardInterrupt()))
+    monkeypatch.setattr("onnxfold.tools.comparison.compare", raising(KeyboardInterrupt()))
     result = run("compare", tiny, tiny)
     assert result.code == 130
     assert "Traceback" not in result.err
 
 
 def test_verbose_shows_the_traceback(run, tiny, monkeypatch, caplog):
-    monkeypatch.setattr("onnxfold.comparison.compare", raising(ZeroDivisionError("oh")))
+    monkeypatch.setattr("onnxfold.tools.comparison.compare", raising(ZeroDivisionError("oh")))
     assert run("compare", tiny, tiny, "--verbose").code == 2
     assert any(record.exc_info for record in caplog.records)
 
@@ -71,7 +71,7 @@ def test_a_check_that_cannot_be_made(run, tmp_path):
 
 
 def test_out_of_memory_names_the_file(run, tiny, monkeypatch):
-    monkeypatch.setattr("onnxfold.api.run_bounded", raising(MemoryError()))
+    monkeypatch.setattr("onnxfold.api.optimize.run_bounded", raising(MemoryError()))
     one_line(run("optimize", tiny, "-o", tiny), "tiny.onnx: there is not enough memory")
 
 

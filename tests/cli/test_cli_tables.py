@@ -4,11 +4,11 @@ import re
 import sys
 from dataclasses import replace
 
-from onnxfold.comparison import Comparison, OutputResult
-from onnxfold.memory import peak_rss_bytes
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.report.summary import Report
-from onnxfold.tables import Table, render
+from onnxfold.support.memory import peak_rss_bytes
+from onnxfold.support.tables import Table, render
+from onnxfold.tools.comparison import Comparison, OutputResult
+from onnxfold.tools.report.summary import Report
 
 
 def stays(value: str, op_type: str, reason: str) -> Decision:

@@ -87,7 +87,7 @@ def test_what_level_2_would_apply_is_what_it_applies(tmp_path):
 
 
 def test_level_2_loads_a_model_of_very_many_nodes_only_if_asked(run, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("onnxfold.api._MOST_MEASURED", 4)  # the model has 5 nodes
+    monkeypatch.setattr("onnxfold.api.optimize._MOST_MEASURED", 4)  # the model has 5 nodes
     result = run("optimize", model, "-O2", "-o", tmp_path / "o.onnx", "--json")
     assert ops(tmp_path / "o.onnx") == ["Relu"]
     document = json.loads(result.out)

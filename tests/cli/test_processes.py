@@ -12,7 +12,7 @@ import pytest
 from model_table import saved
 from processes import python
 
-from onnxfold import storage
+from onnxfold.ir import storage
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -107,10 +107,10 @@ def tell():
     print(collections() - began, gc.get_freeze_count() > 10_000)
 
 atexit.register(tell)  # the first is the last
-import onnxfold.storage
+import onnxfold.ir.storage
 from onnxfold.cli import main
 
-opened = onnxfold.storage.opened
+opened = onnxfold.ir.storage.opened
 
 def noted(given, **how):
     global began
@@ -118,7 +118,7 @@ def noted(given, **how):
     began = collections()
     return model
 
-onnxfold.storage.opened = noted
+onnxfold.ir.storage.opened = noted
 main()
 """
 
@@ -164,13 +164,13 @@ def test_simple_folding_needs_no_onnxruntime(tiny, tmp_path):
     code = "import sys; from onnxfold.cli import main; main(['optimize', *sys.argv[1:], '--json'])"
     loaded = loaded_after(code, tiny, "-o", tmp_path / "out.onnx")
     assert (tmp_path / "out.onnx").exists()
-    unneeded = ["onnxruntime", "rich", "onnx.reference", "onnxfold.comparison", "sympy.core"]
+    unneeded = ["onnxruntime", "rich", "onnx.reference", "onnxfold.tools.comparison", "sympy.core"]
     assert not loaded.intersection(unneeded)
 
 
 def test_symbolic_arithmetic_works_when_it_is_needed():
     code = """
-from onnxfold.lazy_imports import defer_symbolic_arithmetic
+from onnxfold.support.lazy_imports import defer_symbolic_arithmetic
 defer_symbolic_arithmetic()
 import sys, onnx_ir
 assert "sympy.core" not in sys.modules

@@ -8,7 +8,7 @@ import pytest
 from model_table import SWIN, parse
 from onnx import numpy_helper
 
-from onnxfold.comparison import compare
+from onnxfold.tools.comparison import compare
 
 
 def weight_by_an_ulp(node: onnx.NodeProto, weights: dict[str, onnx.TensorProto]) -> None:

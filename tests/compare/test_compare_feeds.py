@@ -9,11 +9,11 @@ from model_table import parse, with_weights
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.comparison import compare
-from onnxfold.comparison.dims import distinct_sizes, symbols_of
-from onnxfold.comparison.element_hints import integer_use
-from onnxfold.comparison.trials import RandomFeeds
-from onnxfold.errors import UsageError
+from onnxfold.support.errors import UsageError
+from onnxfold.tools.comparison import compare
+from onnxfold.tools.comparison.dims import distinct_sizes, symbols_of
+from onnxfold.tools.comparison.element_hints import integer_use
+from onnxfold.tools.comparison.trials import RandomFeeds
 
 NEG = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
 

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfold.comparison.result import Tolerance, distance
+from onnxfold.tools.comparison.result import Tolerance, distance
 
 
 def apart(a, b, dtype=np.float32, rtol=0.0, atol=0.0, ulp=0):

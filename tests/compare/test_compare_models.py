@@ -10,8 +10,8 @@ from model_table import SWIN, parse
 from onnx import numpy_helper
 
 import onnxfold
-from onnxfold.comparison import Comparison, compare
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.support.errors import ModelError, UsageError
+from onnxfold.tools.comparison import Comparison, compare
 
 
 def test_a_real_model_equals_itself():

@@ -9,8 +9,8 @@ import pytest
 from model_table import MODELS, parse, with_weights
 
 import onnxfold
-from onnxfold.comparison import runners
-from onnxfold.errors import CheckFailedError
+from onnxfold.support.errors import CheckFailedError
+from onnxfold.tools.comparison import runners
 
 LORA = MODELS / "lora" / "torchscript.onnx"
 """Its result has other last bits in the default session, where onnxruntime fuses other nodes."""

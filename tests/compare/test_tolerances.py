@@ -13,11 +13,11 @@ from model_table import MODELS, blocks, parse
 from reference_session import OLD_ONNXRUNTIME, reference_session
 
 import onnxfold
-from onnxfold.comparison.runners import open_runner
-from onnxfold.comparison.tolerances import TOLERANCES, Noise
 from onnxfold.rewrite import op, rule, rule_set
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.kernel_check import Draw, largest_error
+from onnxfold.tools.comparison.runners import open_runner
+from onnxfold.tools.comparison.tolerances import TOLERANCES, Noise
 
 TYPES = ("float", "double", "float16")
 LIMITS = {"float": 1e-4, "double": 1e-9, "float16": 2.0**-6}

@@ -99,8 +99,8 @@ def run_case(case: TestCase) -> Result:
 
 
 def _reason(model: onnx.ModelProto, remaining: Counter[str]) -> str:
-    from onnxfold import storage
-    from onnxfold.options import Options
+    from onnxfold.api.options import Options
+    from onnxfold.ir import storage
     from onnxfold.passes.pipeline import run_passes
 
     outcome = run_passes(storage.from_proto(model), Options(fold_all=True))

@@ -10,9 +10,9 @@ import pytest
 from model_table import ROOT, TEXTS, floats, parse, saved, with_weights
 
 import onnxfold
-from onnxfold import storage
 from onnxfold.cli import main
-from onnxfold.dump import dot_of
+from onnxfold.ir import storage
+from onnxfold.tools.dump import dot_of
 
 ODD = 'a"b<script>alert(1)</script>&lt;\\N\n\t\x01é漢\u202e'
 

@@ -11,8 +11,8 @@ import onnxruntime as ort
 import pytest
 
 import onnxfold
-from onnxfold.bench.side_by_side import bench_models
 from onnxfold.cli import main
+from onnxfold.tools.bench.side_by_side import bench_models
 
 SPEC = importlib.util.find_spec("onnxruntime_extensions")  # importing it takes seconds
 LIBRARIES = list(Path(SPEC.origin).parent.glob("_extensions_pydll*.so")) if SPEC else []

@@ -11,8 +11,8 @@ import pytest
 from model_table import parse
 
 import onnxfold
-from onnxfold.errors import CheckFailedError, UsageError
 from onnxfold.rewrite import op, rule, rule_set
+from onnxfold.support.errors import CheckFailedError, UsageError
 
 SWIN = "models/swin.onnx"
 
@@ -92,7 +92,7 @@ def test_a_check_compares():
     assert onnxfold.slim(model, rules=rules).graph.node[0].op_type == "Abs"
     with pytest.raises(CheckFailedError):
         onnxfold.slim(model, model_check=True, rules=rules)
-    changed = onnxfold.storage.from_proto(model)
+    changed = onnxfold.ir.storage.from_proto(model)
     with pytest.raises(CheckFailedError):
         onnxfold.optimize(changed, check=1, rules=rules)
     assert changed.graph[0].op_type == "Neg"

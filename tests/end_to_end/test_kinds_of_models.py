@@ -12,8 +12,8 @@ import pytest
 from model_table import SWIN, external, floats, parse, saved, with_weights
 
 import onnxfold
-from onnxfold.bench.side_by_side import bench_models
-from onnxfold.options import CheckedOptionArguments, OptionArguments, SplitArguments
+from onnxfold.api.options import CheckedOptionArguments, OptionArguments, SplitArguments
+from onnxfold.tools.bench.side_by_side import bench_models
 
 SMALL = """g (float[n, 2] x, float[2, 2] r) => (float[n, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
     t = Transpose(w) e = Exp(r) a = MatMul(x, t) y = MatMul(a, e) }"""

@@ -10,8 +10,8 @@ from model_table import with_weights
 from reference_session import reference_session
 
 import onnxfold
-from onnxfold.report.inventory import take_inventory
-from onnxfold.storage.opsets import assumed_opset
+from onnxfold.ir.storage.opsets import assumed_opset
+from onnxfold.tools.report.inventory import take_inventory
 
 FEEDS = {"x": np.array([[1, -2], [3, 4]], np.float32)}
 DOMAINS = ("com.microsoft", "ai.onnx.ml")

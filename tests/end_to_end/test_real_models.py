@@ -12,7 +12,7 @@ from processes import python
 from reference_session import reference_session
 
 import onnxfold
-from onnxfold.bench.measuring import Benched, optimized_ops
+from onnxfold.tools.bench.measuring import Benched, optimized_ops
 
 DATA = ROOT / "tests" / "data"
 

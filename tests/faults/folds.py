@@ -18,8 +18,8 @@ import numpy as np
 import psutil
 
 from onnxfold import FoldCache, Session, split
-from onnxfold.onnxruntime_sessions import array_of, ort_value
 from onnxfold.runtime.sessions.cache import Folded
+from onnxfold.support.onnxruntime_sessions import array_of, ort_value
 from tests.model_table import floats, parse
 
 from .kills import Outcome, finish, forked

@@ -10,8 +10,8 @@ import onnx_ir as ir
 import pytest
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.errors import ModelError
+from onnxfold.ir import storage
+from onnxfold.support.errors import ModelError
 from tests.model_table import parse
 
 SIZE = 1024

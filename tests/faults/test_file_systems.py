@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import onnxfold
-from onnxfold.errors import OnnxFoldError
+from onnxfold.support.errors import OnnxFoldError
 from tests.model_table import saved
 
 from .kills import content, finish, model, run

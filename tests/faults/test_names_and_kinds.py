@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfold import storage
 from onnxfold.cli import main
-from onnxfold.errors import OnnxFoldError
+from onnxfold.ir import storage
+from onnxfold.support.errors import OnnxFoldError
 from tests.model_table import external, parse
 
 NAMES = [

@@ -106,7 +106,7 @@ def check_file(phase: Phase, room: str, data: bytes, about: str, every_step: boo
 
 def _outcome(step: str, path: Path, out: Path) -> tuple[str, Failure | None]:
     """Whether a step was done or refused, and what is wrong with that."""
-    from onnxfold.errors import OnnxFoldError
+    from onnxfold.support.errors import OnnxFoldError
 
     try:
         STEPS[step](str(path), str(out))

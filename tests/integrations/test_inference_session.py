@@ -18,8 +18,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from reference_session import reference_options
 
 import onnxfold
-from onnxfold import inference_session
-from onnxfold.onnxruntime_sessions import DECIDING
+from onnxfold.runtime import inference_session
+from onnxfold.support.onnxruntime_sessions import DECIDING
 from tests.faults.test_file_systems import mounted
 
 SWIN, DECODER = ROOT / "models" / "swin.onnx", ROOT / "models" / "t5-decoder.onnx"
@@ -141,7 +141,7 @@ assert "onnxruntime" not in sys.modules
 session = onnxfold.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
 x = np.ones((2, 128), np.float32)
 (y,) = session.run(None, {"x": x})
-print(json.dumps({"sum": float(y.sum()), "optimized": "onnxfold.api" in sys.modules}))
+print(json.dumps({"sum": float(y.sum()), "optimized": "onnxfold.api.optimize" in sys.modules}))
 """
 
 

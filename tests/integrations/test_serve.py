@@ -24,7 +24,7 @@ import psutil
 import pytest
 
 import onnxfold
-from onnxfold.adapter_files import read_adapter
+from onnxfold.runtime.adapter_files import read_adapter
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

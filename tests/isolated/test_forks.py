@@ -10,7 +10,7 @@ import psutil
 import pytest
 from processes import exit_code_in_fork
 
-from onnxfold import forks, isolated
+from onnxfold.support import forks, isolated
 
 HERE = f"{Path(__file__).stem}:"
 SECONDS = 60  # a child that takes longer hangs

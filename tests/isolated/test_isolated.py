@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from onnxfold import isolated
-from onnxfold.isolated import Failure, run, run_command
+from onnxfold.support import isolated
+from onnxfold.support.isolated import Failure, run, run_command
 
 sys.path.insert(0, str(Path(__file__).parent))
 HERE = f"{Path(__file__).stem}:"

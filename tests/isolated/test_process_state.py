@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from processes import exit_code_in_fork, python
 
-from onnxfold import forks, isolated
-from onnxfold.process_state import ProcessState
+from onnxfold.support import forks, isolated
+from onnxfold.support.process_state import ProcessState
 
-PACKAGE = Path(isolated.__file__).parent
+PACKAGE = Path(isolated.__file__).parents[1]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 
@@ -142,11 +142,11 @@ def test_a_forked_process_makes_its_own_value_and_does_not_destroy_the_other():
 
 EVALUATING = """
 import onnx.parser
-from onnxfold import storage
-from onnxfold.options import Options
+from onnxfold.ir import storage
+from onnxfold.api.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.context import RunContext
-from onnxfold.process_state import THIS_PROCESS, ProcessState
+from onnxfold.support.process_state import THIS_PROCESS, ProcessState
 import psutil
 
 def run(process):
@@ -176,7 +176,7 @@ import os, sys, tempfile
 from pathlib import Path
 import numpy as np, onnx, onnx.parser, psutil
 import onnxfold
-from onnxfold.process_state import THIS_PROCESS
+from onnxfold.support.process_state import THIS_PROCESS
 
 folder = tempfile.gettempdir()
 
@@ -231,12 +231,12 @@ def test_closing_leaves_no_process_descriptor_or_folder(tmp_path, monkeypatch):
 
 # ---------------------------------------------------------------- the code
 
-OWNERS = ("forks.py", "process_state.py")
+OWNERS = ("support/forks.py", "support/process_state.py")
 
 REGISTRIES = {
     ("ops/definition.py", "_DEFINITIONS"),
     ("ops/definition.py", "_loaders"),
-    ("memory.py", "trims"),
+    ("support/memory.py", "trims"),
 }
 """Tables that modules and packages fill when they are imported."""
 
@@ -252,12 +252,12 @@ STATEFUL = {
 LOCKS = {"threading.Lock", "threading.RLock", "functools.cached_property"}
 
 RESETTING = {
-    *("forks.py", "process_state.py", "isolated.py"),
+    *("support/forks.py", "support/process_state.py", "support/isolated.py"),
     *("runtime/sessions/cache.py", "runtime/sessions/handle.py"),
 }
 """Modules with classes that reset themselves in forked processes."""
 
-KNOWING_PROCESS = {"files.py", "runtime/sessions/handle.py", "runtime/sessions/session.py"}
+KNOWING_PROCESS = {"support/files.py", "runtime/sessions/handle.py", "runtime/sessions/session.py"}
 """Modules that compare process IDs: contexts and bindings belong to the process that made them."""
 
 
@@ -307,7 +307,7 @@ def test_locks_can_be_used_after_forks():
     """Only `forks` uses the locks of Python, whose copies in a child may be locked."""
     found = []
     for path, tree in modules():
-        for node in ast.walk(tree) if path != "forks.py" else ():
+        for node in ast.walk(tree) if path != "support/forks.py" else ():
             names = []
             if isinstance(node, ast.Attribute):
                 names = [ast.unparse(node)]
@@ -330,4 +330,4 @@ def test_few_classes_handle_forks():
             hooking.add(path)
     assert resetting == RESETTING
     assert knowing == KNOWING_PROCESS
-    assert hooking == {"forks.py"}
+    assert hooking == {"support/forks.py"}

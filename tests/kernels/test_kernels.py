@@ -13,8 +13,8 @@ from kernel_values import edges
 from processes import python
 from reference_session import knows
 
-from onnxfold.cpu_family import CpuFamily, cpu_family
 from onnxfold.ops import Kind, NotExact, Unfoldable, all_definitions
+from onnxfold.support.cpu_family import CpuFamily, cpu_family
 
 NEWEST = 24 if knows(24) else 23
 

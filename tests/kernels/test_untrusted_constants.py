@@ -10,8 +10,8 @@ import pytest
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "passes"))
 from fold_check import fold, parse, with_weights
 
-from onnxfold.evaluation import TimeLimit, time_for
-from onnxfold.parallel import for_each
+from onnxfold.fold.evaluation import TimeLimit, time_for
+from onnxfold.support.parallel import for_each
 
 MORE = "more = Constant <value = bool {1}> ()"
 BESIDE = """n = Constant <value_int = 3> ()

@@ -11,8 +11,8 @@ import pytest
 from model_table import parse, with_weights
 
 import onnxfold
-from onnxfold.kernels.wide import rounded
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.wide import rounded
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.context import RunContext
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import onnxfold
-from onnxfold.comparison import compare
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.tools.comparison import compare
 
 HERE = Path(__file__).parent / "typed"
 ROOT = HERE.parent.parent.parent

@@ -11,10 +11,10 @@ import onnx_ir as ir
 from model_table import floats, parse, with_weights
 from reference_session import reference_session, same_bits
 
-from onnxfold import storage
-from onnxfold.evaluation import TimeLimit
-from onnxfold.graphs import all_graphs
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.evaluation import TimeLimit
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs
 from onnxfold.passes.context import Result
 from onnxfold.passes.pipeline import run_passes
 

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from fold_check import assert_same, count_ops, fold, interface, large, parse, with_weights
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.ir import storage
+from onnxfold.ir.storage import planned
 from onnxfold.passes.pipeline import run_passes
-from onnxfold.storage import planned
 
 
 def expansions(count: int, *sizes: int) -> onnx.ModelProto:

@@ -8,9 +8,9 @@ from model_table import TEXTS
 from onnx_ir.passes import common
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.editing import remove_unused
-from onnxfold.graphs import all_graphs
+from onnxfold.ir import storage
+from onnxfold.ir.editing import remove_unused
+from onnxfold.ir.graphs import all_graphs
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.simplify import Simplify
 

@@ -9,9 +9,9 @@ import pytest
 from fold_check import assert_same, large, parse, with_weights
 
 import onnxfold
-from onnxfold import storage
+from onnxfold.fold.pool import BufferTensor, Pool
+from onnxfold.ir import storage
 from onnxfold.passes.duplicates import DeduplicateInitializers
-from onnxfold.pool import BufferTensor, Pool
 
 
 def deduplicate(model: onnx.ModelProto) -> tuple[list[str], onnx.ModelProto, bool]:

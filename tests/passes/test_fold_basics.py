@@ -6,7 +6,8 @@ import pytest
 from fold_check import X, assert_same, fold, large, parse, run, with_weights
 
 import onnxfold
-from onnxfold import UsageError, storage
+from onnxfold import UsageError
+from onnxfold.ir import storage
 from onnxfold.passes.constant_propagation import ConstantPropagation
 
 ABS = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}>

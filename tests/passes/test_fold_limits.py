@@ -7,7 +7,7 @@ import onnx
 import pytest
 from fold_check import fold, parse, with_weights
 
-from onnxfold.evaluation import TimeLimit
+from onnxfold.fold.evaluation import TimeLimit
 
 ENDLESS = "n = Constant <value_ints = [1125899906842624]> () "
 LARGE = "n = Constant <value_ints = [3000000]> () "  # 24 MB of int64

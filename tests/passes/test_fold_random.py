@@ -7,11 +7,11 @@ from fold_check import fold, large, parse, run, with_weights
 from model_table import external
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.graphs import all_graphs
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.fold.pool import BufferTensor
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs
 from onnxfold.passes.constant_propagation import ConstantPropagation
-from onnxfold.pool import BufferTensor
 
 STEPS = [
     *2 * ["{o} = Transpose <perm = [1, 0]> ({a})"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 import onnxfold
-from onnxfold import storage
+from onnxfold.ir import storage
 
 
 class Pieces:

@@ -10,7 +10,7 @@ from fold_check import assert_same, large, parse, with_weights
 from model_table import TEXTS
 
 import onnxfold
-from onnxfold.options import CheckedOptionArguments, Options
+from onnxfold.api.options import CheckedOptionArguments, Options
 from onnxfold.rewrite import op, rule, rule_set
 
 ROWS = {"x": large(2, 64, seed=9)}

@@ -12,7 +12,8 @@ from onnxscript import rewriter
 from onnxscript.optimizer._constant_folding import FoldConstantsPass
 
 import onnxfold
-from onnxfold import passes, storage
+from onnxfold import passes
+from onnxfold.ir import storage
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.duplicates import DeduplicateInitializers

@@ -6,8 +6,8 @@ import onnx
 import pytest
 from fold_check import X, assert_same, count_ops, interface, parse
 
-from onnxfold import storage
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.ir import storage
 from onnxfold.passes.duplicates import CommonSubexpressions
 
 HEADER = '<domain: "local", opset_import: ["" : 21, "local" : 1]>'

@@ -10,7 +10,7 @@ import pytest
 from fold_check import large, parse, with_weights
 
 import onnxfold
-from onnxfold import storage
+from onnxfold.ir import storage
 from onnxfold.passes import create
 
 ROOT = Path(__file__).parents[2]

@@ -3,9 +3,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold.kernels.evaluator import Evaluator
-from onnxfold.kernels.operation import Operation
-from onnxfold.pool import Buffer, Pool
+from onnxfold.fold.evaluator import Evaluator
+from onnxfold.fold.operation import Operation
+from onnxfold.fold.pool import Buffer, Pool
 
 OPSET = 21
 

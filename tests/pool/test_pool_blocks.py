@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfold.pool.blocks import ArraySource, blocks_of
-from onnxfold.storage import write_tiles
+from onnxfold.fold.pool.blocks import ArraySource, blocks_of
+from onnxfold.ir.storage import write_tiles
 from tests.kernels.kernel_values import random_bits
 
 NAMES = """FLOAT DOUBLE FLOAT16 BFLOAT16 FLOAT8E4M3FN INT64 INT8 BOOL COMPLEX64

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pool_bench import Bench, counting
 
-from onnxfold.pool import Deferred, Pool
+from onnxfold.fold.pool import Deferred, Pool
 
 
 @pytest.fixture

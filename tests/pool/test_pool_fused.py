@@ -8,8 +8,8 @@ from model_table import parse
 from pool_bench import Bench, counting
 from reference_session import reference_options
 
-from onnxfold.kernels.evaluator import ComputationFailed
-from onnxfold.pool import BufferTensor, Memory
+from onnxfold.fold.evaluator import ComputationFailed
+from onnxfold.fold.pool import BufferTensor, Memory
 
 SIDE = 512  # a value is 1 MiB: large
 

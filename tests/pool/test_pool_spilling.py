@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pool_bench import Bench, counting
 
-from onnxfold.pool import Memory
+from onnxfold.fold.pool import Memory
 
 SIDE = 1024
 BLOCK = SIDE * SIDE * 4

@@ -8,8 +8,8 @@ import pytest
 from model_table import saved
 from pool_bench import Bench, counting
 
-from onnxfold import storage
-from onnxfold.pool import BufferTensor, Memory, Pool
+from onnxfold.fold.pool import BufferTensor, Memory, Pool
+from onnxfold.ir import storage
 
 
 @pytest.fixture

@@ -12,5 +12,5 @@ Others are mutants of real models (:mod:`.mutants`), or have branches that compu
 same weights (:mod:`.branch_models`).
 Every graph is optimized in several ways and run with several sizes of its dims
 (:mod:`.graph_check`), in a child process (`tests.case_driver`), and what fails is made small
-(`onnxfold.reduction`).
+(`onnxfold.tools.reduction`).
 """

@@ -16,10 +16,10 @@ import onnxruntime as ort
 from onnx import helper
 
 import onnxfold
-from onnxfold.api import with_sizes
-from onnxfold.comparison.tolerances import HALF, types_in
-from onnxfold.graphs import count_nodes
-from onnxfold.options import Options
+from onnxfold.api.optimize import with_sizes
+from onnxfold.api.options import Options
+from onnxfold.ir.graphs import count_nodes
+from onnxfold.tools.comparison.tolerances import HALF, types_in
 from tests.case_driver import Failure, Phase, one_line, place_of
 from tests.reference_session import Reference, same_bits
 from tests.symbolic.fact_check import FactCheck

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from onnxfold.reduction.shrinking import shrink
+from onnxfold.tools.reduction.shrinking import shrink
 from tests.case_driver import Died, Failure, Found, Phase, Result, Worker, drive
 from tests.reference_session import Reference
 

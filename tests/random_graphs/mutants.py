@@ -16,8 +16,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfold import storage
-from onnxfold.comparison.trials import RandomFeeds
+from onnxfold.ir import storage
+from onnxfold.tools.comparison.trials import RandomFeeds
 from tests.reference_session import Reference
 
 from .generate import Case

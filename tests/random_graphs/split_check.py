@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
-from onnxfold.onnxruntime_sessions import array_of, is_foreign, ort_value
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
+from onnxfold.support.onnxruntime_sessions import array_of, is_foreign, ort_value
 from tests.case_driver import Failure, one_line, place_of
 from tests.reference_session import Reference, reference_options
 

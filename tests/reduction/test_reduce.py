@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper, parser
 
 import onnxfold
 from onnxfold.cli import main
-from onnxfold.errors import UsageError
+from onnxfold.support.errors import UsageError
 
 WRONG = "op.Exp(op.Softplus(x)) >> op.Exp(x)"
 NEAR = "op.Exp(op.Softplus(x)) >> op.Add(op.Exp(x), constant(1.001))"

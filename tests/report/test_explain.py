@@ -4,9 +4,9 @@ import pytest
 from model_table import ROOT, TEXTS, saved
 
 import onnxfold
-from onnxfold import storage
 from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
+from onnxfold.ir import storage
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 
 import pytest
 
-from onnxfold.errors import UsageError
 from onnxfold.rewrite import Constant, op, rule, where
+from onnxfold.support.errors import UsageError
 from onnxfold.testing import certify
 
 RELU = "(float[N,3] x) <float c = {1}> t = Relu(x) y = Max(t, c)"

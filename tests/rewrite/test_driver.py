@@ -8,7 +8,7 @@ from model_table import graph
 from onnxfold.rules import transposes
 
 import onnxfold
-from onnxfold.options import Options
+from onnxfold.api.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import Attribute, RuleSet, op, rule, where
 from onnxfold.testing import certify

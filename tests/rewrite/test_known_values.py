@@ -7,7 +7,7 @@ from model_table import graph, parse
 
 from onnxfold.analysis.elements import is_exactly
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.symbolic import Expr
+from onnxfold.ir.symbolic import Expr
 
 F32 = np.float32
 

@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from onnxfold.options import Options
+from onnxfold.api.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import (
     BOOL,

@@ -7,9 +7,9 @@ import pytest
 from model_table import parse, saved
 from processes import python
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.ir import storage
 from onnxfold.passes.simplify import Simplify
 
 QUANTIZED = """g (float[N,2] x) => (float[N,3] y)

@@ -3,11 +3,11 @@ import pytest
 from model_table import graph
 from onnx_ir.passes import common
 
-from onnxfold.errors import UsageError
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleError, op, rule, rule_set
 from onnxfold.rewrite.rule import builtin_rule_sets, load_rules
 from onnxfold.rewrite.vocabulary import check_rule
+from onnxfold.support.errors import UsageError
 
 
 def test_every_rule_has_a_name_of_its_own_and_a_doc():

@@ -7,7 +7,7 @@ from model_table import with_weights
 from onnxfold.rules import convolutions as rules
 from reference_session import reference_options
 
-from onnxfold.options import Options
+from onnxfold.api.options import Options
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite import RuleSet

@@ -9,7 +9,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxfold
-from onnxfold.options import Options
+from onnxfold.api.options import Options
 from onnxfold.passes.simplify import Simplify
 from onnxfold.testing.model_text import Example
 

@@ -50,7 +50,7 @@ BACKEND = """
 import os, threading, time
 from pathlib import Path
 from model_backend import ModelBackend
-from onnxfold.onnxruntime_sessions import array_of
+from onnxfold.support.onnxruntime_sessions import array_of
 
 LOG = Path(os.environ["COUNTING_LOG"])
 at_once, most, lock = 0, 0, threading.Lock()

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold.onnxruntime_sessions import array_of, open_session, ort_value, session_options
 from onnxfold.runtime.backends.base import Built, CompileError, Run, Values
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.support.onnxruntime_sessions import array_of, open_session, ort_value, session_options
 
 
 def run_model(content: bytes, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -15,9 +15,9 @@ from runtime_models import TEXTS, bundle_of, is_near, parse, random, renamed
 from safetensors.numpy import save_file
 
 import onnxfold
-from onnxfold.adapter_files import read_adapter
 from onnxfold.cli import main
-from onnxfold.errors import ModelError, UsageError
+from onnxfold.runtime.adapter_files import read_adapter
+from onnxfold.support.errors import ModelError, UsageError
 
 X = random(5, 16, seed=6)
 DATA = Path(__file__).parents[2] / "models" / "lora"

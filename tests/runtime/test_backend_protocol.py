@@ -27,7 +27,7 @@ from runtime_models import (
     value_of,
 )
 
-from onnxfold import storage
+from onnxfold.ir import storage
 from onnxfold.runtime.backends.base import NAMES, Backend, Built, CompileError, create
 from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
 from onnxfold.runtime.bundles.manifest import Kernel

@@ -21,13 +21,14 @@ from runtime_models import (
     session_on,
 )
 
-from onnxfold import memory, storage
-from onnxfold.errors import UsageError
-from onnxfold.memory import cpu_levels
+from onnxfold.ir import storage
 from onnxfold.runtime.backends.compilation import kernel_folder
 from onnxfold.runtime.backends.component import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split_model import split
+from onnxfold.support import memory
+from onnxfold.support.errors import UsageError
+from onnxfold.support.memory import cpu_levels
 
 
 @needs_iree

@@ -10,10 +10,10 @@ import onnxruntime as ort
 import pytest
 from runtime_models import bundle_of, parse, random, session_on
 
-from onnxfold.errors import ModelError
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.support.errors import ModelError
 
 FEEDS = {"x": random(3, 64), "c": random(64, seed=1)}
 TEXT = """g (float[n, 64] x, float[64] c) => (float[n, 64] y) {

@@ -8,12 +8,12 @@ import pytest
 from model_backend import run_model
 from runtime_models import parse, random
 
-from onnxfold import storage
-from onnxfold.comparison.runners import Subject, open_runner
-from onnxfold.comparison.tolerances import TOLERANCES, Noise
+from onnxfold.ir import storage
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.component import demands
 from onnxfold.runtime.backends.kernel_check import Draw, draws, error_of, largest_error
+from onnxfold.tools.comparison.runners import Subject, open_runner
+from onnxfold.tools.comparison.tolerances import TOLERANCES, Noise
 
 ONE = "({0}[n, 16] x) => ({1}[n, 16] y) {{ {2} }}"
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from runtime_models import assert_same, needs_iree, original, parse, random, session_on
 
-from onnxfold import storage
-from onnxfold.errors import UsageError
-from onnxfold.memory import cpu_levels
+from onnxfold.ir import storage
 from onnxfold.runtime.backends.component import demands
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.errors import UsageError
+from onnxfold.support.memory import cpu_levels
 
 GRAPHS = Path(__file__).with_name("demands.txt").read_text().partition("\n\n")[2]
 

@@ -9,7 +9,7 @@ import pytest
 from reference_session import reference_session
 from runtime_models import assert_same, original, parse, random, session_on, value_of
 
-from onnxfold.errors import UsageError
+from onnxfold.support.errors import UsageError
 
 
 def of(text: str, *names: str, **arguments) -> tuple:

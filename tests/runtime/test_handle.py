@@ -5,9 +5,9 @@ import pytest
 from reference_session import reference_options
 from runtime_models import original, parse, random, session_on, value_of
 
-from onnxfold.errors import UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.handle import Binding
+from onnxfold.support.errors import UsageError
 
 TENANTS = """g (float[n, 4] x, float[4, 4] a, float[4] s) => (float[n, 4] y) {
     ab = MatMul(a, a)

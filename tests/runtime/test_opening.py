@@ -18,11 +18,11 @@ from model_table import external as external_tensor
 from reference_session import reference_session
 from runtime_models import TEXTS, assert_same, parse, random, session_on
 
-from onnxfold import storage
-from onnxfold.errors import OnnxFoldError, UsageError
+from onnxfold.ir import storage
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.errors import OnnxFoldError, UsageError
 
 KEY = "session.model_external_initializers_file_folder_path"
 TENSOR = 64 * 64 * 4

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from runtime_models import bundle_of, needs_iree, parse, random
 
-from onnxfold import isolated
 from onnxfold.runtime.backends.base import CompileError, limits, work_folder
+from onnxfold.support import isolated
 from tests.faults.test_file_systems import mounted
 
 

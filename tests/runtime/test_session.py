@@ -27,9 +27,9 @@ from runtime_models import (
     value_of,
 )
 
-from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError
 
 NAMES = ("states", "mask")
 
@@ -362,7 +362,15 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
     bundle_of(model, tmp_path / "b", *constants, backend="a fast one")
     np.savez(tmp_path / "feeds.npz", x=random(5, 64), a=random(64, 4), b=random(4, 64))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{Path(__file__).parent}")
-    modules = ["onnx", "onnx_ir", "sympy", "google.protobuf", "onnxfold.storage", "click", "rich"]
+    modules = [
+        "onnx",
+        "onnx_ir",
+        "sympy",
+        "google.protobuf",
+        "onnxfold.ir.storage",
+        "click",
+        "rich",
+    ]
     assert outputs_without(modules, tmp_path) == "(5, 64) a fast one\n"
 
 

@@ -21,13 +21,14 @@ from runtime_models import (
     session_on,
 )
 
-from onnxfold import Session, compare, optimize_file, storage
+from onnxfold import Session, compare, optimize_file
 from onnxfold.analysis.constness import RECORD_KEY
-from onnxfold.errors import UsageError
-from onnxfold.graphs import all_graphs
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.split_model import split
+from onnxfold.support.errors import UsageError
 from tests.random_graphs.split_check import recombine
 
 

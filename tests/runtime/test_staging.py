@@ -14,8 +14,8 @@ from faults.test_file_systems import mounted
 from runtime_models import TEXTS, adapter_feeds, bundle_of, original, parse, random, session_on
 
 import onnxfold
-from onnxfold.errors import ModelError, OnnxFoldError, UsageError
 from onnxfold.runtime.split_model import split
+from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError
 
 NAMES = ["a", "b", "scale"]
 EXTERNAL = {"save_as_external_data": True, "size_threshold": 0}

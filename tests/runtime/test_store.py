@@ -16,10 +16,10 @@ import pytest
 from faults.test_file_systems import mounted
 from runtime_models import bundle_of, decoder_feeds, options, original, random
 
-from onnxfold.errors import UsageError
-from onnxfold.onnxruntime_sessions import array_of, ort_value
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.errors import UsageError
+from onnxfold.support.onnxruntime_sessions import array_of, ort_value
 
 
 def folded(**arrays) -> Folded:

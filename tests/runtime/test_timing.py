@@ -4,9 +4,9 @@ import onnx
 import pytest
 from runtime_models import assert_runs, bundle_of, decoder_feeds
 
-from onnxfold.bench.side_by_side import bench_models
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.tools.bench.side_by_side import bench_models
 
 SLOW, FAST = "a slow one", "a fast one"
 

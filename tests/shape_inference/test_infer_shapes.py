@@ -10,7 +10,7 @@ import pytest
 from model_table import MODELS, ROOT, SWIN, TEXTS, parse, with_weights
 
 import onnxfold
-from onnxfold.errors import MissingFileError, ModelError, UsageError
+from onnxfold.support.errors import MissingFileError, ModelError, UsageError
 
 REAL = (
     SWIN,

@@ -18,7 +18,7 @@ from model_table import TEXTS
 from model_table import floats as array
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfold import storage
+from onnxfold.ir import storage
 
 OPSETS = [onnx.OperatorSetIdProto(version=17), helper.make_opsetid("local", 1)]
 

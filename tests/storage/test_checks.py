@@ -7,8 +7,8 @@ from model_table import parse
 from onnx import helper
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.errors import ModelError
+from onnxfold.ir import storage
+from onnxfold.support.errors import ModelError
 
 
 def graph(body: str) -> onnx.ModelProto:

@@ -29,9 +29,9 @@ from storage_models import (
 )
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.errors import ExternalDataError, ModelError
-from onnxfold.storage.load import external_locations
+from onnxfold.ir import storage
+from onnxfold.ir.storage.load import external_locations
+from onnxfold.support.errors import ExternalDataError, ModelError
 
 
 def opened(tmp_path, model: onnx.ModelProto):
@@ -435,7 +435,7 @@ def test_duplicate_initializers_do_not_crash(tmp_path) -> None:
 
 
 def test_import_is_light() -> None:
-    code = "import onnxfold.storage, sys; assert 'onnxruntime' not in sys.modules"
+    code = "import onnxfold.ir.storage, sys; assert 'onnxruntime' not in sys.modules"
     python("-c", code)
 
 

@@ -12,8 +12,8 @@ from storage_models import parsed
 
 PRELUDE = """
 import sys, numpy as np, onnx_ir as ir
-from onnxfold import storage
-from onnxfold.memory import peak_rss_bytes
+from onnxfold.ir import storage
+from onnxfold.support.memory import peak_rss_bytes
 def peak(): return peak_rss_bytes() / 2**20
 """
 

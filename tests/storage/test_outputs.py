@@ -11,8 +11,8 @@ from faults.test_changing_sources import files as content
 from storage_models import files, linear, run, write
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.errors import UsageError
+from onnxfold.ir import storage
+from onnxfold.support.errors import UsageError
 
 
 @pytest.fixture

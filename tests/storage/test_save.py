@@ -27,9 +27,9 @@ from storage_models import (
     write,
 )
 
-from onnxfold import storage
-from onnxfold.errors import UsageError
-from onnxfold.storage.load import external_locations
+from onnxfold.ir import storage
+from onnxfold.ir.storage.load import external_locations
+from onnxfold.support.errors import UsageError
 
 
 @pytest.mark.parametrize("came", ["single", "external"])

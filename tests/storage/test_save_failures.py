@@ -14,8 +14,8 @@ import pytest
 from faults.kills import finish, forked
 from storage_models import files, linear, run, streamed, write
 
-from onnxfold import storage
-from onnxfold.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
+from onnxfold.ir import storage
+from onnxfold.support.errors import ExternalDataError, ModelError, OnnxFoldError, UsageError
 
 
 @pytest.mark.parametrize("external_data", [False, True])

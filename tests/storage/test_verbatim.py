@@ -8,9 +8,9 @@ import pytest
 from processes import python
 from storage_models import everything, files, linear, sparse, tensor, write
 
-from onnxfold import storage
-from onnxfold.errors import ModelError, UsageError
-from onnxfold.storage import VerbatimModel
+from onnxfold.ir import storage
+from onnxfold.ir.storage import VerbatimModel
+from onnxfold.support.errors import ModelError, UsageError
 
 EXTERNAL = {"save_as_external_data": True, "location": "in.bin", "size_threshold": 0}
 
@@ -83,8 +83,8 @@ def test_a_file_that_is_in_use_is_not_replaced(tmp_path) -> None:
 
 CODE = """
 import sys
-from onnxfold import storage
-from onnxfold.memory import peak_rss_bytes
+from onnxfold.ir import storage
+from onnxfold.support.memory import peak_rss_bytes
 start = peak_rss_bytes()
 storage.VerbatimModel(storage.load(sys.argv[1])).save(sys.argv[2], fsync=False)
 print((peak_rss_bytes() - start) >> 20)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from onnx import helper
 from storage_models import OPSETS, constant, nested, normal, tensor
 
-from onnxfold import storage
-from onnxfold.errors import ModelError
-from onnxfold.storage import wire
+from onnxfold.ir import storage
+from onnxfold.ir.storage import wire
+from onnxfold.support.errors import ModelError
 
 
 @st.composite

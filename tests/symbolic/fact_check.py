@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.symbolic import Algebra, Expr
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic import Algebra, Expr
 from tests.reference_session import reference_session, same_bits
 
 

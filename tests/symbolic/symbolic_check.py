@@ -9,9 +9,9 @@ import onnx
 from model_table import floats, parse
 from reference_session import reference_session
 
-from onnxfold import storage
-from onnxfold.graphs import all_graphs
-from onnxfold.options import Options
+from onnxfold.api.options import Options
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.symbolic_shapes import SymbolicShapes

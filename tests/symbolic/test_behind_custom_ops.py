@@ -11,9 +11,9 @@ from model_table import ROOT, with_weights
 from symbolic_check import floats, inputs, rewrite
 from test_real_shapes import MODELS
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.symbolic import UNKNOWN
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic import UNKNOWN
 
 HEADER = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "other" : 1]>"""
 

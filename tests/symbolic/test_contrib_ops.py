@@ -22,9 +22,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented
 from reference_session import reference_session
 from symbolic_check import rewrite
 
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.symbolic import UNKNOWN, Fact
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic import UNKNOWN, Fact
 
 _BS = ({"B": 2, "S": 3}, {"B": 1, "S": 1}, {"B": 3, "S": 7})
 _BSP = tuple({**sizes, "P": p} for sizes, p in zip(_BS, (4, 1, 2), strict=True))

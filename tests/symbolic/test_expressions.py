@@ -5,7 +5,7 @@ from fact_check import Evaluation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfold.symbolic import Algebra, Expr, Number
+from onnxfold.ir.symbolic import Algebra, Expr, Number
 
 OPS = {
     "add": lambda a, b: a + b,

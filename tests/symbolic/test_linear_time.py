@@ -6,7 +6,7 @@ import pytest
 from call_count import calls_of
 from symbolic_check import parse
 
-from onnxfold import storage
+from onnxfold.ir import storage
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
 from onnxfold.passes.value_info import ValueInfo
 

@@ -7,9 +7,9 @@ from fact_check import FactCheck
 from symbolic_check import floats, parse
 
 import onnxfold
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.symbolic.fact import Texts
+from onnxfold.ir import storage
+from onnxfold.ir.symbolic.fact import Texts
 
 CONSTANTS = """
     zero = Constant<value_int = 0>()  one = Constant<value_int = 1>()

@@ -10,9 +10,9 @@ from model_table import Way, cases, feeds
 from symbolic_check import floats, parse, rewrite
 
 import onnxfold
-from onnxfold import storage
-from onnxfold.errors import UsageError
+from onnxfold.ir import storage
 from onnxfold.passes.symbolic_shapes import SymbolicShapes
+from onnxfold.support.errors import UsageError
 
 
 def opened(text: str):

@@ -12,8 +12,8 @@ from reference_session import Reference
 from symbolic_check import floats, parse, rewrite
 
 import onnxfold
-from onnxfold import storage
 from onnxfold.analysis.facts import ModelFacts
+from onnxfold.ir import storage
 
 POOLS = ("MaxPool", "AveragePool", "LpPool")
 OPSETS = {"MaxPool": 12, "AveragePool": 19, "LpPool": 18, "Conv": 11, "ConvTranspose": 11}

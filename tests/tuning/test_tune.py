@@ -8,9 +8,9 @@ import pytest
 from model_table import parse
 
 import onnxfold
-from onnxfold import tuning
 from onnxfold.cli import main
-from onnxfold.errors import MissingFileError, UsageError
+from onnxfold.support.errors import MissingFileError, UsageError
+from onnxfold.tools import tuning
 
 DECODER = Path(__file__).parents[2] / "models" / "t5-decoder.onnx"
 """A model that onnxruntime runs more slowly than its optimized results."""

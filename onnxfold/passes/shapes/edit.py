@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from onnxfold.analysis.facts import ModelFacts
-from onnxfold.editing import (
+from onnxfold.fold.inference import may_be_constant
+from onnxfold.ir.editing import (
     can_take_name,
     constant_node,
     insert_constant,
@@ -17,9 +18,8 @@ from onnxfold.editing import (
     set_input,
     take_over,
 )
-from onnxfold.kernels.inference import may_be_constant
-from onnxfold.onnx_ir_private import is_used
-from onnxfold.symbolic.fact import Array, of_array
+from onnxfold.ir.onnx_ir_private import is_used
+from onnxfold.ir.symbolic.fact import Array, of_array
 
 
 class Edit:

@@ -9,12 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from onnxfold import storage
 from onnxfold.analysis.facts import facts_of
 from onnxfold.analysis.failures import unequal_sizes
-from onnxfold.errors import UsageError, suggestion
-from onnxfold.graphs import all_graphs, dim_with, name_of, op_name, symbols_in
-from onnxfold.onnx_ir_private import nodes_of
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs, dim_with, name_of, op_name, symbols_in
+from onnxfold.ir.onnx_ir_private import nodes_of
+from onnxfold.support.errors import UsageError, suggestion
 
 KEY = "onnxfold.fixed_dims"
 """Key of the model's metadata for fixed sizes: JSON of the dimensions and the shapes of inputs."""

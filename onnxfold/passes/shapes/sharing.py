@@ -11,12 +11,12 @@ import onnx_ir as ir
 
 from onnxfold.analysis.constness import Constness, ConstnessAnalysis
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.editing import insert
-from onnxfold.graphs import subgraphs_of
-from onnxfold.onnx_ir_private import is_used, nodes_of, uses
+from onnxfold.ir.editing import insert
+from onnxfold.ir.graphs import subgraphs_of
+from onnxfold.ir.onnx_ir_private import is_used, nodes_of, uses
+from onnxfold.ir.symbolic import Expr, Fact, Number
+from onnxfold.ir.symbolic.fact import list_of, of_items
 from onnxfold.passes.shapes.edit import Edit
-from onnxfold.symbolic import Expr, Fact, Number
-from onnxfold.symbolic.fact import list_of, of_items
 
 # Maximum number of tensors remembered for a size.
 _MOST_SOURCES = 4

@@ -19,10 +19,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from onnxfold import files, isolated
-from onnxfold.errors import OnnxFoldError, UsageError, suggestion
-from onnxfold.errors import option as option_name
-from onnxfold.memory import CPU_LEVELS, cpu_features, cpu_levels, memory_of_the_machine
+from onnxfold.support import files, isolated
+from onnxfold.support.errors import OnnxFoldError, UsageError, suggestion
+from onnxfold.support.errors import option as option_name
+from onnxfold.support.memory import CPU_LEVELS, cpu_features, cpu_levels, memory_of_the_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -147,7 +147,7 @@ def nbytes_at(memory: Sequence[Sequence[int | str]], sizes: Mapping[str, int]) -
 
 def weights_of(initializers: Mapping[str, ir.Value], names: Sequence[str]) -> Values:
     """Return weights as arrays."""
-    from onnxfold import storage
+    from onnxfold.ir import storage
 
     arrays = {}
     for name in names:

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from onnxfold import forks
+from onnxfold.support import forks
 
 _TRIAL_RUNS = 3
 """Folds of a trial. The first one may read code and memory that are in no cache."""

@@ -18,13 +18,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onnxfold import files, isolated
 from onnxfold.analysis.costs import NOMINAL
-from onnxfold.comparison.dims import usual_sizes
-from onnxfold.dump import dot_of
-from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.file_contents import hash_file
-from onnxfold.memory import processors
+from onnxfold.api.signatures import Progress
 from onnxfold.runtime.backends.base import (
     NOT_COMPILING,
     Backend,
@@ -45,8 +40,13 @@ from onnxfold.runtime.bundles.manifest import (
     sealed,
     unsealed,
 )
-from onnxfold.signatures import Progress
-from onnxfold.user_caches import bytes_allowed, put, touch, user_folder
+from onnxfold.support import files, isolated
+from onnxfold.support.errors import OnnxFoldError, UsageError
+from onnxfold.support.file_contents import hash_file
+from onnxfold.support.memory import processors
+from onnxfold.support.user_caches import bytes_allowed, put, touch, user_folder
+from onnxfold.tools.comparison.dims import usual_sizes
+from onnxfold.tools.dump import dot_of
 
 logger = logging.getLogger("onnxfold")
 

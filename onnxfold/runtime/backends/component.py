@@ -22,12 +22,13 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from onnxfold import storage
 from onnxfold.analysis.costs import NominalSizes, work_fused
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.failures import Failures
 from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
-from onnxfold.editing import (
+from onnxfold.fold.inference import schema_of
+from onnxfold.ir import storage
+from onnxfold.ir.editing import (
     Names,
     NodeInserter,
     insert,
@@ -36,17 +37,16 @@ from onnxfold.editing import (
     set_tensor,
     take_over,
 )
-from onnxfold.forks import cached_property
-from onnxfold.graphs import all_graphs, is_constant_node, name_of
-from onnxfold.kernels.inference import schema_of
+from onnxfold.ir.graphs import all_graphs, is_constant_node, name_of
+from onnxfold.ir.symbolic import Algebra, Expr
+from onnxfold.ir.symbolic.atoms import terms_of
+from onnxfold.ir.symbolic.fact import of_type
 from onnxfold.ops import definition_of
 from onnxfold.ops.traits import COPIES
 from onnxfold.runtime.backends.base import FUNCTION
 from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.runtime.splitting.parts import behind, operands_of, part_of
-from onnxfold.symbolic import Algebra, Expr
-from onnxfold.symbolic.atoms import terms_of
-from onnxfold.symbolic.fact import of_type
+from onnxfold.support.forks import cached_property
 
 # Constants that become part of a kernel: a few numbers (exponents, limits, scales of an image) by
 # their count, and what can be a shape or an index by its bytes. Others are inputs of it: weights,

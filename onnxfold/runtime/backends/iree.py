@@ -17,10 +17,6 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from onnxfold import forks, isolated
-from onnxfold.memory import processors, trims
-from onnxfold.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
-from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import (
     FUNCTION,
     Built,
@@ -38,6 +34,10 @@ from onnxfold.runtime.backends.base import (
     with_options,
 )
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.support import forks, isolated
+from onnxfold.support.memory import processors, trims
+from onnxfold.support.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
+from onnxfold.support.process_state import THIS_PROCESS
 
 if TYPE_CHECKING:
     import onnx_ir as ir

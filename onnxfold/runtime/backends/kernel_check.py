@@ -14,18 +14,19 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from onnxfold import isolated, storage
 from onnxfold.analysis.costs import NOMINAL
-from onnxfold.comparison.dims import usual_sizes
-from onnxfold.comparison.feeds import KINDS, NAN, USUAL, Numbers, integer_range, random_floats
-from onnxfold.comparison.result import Distance, Tolerance, distance, is_float
-from onnxfold.comparison.runners import open_runner
-from onnxfold.comparison.tolerances import TOLERANCES, Noise
-from onnxfold.graphs import shaped
-from onnxfold.memory import allocatable_memory
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import shaped
 from onnxfold.runtime.backends.base import CompileError, limits, nbytes_at, weights_of, work_folder
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
+from onnxfold.support import isolated
+from onnxfold.support.memory import allocatable_memory
+from onnxfold.tools.comparison.dims import usual_sizes
+from onnxfold.tools.comparison.feeds import KINDS, NAN, USUAL, Numbers, integer_range, random_floats
+from onnxfold.tools.comparison.result import Distance, Tolerance, distance, is_float
+from onnxfold.tools.comparison.runners import open_runner
+from onnxfold.tools.comparison.tolerances import TOLERANCES, Noise
 
 _ODD = 17  # size of a symbolic dimension in most draws, and one more for each further dimension
 _SHORT = 3  # instead where inputs would be large, and in some draws

@@ -16,16 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from onnxfold.errors import UsageError
-from onnxfold.file_contents import hash_file
-from onnxfold.memory import allocatable_memory, trim_heap
-from onnxfold.onnxruntime_sessions import (
-    array_of,
-    fold_options,
-    open_session,
-    ort_value,
-    size_in_bytes,
-)
 from onnxfold.runtime.backends.base import (
     CompileError,
     Misfit,
@@ -37,6 +27,16 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
+from onnxfold.support.errors import UsageError
+from onnxfold.support.file_contents import hash_file
+from onnxfold.support.memory import allocatable_memory, trim_heap
+from onnxfold.support.onnxruntime_sessions import (
+    array_of,
+    fold_options,
+    open_session,
+    ort_value,
+    size_in_bytes,
+)
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -22,11 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from onnxfold import forks, isolated
-from onnxfold.forks import cached_property
-from onnxfold.memory import cpu_levels
-from onnxfold.onnxruntime_sessions import array_of
-from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import (
     Built,
     CompileError,
@@ -45,6 +40,11 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library
 from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.support import forks, isolated
+from onnxfold.support.forks import cached_property
+from onnxfold.support.memory import cpu_levels
+from onnxfold.support.onnxruntime_sessions import array_of
+from onnxfold.support.process_state import THIS_PROCESS
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
 ENGINE = "ONNXFOLD_CONTAINER_ENGINE"

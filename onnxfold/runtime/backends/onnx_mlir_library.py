@@ -24,8 +24,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnxfold.onnxruntime_sessions import Array, bytes_at
 from onnxfold.runtime.backends.base import CompileError
+from onnxfold.support.onnxruntime_sessions import Array, bytes_at
 
 _API: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("omTensorCreate", c_void_p, (c_void_p, c_void_p, c_int64, c_int)),

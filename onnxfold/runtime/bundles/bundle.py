@@ -22,11 +22,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from onnxfold import files
-from onnxfold.errors import ModelError, UsageError
-from onnxfold.file_contents import Status, describe, hash_files, recorded
-from onnxfold.file_contents import statuses as file_statuses
-from onnxfold.onnxruntime_sessions import default_options, message_of, open_session
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,
     ENTRY_FILE,
@@ -36,8 +31,13 @@ from onnxfold.runtime.bundles.manifest import (
     MANIFEST,
     Manifest,
 )
-from onnxfold.tables import Shown
-from onnxfold.user_caches import put, touch, user_folder
+from onnxfold.support import files
+from onnxfold.support.errors import ModelError, UsageError
+from onnxfold.support.file_contents import Status, describe, hash_files, recorded
+from onnxfold.support.file_contents import statuses as file_statuses
+from onnxfold.support.onnxruntime_sessions import default_options, message_of, open_session
+from onnxfold.support.tables import Shown
+from onnxfold.support.user_caches import put, touch, user_folder
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -54,7 +54,7 @@ _LOCKED = "bundle"  # the name under which a folder is locked
 _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
-class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
+class Bundle(Shown, text="onnxfold.tools.report.runtime_tables:bundle_text"):
     """A split model; threads may use it at the same time.
 
     A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
@@ -89,7 +89,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
         """SHA-256 of the content of runtime_fold, a part of the keys of cached tensors.
 
         A record in the user's cache folder has the hash of each bundle that was opened, see
-        `onnxfold.file_contents`.
+        `onnxfold.support.file_contents`.
         """
         if self._fold is None:
             try:
@@ -110,7 +110,7 @@ class Bundle(Shown, text="onnxfold.report.runtime_tables:bundle_text"):
 
     def load(self, part: str) -> ir.Model:
         """Load a part as a model that may be changed."""
-        from onnxfold import storage
+        from onnxfold.ir import storage
 
         self._check()
         model = storage.load(self.folder / part)
@@ -250,8 +250,8 @@ def _files_of(path: Path) -> list[Path]:
 
 def check_source(model: ir.Model, folder: Path) -> None:
     """Check that a bundle does not overwrite the model that it is made of."""
-    from onnxfold.storage.save import Sources
-    from onnxfold.storage.tensors import tensors_of
+    from onnxfold.ir.storage.save import Sources
+    from onnxfold.ir.storage.tensors import tensors_of
 
     sources = Sources(model, os.path.realpath(folder / MANIFEST), tensors_of(model))
     for name in (*_MODELS, *_DATA):
@@ -266,7 +266,7 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
 
     The manifest is written last. After an OSError, the old or the new bundle is complete.
     """
-    from onnxfold.storage.save import other_user
+    from onnxfold.ir.storage.save import other_user
 
     for name in (MANIFEST, *_MODELS, *_DATA):
         if (folder / name).is_dir():
@@ -319,7 +319,7 @@ def _finish(folder: Path, *, fsync: bool) -> None:
     if fsync:
         _sync(folder, [])
     # files of the old bundle that the manifest does not name
-    from onnxfold.storage.load import external_locations
+    from onnxfold.ir.storage.load import external_locations
 
     manifest = Manifest.from_dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     named = {ENTRY_FILE, *([FOLD_FILE] if manifest.groups else [])}

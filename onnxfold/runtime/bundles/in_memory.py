@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
-from onnxfold import files, forks, storage
-from onnxfold.errors import ModelError, OnnxFoldError
-from onnxfold.forks import cached_property
-from onnxfold.graphs import all_graphs
-from onnxfold.onnxruntime_sessions import CPU, message_of, open_session, with_data_below
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs
+from onnxfold.ir.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
+from onnxfold.ir.storage.layout import FilePlan, SavePlan, plan_model, sharer
+from onnxfold.ir.storage.writer import Writer, write_plan
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Manifest
-from onnxfold.storage import MappedFile, SharedExternalTensor, Span, ViewTensor, span_of
-from onnxfold.storage.layout import FilePlan, SavePlan, plan_model, sharer
-from onnxfold.storage.writer import Writer, write_plan
+from onnxfold.support import files, forks
+from onnxfold.support.errors import ModelError, OnnxFoldError
+from onnxfold.support.forks import cached_property
+from onnxfold.support.onnxruntime_sessions import CPU, message_of, open_session, with_data_below
 
 if TYPE_CHECKING:
     import onnxruntime

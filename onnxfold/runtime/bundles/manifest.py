@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from onnxfold.onnxruntime_sessions import numpy_name
+from onnxfold.support.onnxruntime_sessions import numpy_name
 
 FORMAT = 1
 """The format of manifests; others are refused."""
@@ -56,7 +56,7 @@ class TensorInfo:
         return same and len(self.shape) == len(shape)
 
     def __str__(self) -> str:
-        from onnxfold.graphs import shaped
+        from onnxfold.ir.graphs import shaped
 
         return shaped(numpy_name(self.dtype), self.shape)
 

@@ -25,13 +25,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from onnxfold import files, forks
-from onnxfold.errors import ModelError, OnnxFoldError, UsageError
-from onnxfold.memory import cpu_features, give_back_freed
-from onnxfold.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
+from onnxfold.api.signatures import checked
 from onnxfold.runtime.bundles.bundle import hash_model
-from onnxfold.signatures import checked
-from onnxfold.user_caches import put, touch
+from onnxfold.support import files, forks
+from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError
+from onnxfold.support.memory import cpu_features, give_back_freed
+from onnxfold.support.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
+from onnxfold.support.user_caches import put, touch
 
 logger = logging.getLogger("onnxfold")
 
@@ -278,7 +278,7 @@ class _FoldStore:
         """Write tensors to a folder; the same tensors in its pages, or ``made`` if that fails."""
         import onnx_ir as ir
 
-        from onnxfold import storage
+        from onnxfold.ir import storage
 
         if not all(map(has_numbers, made.values.values())):
             return made
@@ -304,7 +304,7 @@ class _FoldStore:
 
 def _load(path: str, *, is_trusted: bool = False) -> Folded:
     """Return the tensors of a folder, mapped; they are verified unless the folder is trusted."""
-    from onnxfold import storage
+    from onnxfold.ir import storage
 
     file = Path(path, _MODEL)
     if not is_trusted and Path(path, _DIGEST).read_bytes() != hash_model(file).encode():

@@ -23,24 +23,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xxhash
 
-from onnxfold import forks, isolated
-from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.forks import cached_property
-from onnxfold.memory import c_library
-from onnxfold.onnxruntime_sessions import (
-    Array,
-    Feed,
-    array_of,
-    fold_options,
-    has_numbers,
-    is_text,
-    key_of,
-    ort_copy,
-    ort_value,
-    size_in_bytes,
-    texts_of,
-)
-from onnxfold.process_state import THIS_PROCESS
 from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
 from onnxfold.runtime.backends.choice import Choice, Stopwatch
 from onnxfold.runtime.backends.loading import (
@@ -53,6 +35,24 @@ from onnxfold.runtime.backends.loading import (
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
+from onnxfold.support import forks, isolated
+from onnxfold.support.errors import OnnxFoldError, UsageError
+from onnxfold.support.forks import cached_property
+from onnxfold.support.memory import c_library
+from onnxfold.support.onnxruntime_sessions import (
+    Array,
+    Feed,
+    array_of,
+    fold_options,
+    has_numbers,
+    is_text,
+    key_of,
+    ort_copy,
+    ort_value,
+    size_in_bytes,
+    texts_of,
+)
+from onnxfold.support.process_state import THIS_PROCESS
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -10,9 +10,12 @@ from typing import Any
 
 import onnxruntime
 
-from onnxfold import files, forks
-from onnxfold.errors import UsageError, suggestion
-from onnxfold.onnxruntime_sessions import (
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE
+from onnxfold.runtime.sessions.cache import Folded
+from onnxfold.support import files, forks
+from onnxfold.support.errors import UsageError, suggestion
+from onnxfold.support.onnxruntime_sessions import (
     CPU,
     Array,
     Feed,
@@ -23,10 +26,7 @@ from onnxfold.onnxruntime_sessions import (
     with_data_below,
     write_optimized,
 )
-from onnxfold.runtime.bundles.bundle import Bundle
-from onnxfold.runtime.bundles.manifest import ENTRY_FILE
-from onnxfold.runtime.sessions.cache import Folded
-from onnxfold.tables import Shown
+from onnxfold.support.tables import Shown
 
 logger = logging.getLogger("onnxfold")
 
@@ -92,7 +92,7 @@ def _keeping(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtVal
     return values
 
 
-class Handle(Shown, text="onnxfold.report.runtime_tables:handle_text"):
+class Handle(Shown, text="onnxfold.tools.report.runtime_tables:handle_text"):
     """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
 
     Any number of threads may run it at the same time. It keeps its tensors alive after the cache

@@ -15,11 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnxruntime
 
-from onnxfold import forks
-from onnxfold.errors import UsageError
-from onnxfold.onnxruntime_sessions import CPU, Feed, provides_data
-from onnxfold.options import SplitArguments
-from onnxfold.process_state import THIS_PROCESS
+from onnxfold.api.options import SplitArguments
+from onnxfold.api.signatures import checked
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
@@ -32,13 +29,16 @@ from onnxfold.runtime.sessions.fold_runs import (
     SessionFolding,
 )
 from onnxfold.runtime.sessions.handle import Binding, Entry, Handle, check_feed
-from onnxfold.signatures import checked
-from onnxfold.tables import Shown
+from onnxfold.support import forks
+from onnxfold.support.errors import UsageError
+from onnxfold.support.onnxruntime_sessions import CPU, Feed, provides_data
+from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.tables import Shown
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from onnxfold.storage import ModelLike
+    from onnxfold.ir.storage import ModelLike
 
     Source = Bundle | ModelLike
 else:
@@ -54,7 +54,7 @@ class Argument:
     shape: list[int | str | None] | None
 
 
-class Session(Shown, text="onnxfold.report.runtime_tables:session_text"):
+class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they

@@ -26,9 +26,9 @@ from onnxfold.analysis.constness import Constness, record
 from onnxfold.analysis.costs import INPUT, NODE, NominalSizes, is_expanding, work_of
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.frontier import FORBIDDEN, RegionOp, choose
-from onnxfold.editing import Names, inherit, new_node, set_input, set_tensor
-from onnxfold.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
-from onnxfold.onnx_ir_private import is_used, uses
+from onnxfold.ir.editing import Names, inherit, new_node, set_input, set_tensor
+from onnxfold.ir.graphs import all_graphs, captured_values, is_constant_node, subgraphs_of
+from onnxfold.ir.onnx_ir_private import is_used, uses
 from onnxfold.ops.application import constant_number
 from onnxfold.passes.cleanups import RemoveDeadCode
 from onnxfold.runtime.bundles.manifest import Group, StayingNode, TensorInfo

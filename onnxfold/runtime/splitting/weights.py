@@ -25,14 +25,14 @@ from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.costs import NominalSizes, work_of
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.modules import parameter_names
-from onnxfold.comparison.dims import symbols_of
-from onnxfold.errors import UsageError, option
-from onnxfold.onnx_ir_private import uses
+from onnxfold.api.options import Options
+from onnxfold.ir.onnx_ir_private import uses
 from onnxfold.ops import Trait, definition_of
-from onnxfold.options import Options
 from onnxfold.rewrite.driver import Rewriter
 from onnxfold.rewrite.rule import builtin_rule_sets
 from onnxfold.runtime.bundles.manifest import Merge, Weight
+from onnxfold.support.errors import UsageError, option
+from onnxfold.tools.comparison.dims import symbols_of
 
 _Axis = tuple[ir.Value, int]
 """A value and one of its axes as a negative index: -1 is the last."""

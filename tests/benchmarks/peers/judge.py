@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from onnx.external_data_helper import ExternalDataInfo
 
-from onnxfold.graphs import count_nodes
+from onnxfold.ir.graphs import count_nodes
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,7 @@ import onnx_ir as ir
 
 import onnxfold
 from onnxfold import FoldCache, InferenceSession, Session
-from onnxfold.batches import Batch
-from onnxfold.bench.side_by_side import Benchmark, bench_models
-from onnxfold.comparison import Comparison
 from onnxfold.passes import all_passes, create
-from onnxfold.reduction import Reduction
-from onnxfold.report.summary import Report
 from onnxfold.rewrite import (
     Attribute,
     Constant,
@@ -31,8 +26,13 @@ from onnxfold.rewrite import (
     rule_set,
     where,
 )
-from onnxfold.shape_inference import InferenceReport
-from onnxfold.tuning import Tuning
+from onnxfold.tools.batches import Batch
+from onnxfold.tools.bench.side_by_side import Benchmark, bench_models
+from onnxfold.tools.comparison import Comparison
+from onnxfold.tools.reduction import Reduction
+from onnxfold.tools.report.summary import Report
+from onnxfold.tools.shape_inference import InferenceReport
+from onnxfold.tools.tuning import Tuning
 
 path = Path("in.onnx")
 proto = onnx.load("in.onnx")

@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 import onnxfold
-from onnxfold.bench.side_by_side import bench_models
+from onnxfold.tools.bench.side_by_side import bench_models
 
 path = Path("in.onnx")
 proto = onnx.load("in.onnx")

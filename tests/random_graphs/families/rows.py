@@ -16,8 +16,8 @@ import onnx
 from onnx import helper
 from onnx.numpy_helper import to_array
 
-from onnxfold.errors import UsageError
 from onnxfold.rewrite.rule import builtin_rule_sets
+from onnxfold.support.errors import UsageError
 from onnxfold.testing.changes import changes
 from onnxfold.testing.model_text import Example
 from onnxfold.testing.rule_tables import read_table

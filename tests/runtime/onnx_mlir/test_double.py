@@ -24,9 +24,7 @@ from runtime_models import (
     session_on,
 )
 
-from onnxfold import storage
-from onnxfold.errors import OnnxFoldError, UsageError
-from onnxfold.memory import cpu_features
+from onnxfold.ir import storage
 from onnxfold.runtime.backends import compilation
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.runtime.backends.kernel_check import Draw, check_kernel
@@ -36,6 +34,8 @@ from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
+from onnxfold.support.errors import OnnxFoldError, UsageError
+from onnxfold.support.memory import cpu_features
 
 ADAPTER = ("a", "b", "scale")
 

@@ -1,0 +1,1 @@
+"""Public functions and their options."""

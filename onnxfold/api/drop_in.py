@@ -1,0 +1,195 @@
+"""Functions that are called as those of onnxsim and onnxslim are, for programs that call these."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.api.optimize import optimize, optimize_file, with_sizes
+from onnxfold.api.options import CheckedOptionArguments, OptionArguments, named_shape, options_of
+from onnxfold.api.signatures import checked
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import name_of
+from onnxfold.ir.storage import ModelLike
+from onnxfold.passes import create
+from onnxfold.passes.shapes.fixed_dims import fix_dims
+from onnxfold.support.errors import UsageError, about
+from onnxfold.tools.comparison import compare
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Shapes = Mapping[str, Sequence[int]]
+
+
+_WITHOUT_EFFECT = {
+    "simplify": """skip_fuse_bn skipped_optimizers extra_optimizers skip_constant_folding
+        skip_shape_inference dynamic_input_shape include_subgraph unused_output
+        tensor_size_threshold mutable_initializer target_opset_version initializers_as_constants
+        import_custom_schemas custom_rewriter input_fill function_rewrite_rules providers
+        gemm_fusion_backend profile ort_profile merge_ort_profile external_data_threshold range_opt
+        certify check_hazards check_gradients gradient_precision""",
+    "slim": """inputs outputs no_shape_infer skip_optimizations skip_fusion_patterns
+        size_threshold inspect dump_to_disk verbose""",
+}
+"""Keywords of ``onnxsim.simplify`` and ``onnxslim.slim`` that have no meaning in onnxfold."""
+
+
+@checked
+def simplify(
+    model: ModelLike,
+    check_n: int = 0,
+    perform_optimization: bool = True,
+    *,
+    overwrite_input_shapes: Shapes | None = None,
+    test_input_shapes: Shapes | None = None,
+    input_data: Mapping[str, Any] | None = None,
+    check_rtol: float | None = None,
+    check_atol: float | None = None,
+    custom_lib: str | None = None,
+    inline_functions: bool = False,
+    output_path: str | os.PathLike[str] | None = None,
+    **arguments: Unpack[OptionArguments],
+) -> tuple[onnx.ModelProto, bool]:
+    """Optimize a model in memory, called as ``onnxsim.simplify`` is.
+
+    Args:
+        model: A path or a model, which is left alone.
+        check_n: Number of random inputs on which the result is compared with the model.
+        perform_optimization: False for level 0: fold constants only.
+        overwrite_input_shapes: Shapes to give to inputs, by name.
+        test_input_shapes: Shapes of the inputs of the comparison, by name.
+        input_data: Inputs for the comparison instead of random ones, by name.
+        check_rtol: Relative tolerance of the comparison; equal bits are demanded by default, or at
+            level 2 those of inexact rules.
+        check_atol: Absolute tolerance, likewise.
+        custom_lib: Shared library with custom ops of the model, for the comparison.
+        inline_functions: Inline the model's functions first.
+        output_path: A file to write the result to as well.
+        arguments: See `onnxfold.api.options.OptionArguments`. Other keywords of
+            ``onnxsim.simplify`` have no effect, which a warning says.
+
+    Returns:
+        The optimized model, and whether it computes the same (True without a check).
+
+    Raises:
+        OnnxFoldError: The model or an option is invalid.
+    """
+    options = _with_effect(arguments, "simplify")
+    if not perform_optimization:
+        options.setdefault("level", 0)
+    if overwrite_input_shapes is not None:
+        options["input_shapes"] = overwrite_input_shapes
+    given = model
+    if inline_functions:
+        given = storage.opened(model)
+        create("inline-functions")(given)
+    result = _optimized(given, options)
+    if output_path is not None:
+        storage.save(storage.from_proto(result), output_path)
+    if check_n == 0 and input_data is None:
+        return result, True
+    chosen = options_of(options, OptionArguments)
+    is_inexact = chosen.level > 1 or chosen.precision == "wide"
+    compared = compare(
+        with_sizes(model, chosen),
+        result,
+        seeds=max(1, check_n),
+        feeds=input_data,
+        dims=_sizes(result, test_input_shapes) if test_input_shapes else {},
+        rtol=check_rtol or 0.0,
+        atol=check_atol or 0.0,
+        inexact=is_inexact and check_rtol is check_atol is None,
+        custom_ops=[custom_lib] if custom_lib else [],
+    )
+    return result, compared.passed
+
+
+@checked
+def slim(
+    model: ModelLike,
+    output_model: str | os.PathLike[str] | None = None,
+    *,
+    model_check: bool = False,
+    model_check_inputs: Sequence[str] | None = None,
+    save_as_external_data: bool = False,
+    **arguments: Unpack[CheckedOptionArguments],
+) -> onnx.ModelProto | None:
+    """Optimize a model, called as ``onnxslim.slim`` is.
+
+    Args:
+        model: A path or a model, which is left alone.
+        output_model: The file to write; nothing is returned then.
+        model_check: Compare the result with the model on a random input.
+        model_check_inputs: Inputs of the comparison: ``["x:data.npy"]`` for arrays,
+            ``["x:1,3,224,224"]`` for shapes.
+        save_as_external_data: Write weights to a file of their own.
+        arguments: See `onnxfold.api.options.CheckedOptionArguments`. Other keywords of
+            ``onnxslim.slim`` have no effect, which a warning says.
+
+    Raises:
+        CheckFailedError: The result does not compute what the model computes.
+        OnnxFoldError: The model or an option is invalid, or a ``dtype`` is given: dtypes are not
+            converted.
+    """
+    options: dict[str, Any] = dict(arguments)
+    if options.pop("dtype", None) is not None:
+        reason = "dtype: onnxfold does not convert dtypes; convert the model before, for example "
+        raise UsageError(f"{reason}by onnxruntime.transformers.float16.convert_float_to_float16")
+    options = _with_effect(options, "slim")
+    if model_check:
+        options.setdefault("check", 1)
+    pairs = [text.rpartition(":")[::2] for text in model_check_inputs or ()]
+    if pairs and all(value.endswith(".npy") for _, value in pairs):
+        try:
+            options["feeds"] = {name: np.load(value) for name, value in pairs}
+        except (OSError, ValueError, EOFError) as error:
+            raise UsageError(f"cannot read the inputs of the check: {error}") from error
+    elif pairs:
+        shapes = dict(map(named_shape, model_check_inputs or ()))
+        options["check_dims"] = _sizes(model, shapes)
+    if output_model is None:
+        return _optimized(model, options)
+    optimize_file(model, output_model, external_data=save_as_external_data or None, **options)
+    return None
+
+
+def _with_effect(arguments: Mapping[str, Any], function: str) -> dict[str, Any]:
+    """Return the arguments of a function without those that have no effect; warn of these."""
+    found = sorted(arguments.keys() & set(_WITHOUT_EFFECT[function].split()))
+    if any(arguments[name] not in (None, False) for name in found):
+        warnings.warn(f"no effect in onnxfold: {', '.join(found)}", stacklevel=4)
+    return {name: value for name, value in arguments.items() if name not in found}
+
+
+def _sizes(model: ModelLike, shapes: Shapes) -> dict[str, int]:
+    """Return the sizes of dynamic dimensions that shapes of inputs give them, by name. A UsageError
+    says that a shape does not fit, or that there is no such input.
+    """
+    found = {}
+    opened = storage.opened(model)
+    declared = {value.name: list(value.shape or ()) for value in opened.graph.inputs}
+    with about(storage.path_of(model)):
+        fix_dims(opened, {}, shapes)
+    for name, shape in shapes.items():
+        for k, (dim, size) in enumerate(zip(declared[name], shape, strict=False)):
+            if isinstance(dim, ir.SymbolicDim) and size != -1:
+                found[name_of(dim) or f"{name}[{k}]"] = size
+    return found
+
+
+def _optimized(model: ModelLike, options: Mapping[str, Any]) -> onnx.ModelProto:
+    """Return the optimized model; what was given is left alone."""
+    given = storage.model_in(model)
+    if isinstance(given, ir.Model):
+        given = storage.opened(given)
+    result: ir.Model | onnx.ModelProto = optimize(given, **options)
+    if isinstance(result, onnx.ModelProto):
+        return result
+    return storage.to_proto(ir.external_data.load_to_model(result))

@@ -1,0 +1,487 @@
+"""The functions that users call: optimize a model in memory, or a file into a file."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.analysis.facts import put_in_order
+from onnxfold.api.options import CheckedOptionArguments, Options, options_of
+from onnxfold.api.signatures import Progress, checked
+from onnxfold.ir import storage
+from onnxfold.ir.editing import take_content
+from onnxfold.ir.graphs import count_nodes
+from onnxfold.ir.onnx_ir_private import dismantled
+from onnxfold.ir.storage import ModelLike, ModelT, PathLike
+from onnxfold.passes.context import Observer, Result
+from onnxfold.passes.pipeline import first_folding, nodes_before, run_bounded, run_passes
+from onnxfold.passes.shapes.fixed_dims import fix_dims
+from onnxfold.passes.simplify import outlook
+from onnxfold.support import files
+from onnxfold.support.errors import CheckFailedError, OnnxFoldError, option, spelled
+from onnxfold.support.memory import paused_garbage_collection, peak_rss_bytes
+from onnxfold.tools.report.summary import Report, check_line
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from onnxfold.tools.comparison import Comparison
+    from onnxfold.tools.forecast import Plan
+
+logger = logging.getLogger("onnxfold")
+
+# onnxruntime's time to load a model is quadratic in its nodes: with more of them than this it would
+# take longer than optimizing.
+_MOST_MEASURED = 100_000
+
+
+@overload
+def optimize(
+    model: ModelT,
+    *,
+    return_report: Literal[False] = False,
+    **options: Unpack[CheckedOptionArguments],
+) -> ModelT: ...
+@overload
+def optimize(
+    model: PathLike,
+    *,
+    return_report: Literal[False] = False,
+    **options: Unpack[CheckedOptionArguments],
+) -> ir.Model: ...
+@overload
+def optimize(
+    model: ModelT, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
+) -> tuple[ModelT, Report]: ...
+@overload
+def optimize(
+    model: PathLike, *, return_report: Literal[True], **options: Unpack[CheckedOptionArguments]
+) -> tuple[ir.Model, Report]: ...
+@paused_garbage_collection()
+@checked
+def optimize(
+    model: ModelLike, *, return_report: bool = False, **options: Unpack[CheckedOptionArguments]
+) -> Any:
+    """Fold a model's constants.
+
+    Args:
+        model: A path (gives an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
+            (changed in place and returned: ``model.graph`` stays the same object; with a check or
+            ``max_growth``, an error restores the original content), an ``onnx.ModelProto`` or its
+            bytes (left alone; new ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is
+            changed in place; it is returned).
+        return_report: Also return what was done, as `optimize_file` does.
+        options: See `onnxfold.api.options.CheckedOptionArguments`.
+
+    Returns:
+        The optimized model, of the kind that was given; with ``return_report``, a tuple of it and
+        the report.
+
+    Raises:
+        CheckFailedError: The result does not compute what the model computes, or onnxruntime's
+            default session runs the model but not the result.
+        OnnxFoldError: The model or an option is invalid.
+    """
+    fold = options_of(options)
+    clock = _Clock()
+    comparison = None
+    with contextlib.ExitStack() as stack:
+        given = storage.model_in(model)
+        stack.enter_context(storage.explained(given))
+        is_in_memory = isinstance(given, ir.Model)
+        is_bounded = not is_in_memory or fold.max_growth is not None
+        original: Any = given
+        open_again = functools.partial(storage.opened, given)
+        with clock.stage("load"):
+            if isinstance(given, ir.Model):
+                opened: Any = given
+                storage.import_onnx_opset(opened)
+                put_in_order(opened)
+                if fold.seeds or is_bounded:
+                    original = storage.opened(given)
+                    open_again = functools.partial(_restored, given, original)
+                    stack.enter_context(_restored_on_error(given, original))
+            else:
+                opened = _opened(given, fold)
+        if isinstance(given, onnx.ModelProto):
+            stack.enter_context(dismantled(opened))
+        with clock.stage("fold"):
+            if is_in_memory:
+                bytes_before = storage.planned(opened).size
+            else:
+                bytes_before = storage.model_bytes(opened)
+            if is_bounded:
+                opened, result = run_bounded(opened, open_again, fold, bytes_before=bytes_before)
+            else:
+                result = run_passes(opened, fold, bytes_before=bytes_before)
+        if fold.seeds:
+            with clock.stage("check"), files.scratch_folder("check") as folder:
+                candidate = os.path.join(folder, "model.onnx")
+                storage.save(opened, candidate, fsync=False, plan=result.plan)
+                comparison = _check(original, opened, candidate, result, fold)
+        for warning in result.warnings:
+            logger.warning("%s", warning)
+        report = None
+        if return_report:
+            report = _report(opened, result, clock, fold, comparison)
+            report.source, report.bytes_before = storage.path_of(given), bytes_before
+            report.bytes_after = storage.planned(opened).size
+        made: Any = opened
+        if isinstance(given, onnx.ModelProto):
+            made = storage.to_proto(opened)
+            result.pool.close()
+    if isinstance(model, storage.ONNXProgram):
+        model.release()
+        made = model
+    elif isinstance(model, bytes):
+        made = made.SerializeToString()
+    return (made, report) if return_report else made
+
+
+@paused_garbage_collection()
+@checked
+def optimize_file(
+    source: ModelLike,
+    destination: PathLike,
+    /,
+    *,
+    external_data: bool | str | None = None,
+    share_weights: bool = False,
+    fsync: bool = True,
+    advise: bool = False,
+    count_withheld: bool = False,
+    report: PathLike | None = None,
+    dump_ir: PathLike | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[CheckedOptionArguments],
+) -> Report:
+    """Fold the constants of a model file into another file; memory does not grow with the model.
+
+    Args:
+        source: The path of the model; or a model in memory, which is left alone.
+        destination: Where the result goes; may be the source. It is replaced at once, at the end.
+        external_data: Whether weights go to a file of their own (its name, if a string); None keeps
+            the way of the source.
+        share_weights: Refer to the source's files for unchanged weights, if they are in the folder
+            of ``destination`` or below; only the other tensors are written.
+        fsync: Wait until the result is on the disk.
+        advise: Also try what other options would remove beyond what was done (``beyond`` in the
+            report): costs about as much as the rules did.
+        count_withheld: Also count where level 2 would apply further rules (``withheld`` in the
+            report). A page always has it.
+        report: Write a page that shows what was done; its data alone, if the name ends in .json.
+        dump_ir: A folder for the graph after each pass that changed it, as text and as a drawing,
+            with the difference; made if it is not there, and must be empty.
+        progress: Called with a stage, the work done and the total of the stage.
+        options: See `onnxfold.api.options.CheckedOptionArguments`. With a check, nothing is
+            written if the result differs. Where inexact rules fired, the error is measured once
+            also without a check, and a warning says if it is beyond their tolerances; not for a
+            model of more than 100,000 nodes, which onnxruntime takes long to load.
+
+    Returns:
+        What was done, with bytes, seconds and reasons.
+
+    Raises:
+        CheckFailedError: the result does not compute what the source computes, or onnxruntime's
+            default session runs the source but not the result.
+        OnnxFoldError: the model or an option is invalid, or the result cannot be written.
+    """
+    fold = options_of(options)
+    given = storage.model_in(source)
+    path = storage.path_of(given)
+    if report is not None:
+        from onnxfold.tools.report.page.documents import Recording, check_destination, write_page
+
+        check_destination(report, *([destination] if path is None else [path, destination]))
+    clock = _Clock(progress)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(storage.explained(given))
+        with clock.stage("load"):
+            is_shown = report is not None or dump_ir is not None
+            model = storage.opened(given) if is_shown else _opened(given, fold)
+            stack.enter_context(dismantled(model))
+            storage.check_destination(model, destination)  # before it has cost any time
+            bytes_before = storage.model_bytes(model)
+            stack.enter_context(storage.reading_from(model))
+        observers: list[Observer] = []
+        recording = None
+        if is_shown:
+            with clock.stage("record"):
+                if dump_ir is not None:
+                    from onnxfold.tools.dump import Dump
+
+                    observers.append(Dump(dump_ir, model))
+                if report is not None:
+                    recording = Recording(model, fold)
+                    observers.append(recording)
+                    fold = replace(fold, explain=True)
+        with clock.stage("fold"):
+            folder = os.path.dirname(os.path.abspath(destination))
+            model, result = run_bounded(
+                model,
+                lambda: storage.opened(given),
+                fold,
+                scratch_folder=folder,
+                bytes_before=bytes_before,
+                count_withheld=count_withheld or report is not None,
+                observers=observers,
+            )
+        beyond: dict[str, int] = {}
+        if advise:
+            with clock.stage("outlook"):
+                beyond = outlook(model, fold)
+        comparison = None
+        total = sum(result.nodes_before.values())
+        is_checked = bool(fold.seeds or result.inexact)
+        if result.inexact and not fold.seeds and total > _MOST_MEASURED:
+            is_checked = False
+            why = f"onnxruntime takes long to load {total:,} nodes; {option('check')} measures it"
+            result.warnings.append(f"the error of the inexact rules is not known: {why}")
+
+        def check(candidate: str) -> None:
+            nonlocal comparison
+            with clock.stage("check"):
+                comparison = _check(given, model, candidate, result, fold, is_saving=True)
+
+        with clock.stage("save"):
+            saved = storage.save(
+                model,
+                destination,
+                fsync=fsync,
+                progress=None if progress is None else functools.partial(progress, "save"),
+                external_data=external_data,
+                share_weights=share_weights,
+                plan=result.plan,
+                check=check if is_checked else None,
+            )
+        clock.stages["save"] -= clock.stages.get("check", 0)
+        told = _report(model, result, clock, fold, comparison)
+        told.source, told.target, told.beyond = path, os.fspath(destination), beyond
+        told.bytes_before, told.bytes_written = bytes_before, saved.bytes_total
+        told.bytes_after = saved.bytes_total + saved.bytes_shared
+        if report is not None and recording is not None:
+            document = recording.document(told, model)
+            write_page(report, "optimize", path or "", os.fspath(destination), document)
+        result.pool.close()
+    return told
+
+
+def _restored(given: ir.Model, original: ir.Model) -> ir.Model:
+    """Give a model the content of its original, which is left alone; return the model."""
+    take_content(given, storage.opened(original))
+    return given
+
+
+@contextlib.contextmanager
+def _restored_on_error(given: ir.Model, original: ir.Model) -> Iterator[None]:
+    """Give a model the content of its original if it could not be optimized."""
+    try:
+        yield
+    except BaseException:
+        take_content(given, original)
+        raise
+
+
+def _opened(given: ModelLike, fold: Options) -> ir.Model:
+    """Open a model to run passes on.
+
+    A third of most models are Constant nodes: at once they become the initializers that the passes
+    of a level make of them, unless options name them.
+    """
+    has_names = fold.passes is not None or fold.keep or fold.fold
+    opened = storage.opened(given, lift_constants=not has_names)
+    if isinstance(given, ir.Model):
+        put_in_order(opened)
+    return opened
+
+
+def _report(
+    model: ir.Model, result: Result, clock: _Clock, fold: Options, check: Comparison | None
+) -> Report:
+    """Return what a run of the passes did; files and bytes are missing."""
+    kept = result.kept()
+    return Report(
+        nodes_before=result.nodes_before,
+        nodes_after=dict(sorted(count_nodes(model).items())),
+        folded=result.folded,
+        removed_metadata_bytes=result.removed_metadata_bytes,
+        kept=kept,
+        decisions=[*result.folds, *kept],
+        pool=asdict(result.pool.statistics),
+        seconds=time.perf_counter() - clock.start,
+        cpu_seconds=time.process_time() - clock.cpu_start,
+        peak_rss_bytes=peak_rss_bytes(),
+        stages=clock.stages,
+        check=check,
+        precision=fold.precision,
+        warnings=result.warnings,
+        assumptions=list(result.assumptions),
+        rewrites=dict(result.rewrites.most_common()),
+        places=result.places,
+        inexact=dict(result.inexact.most_common()),
+        withheld=dict(result.withheld.most_common()),
+        rounded=result.rounded,
+    )
+
+
+@checked
+def plan(
+    source: ModelLike,
+    /,
+    *,
+    share_weights: bool = False,
+    **options: Unpack[CheckedOptionArguments],
+) -> Plan:
+    """Find out what `optimize_file` would do and take, and write nothing.
+
+    The model's structure is read and small constants are computed; large ones are not touched.
+
+    Args:
+        source: The model.
+        share_weights: As for `optimize_file`.
+        options: As for `optimize_file`.
+
+    Raises:
+        OnnxFoldError: the model or an option is invalid.
+    """
+    from onnxfold.tools.forecast import Plan, predict
+
+    fold = options_of(options)
+    given = storage.model_in(source)
+    with paused_garbage_collection(), storage.explained(given):
+        model = _opened(given, fold)
+        bytes_before = storage.model_bytes(model)
+        nodes = sum(nodes_before(model).values())
+        folding, run = first_folding(model, fold, bytes_before=bytes_before)
+        prediction = predict(
+            model,
+            folding.cut,
+            run.pool,
+            fold,
+            bytes_before=bytes_before,
+            share_weights=share_weights,
+            check=fold.seeds > 0,
+        )
+    name = storage.path_of(given) or "a model in memory"
+    decisions = [decision for _, decision in folding.decisions]
+    return Plan(name, nodes, len(folding.cut.removed), prediction, decisions)
+
+
+def _check(
+    source: ModelLike,
+    model: ir.Model,
+    candidate: str,
+    result: Result,
+    options: Options,
+    *,
+    is_saving: bool = False,
+) -> Comparison | None:
+    """Compare the result with the source; without a check, measure the error of inexact rules."""
+    from onnxfold.tools.comparison.pair import compare_opened
+    from onnxfold.tools.comparison.runners import Subject
+
+    tolerance: dict[str, Any] | None = options.tolerance
+    if tolerance is None:
+        tolerance = {"inexact": bool(result.inexact) or options.precision == "wide"}
+    sizes = {"dims": option("check_dims")}  # `dims` of an optimization fixes sizes in the result
+    with spelled(sizes):
+        try:
+            given = with_sizes(source, options)
+            graph = None  # no name of a Constant node is told: they are read as fast as at first
+            if isinstance(given, str | os.PathLike):
+                graph = storage.load(given, lift_constants=True)
+            original = Subject(given, storage.path_of(source) or "the original", graph)
+            with original, Subject(candidate, candidate, model) as second:
+                comparison = compare_opened(
+                    *(original, second, tolerance, max(1, options.seeds), options.feeds),
+                    dims=options.check_dims,
+                    custom_ops=options.custom_ops,
+                    fallback=False,
+                    default_session=options.seeds > 0,
+                )
+        except OnnxFoldError as error:
+            if options.seeds:
+                raise
+            result.warnings.append(f"the error of the inexact rules is not known: {error}")
+            return None
+    if not comparison.passed:
+        verdict = [check_line(comparison), *comparison.problems]
+        if not options.seeds:
+            verdict.append(f"the inexact rules applied are {', '.join(result.inexact)}")
+        elif is_saving:
+            verdict.append("nothing was written")
+        reason = f"the optimized model is {'; '.join(verdict)}"
+        if options.seeds:
+            raise CheckFailedError(reason, file=storage.path_of(source))
+        remedy = f"{option('check')} refuses such a result, level 1 applies none"
+        result.warnings.append(f"{reason}; {remedy}")
+    if options.seeds and comparison.default_session is None:
+        result.warnings.append(comparison.notes[-1])
+    if comparison.default_session is not None:
+        _judge_default_session(comparison.default_session, source, result, is_saving=is_saving)
+    return comparison
+
+
+def _judge_default_session(
+    comparison: Comparison, source: ModelLike, result: Result, *, is_saving: bool
+) -> None:
+    """Refuse a result that does not run in onnxruntime's default session, where the source runs.
+
+    Node by node the result passed. A difference in the default session therefore comes from
+    onnxruntime's optimizations. It leads to a warning if it exceeds the tolerances of inexact rules
+    and the difference that the same optimizations make to the source itself.
+    """
+    if comparison.passed:
+        return
+    where = "onnxruntime's default session"
+    if comparison.problems:
+        parts = [f"the optimized model (b) does not run in {where} as the original (a) does"]
+        parts += comparison.problems
+        if is_saving:
+            parts.append("nothing was written")
+        raise CheckFailedError("; ".join(parts), file=storage.path_of(source))
+    worst = max(output.error for output in comparison.outputs if not output.within)
+    own = comparison.own_error or 0.0
+    if worst > own:
+        size = f"differs by {worst:.3g} from the original in {where}"
+        equal = f"the original itself differs by {own:.3g} between {where} and node by node"
+        result.warnings.append(f"the optimized model {size}; {equal}")
+
+
+def with_sizes(model: ModelLike, options: Options) -> ModelLike:
+    """Return what a result is compared with: the model with the sizes that options give to dims."""
+    if not (options.dims or options.input_shapes):
+        return model
+    opened = storage.opened(model)
+    fix_dims(opened, options.dims, options.input_shapes, options.keep_dims)
+    return opened
+
+
+class _Clock:
+    """Wall seconds of each stage."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.start = time.perf_counter()
+        self.cpu_start = time.process_time()
+        self.stages: dict[str, float] = {}
+        self.progress = progress
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        if self.progress is not None:
+            self.progress(name, 0, 1)
+        yield
+        if self.progress is not None:
+            self.progress(name, 1, 1)
+        self.stages[name] = time.perf_counter() - begin
+        logger.info("%s: %.2f s", name, self.stages[name])

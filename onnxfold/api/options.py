@@ -1,0 +1,297 @@
+"""The options of an optimization and of the check of its result."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from onnxfold.api.signatures import Size
+from onnxfold.api.targets import Target, target_of
+from onnxfold.support.errors import UsageError, option, suggestion
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onnxfold.ops import Op
+    from onnxfold.rewrite.rule import RuleSet
+
+
+Level = Literal[0, 1, 2]
+Precision = Literal["exact", "wide"]
+FoldAt = Literal["compile", "runtime"]
+
+
+class OptionArguments(TypedDict, total=False):
+    """The options of an optimization.
+
+    Args:
+        level: 0: fold constants; 1 (default): also apply rules that keep every bit; 2: also
+            inexact rules.
+        fold_all: Fold everything that can be evaluated, whatever its size.
+        fold_quantized: Fold DequantizeLinear of weights too.
+        max_growth: Bytes by which the model may grow where that removes nodes, such as 64kB; 0: no
+            growth. By default 64 KiB or 1 % of the model, whichever is larger, and at most 16 KiB
+            for a node.
+        memory_limit: Bytes of intermediate results to hold in memory, such as 512MB; more goes to
+            disk. Also the limit for the evaluation of one node. By default 512 MiB.
+        keep: Leave nodes that make a value whose name matches a glob, or that have an op type such
+            as Transpose or com.microsoft::Gelu.
+        fold: Fold values whose name matches a glob, or that nodes of an op type make, whatever
+            their size, if they can be evaluated and are not to be kept.
+        precision: exact: round after every op, as a runtime does; wide: compute chains of constants
+            in 64 bits and round once, at their end.
+        explain: Record also why nodes were folded, not only why nodes stay.
+        enable: Use opt-in rules or rule sets.
+        disable: Leave out rules or rule sets.
+        target: Also use ops that only this runtime has; implies level 2.
+        rules: Also use the rules of Python files, or rule sets.
+        ops: Definitions of custom ops: Python files, or classes that `onnxfold.ops.op` decorates.
+            They give the ops shapes, costs and determinism.
+        custom_ops: Shared libraries with custom ops of the model, for onnxruntime. Constant calls
+            of ops that are defined as deterministic are folded.
+        passes: Run these passes, in this order, instead of those of the level.
+        dims: Fix sizes of symbolic dimensions, by name.
+        input_shapes: Fix shapes of inputs, by name or in texts such as x:1,3,224,224; -1 leaves a
+            size as it is.
+        keep_dims: Leave dimensions dynamic, even if the shape of an input fixes them.
+        value_info: Write the inferred dtypes and shapes of all values. By default recorded ones
+            are kept where inference cannot restore them.
+        keep_metadata: Keep the debugging metadata of exporters: stack traces, FX nodes, class
+            names. Metadata of the model and names of modules are always kept.
+    """
+
+    level: Level
+    fold_all: bool
+    fold_quantized: bool
+    max_growth: int | str | None
+    memory_limit: int | str | None
+    keep: Sequence[str]
+    fold: Sequence[str]
+    precision: Precision
+    explain: bool
+    enable: Sequence[str]
+    disable: Sequence[str]
+    target: str | Target | None
+    rules: Sequence[str | os.PathLike[str] | RuleSet]
+    ops: Sequence[str | os.PathLike[str] | type[Op]]
+    custom_ops: Sequence[str | os.PathLike[str]]
+    passes: Sequence[str] | None
+    dims: Mapping[str, int]
+    input_shapes: Mapping[str, Sequence[Size]] | Sequence[str] | None
+    keep_dims: Sequence[str]
+    value_info: bool
+    keep_metadata: bool
+
+
+class SplitArguments(OptionArguments, total=False):
+    """What decides how a model is split.
+
+    Args:
+        runtime_constants: Inputs that stay the same over many runs, by name or glob; if no input is
+            called that, weights, by their names in the file or PyTorch's.
+        overridable: Also fold every input that has a default value.
+        fold_at: compile: fold constants now; runtime: leave them to runtime_fold, for a smaller
+            bundle. By default compile.
+        max_cache: Bytes that cached tensors may take at nominal sizes. By default without limit.
+        nominal: Assumed sizes of symbolic dimensions, by name, for the cut and for timing kernels.
+        backend_options: Options for the backend's compiler, such as -O2. Kernels are kept by them.
+        target_cpu: Lowest CPU level on which kernels run: x86-64, x86-64-v2, x86-64-v3, x86-64-v4.
+            By default the level of this CPU; onnx-mlir uses x86-64-v3 at most.
+        compile_seconds: Time limit of one compilation. By default 120.
+        dump_ir: Folder for both parts as .dot, and for the stages of the compilation of
+            runtime_fold.
+    """
+
+    runtime_constants: Iterable[str]
+    overridable: bool
+    fold_at: FoldAt
+    max_cache: int | None
+    nominal: Mapping[str, int] | None
+    backend_options: Sequence[str]
+    target_cpu: str | None
+    compile_seconds: float
+    dump_ir: str | os.PathLike[str] | None
+
+
+class CheckedOptionArguments(OptionArguments, total=False):
+    """The options of an optimization, see `OptionArguments`, and of the check of its result.
+
+    Without a tolerance, the result must be equal bit for bit; where inexact rules fired and in wide
+    precision, within 1e-4 relative and 1e-5 absolute.
+
+    Args:
+        check: Number of random inputs on which to compare before the result is written. The verdict
+            is that node by node; the difference in onnxruntime's default session is printed. Any
+            other option of the check enables one, too.
+        feeds: Inputs to use instead of random ones: an .npz file, a folder with input_0.pb, ..., or
+            arrays by name.
+        check_dims: Sizes of dynamic dimensions to compare with, by name.
+        rtol: Relative tolerance; setting one tolerance sets the others to 0.
+        atol: Absolute tolerance.
+        ulp: Units in the last place that floats may be apart.
+    """
+
+    check: int
+    feeds: Mapping[str, Any] | str | os.PathLike[str] | None
+    check_dims: Mapping[str, int]
+    rtol: float | None
+    atol: float | None
+    ulp: int | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """The values of all options, see `CheckedOptionArguments`."""
+
+    level: Level = 1
+    fold_all: bool = False
+    fold_quantized: bool = False
+    max_growth: int | None = None
+    memory_limit: int | None = None
+    keep: Sequence[str] = ()
+    fold: Sequence[str] = ()
+    precision: Precision = "exact"
+    explain: bool = False
+    enable: Sequence[str] = ()
+    disable: Sequence[str] = ()
+    target: Target | None = None
+    rules: Sequence[str | os.PathLike[str] | RuleSet] = ()
+    ops: Sequence[str | os.PathLike[str] | type[Op]] = ()
+    passes: Sequence[str] | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    input_shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    keep_dims: Sequence[str] = ()
+    value_info: bool = False
+    keep_metadata: bool = False
+    check: int = 0
+    feeds: Mapping[str, Any] | str | os.PathLike[str] | None = None
+    check_dims: Mapping[str, int] = field(default_factory=dict)
+    rtol: float | None = None
+    atol: float | None = None
+    ulp: int | None = None
+    custom_ops: Sequence[str | os.PathLike[str]] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.target, str):
+            object.__setattr__(self, "target", target_of(self.target))
+
+    def growth_of(self, size: int) -> int:
+        """Return the bytes by which a model of ``size`` bytes may grow."""
+        return max(1 << 16, size // 100) if self.max_growth is None else self.max_growth
+
+    def doubtful(self, model: ir.Model) -> list[str]:
+        """Return a warning for each option that has no effect on a model, or two meanings."""
+        from onnxfold.ir.graphs import all_graphs, count_nodes
+
+        found: list[str] = []
+        if not self.keep and not self.fold:
+            return found
+        ops = count_nodes(model)
+        names = [v.name or "" for g in all_graphs(model) for node in g for v in node.outputs]
+        for argument, globs in (("keep", self.keep), ("fold", self.fold)):
+            for glob in globs:
+                is_name = glob in names or any(fnmatch.fnmatchcase(name, glob) for name in names)
+                if is_name and glob in ops:
+                    both = "is an op type and the name of a value: both are meant"
+                    found.append(f"{option(argument)} {glob!r} {both}")
+                elif not is_name and glob not in ops:
+                    known = [*ops, *names]
+                    near = suggestion(glob, known) if known and not set("*?[") & set(glob) else ""
+                    what = f"{option(argument)} {glob!r}"
+                    found.append(f"{what} matches no op type and no value{near}")
+        return found
+
+    def keeps(self, value: ir.Value) -> bool:
+        """Return whether the node that makes a value must stay."""
+        return bool(self.keep) and _matches(value, self.keep)
+
+    def folds(self, value: ir.Value) -> bool:
+        """Return whether a value is to be folded whatever it weighs."""
+        return bool(self.fold) and _matches(value, self.fold)
+
+    def rule_sets(self) -> list[RuleSet]:
+        """Return all rule sets to choose from: built in, of other packages, and the ones given."""
+        from onnxfold.rewrite.rule import RuleSet, available_rule_sets, load_rules
+
+        of_target = () if self.target is None else self.target.rules
+        listed = (*of_target, *self.rules)
+        given = (r if isinstance(r, RuleSet) else load_rules(r) for r in listed)
+        return [*available_rule_sets(), *given]
+
+    def load_ops(self) -> None:
+        """Register the definitions of custom ops."""
+        of_target = () if self.target is None else self.target.ops
+        for source in (*of_target, *self.ops):
+            from onnxfold.ops import load_ops
+
+            load_ops(source)
+
+    @property
+    def seeds(self) -> int:
+        """Number of runs with random inputs; 0 for no check."""
+        asks = self.tolerance or self.feeds is not None or self.check_dims or self.custom_ops
+        return self.check or int(bool(asks))
+
+    @property
+    def tolerance(self) -> dict[str, float] | None:
+        """The tolerances as `onnxfold.compare` takes them, or None if none is given."""
+        given = {"rtol": self.rtol, "atol": self.atol, "ulp": self.ulp}
+        found = {name: value for name, value in given.items() if value is not None}
+        return found or None
+
+
+def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
+    """Return whether a glob is or matches the name of a value, or is the op type of its node."""
+    from onnxfold.ir.graphs import op_name
+
+    node, name = value.producer(), value.name or ""
+    is_named = name in globs or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+    return is_named or (node is not None and op_name(node) in globs)
+
+
+def byte_size(size: int | str | None) -> int | None:
+    """Return a number of bytes: 4096, "512MB" (decimal units) or "1.5GiB" (binary units)."""
+    if not isinstance(size, str):
+        return size
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I)?B?", size.strip().upper())
+    if match is None or (match[3] and not match[2]):
+        raise UsageError(f"{size!r} is not a size such as 4096, 512MB or 1.5GiB")
+    unit = (1024 if match[3] else 1000) ** " KMGT".index(match[2] or " ")
+    return int(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+
+
+def named_shape(text: str) -> tuple[str, list[int]]:
+    """Return the name of an input and its shape: x:1,3,224,224, with -1 for a size that stays."""
+    name, _, sizes = text.rpartition(":")
+    parts = sizes.split(",") if sizes else []
+    if not name or not all(p.strip() == "-1" or p.strip().isdecimal() for p in parts):
+        raise UsageError(f"{text!r} is not of the form x:1,3,224,224")
+    return name, [int(part) for part in parts]
+
+
+def options_of(
+    given: Mapping[str, Any], declared: type[OptionArguments] = CheckedOptionArguments
+) -> Options:
+    """Return the options that keywords say; a UsageError says that a name or value is wrong."""
+    known = declared.__annotations__
+    for name in given:
+        if name not in known:
+            raise UsageError(f"unknown option {name!r}{suggestion(name, known)}")
+    shapes = given.get("input_shapes") or {}
+    is_named = isinstance(shapes, Mapping)
+    values = {
+        **given,
+        "max_growth": byte_size(given.get("max_growth")),
+        "memory_limit": byte_size(given.get("memory_limit")),
+        "input_shapes": shapes if is_named else dict(map(named_shape, shapes)),
+    }
+    if values["memory_limit"] == 0:
+        raise UsageError(f"{option('memory_limit')} must be positive, got 0")
+    target = given.get("target")
+    if target is not None and values.setdefault("level", 2) < 2:
+        raise UsageError(f"the target {target} needs level 2 (-O2), got level {values['level']}")
+    return Options(**values)

@@ -1,0 +1,189 @@
+"""Check the arguments of functions against their annotations, and list keywords in docstrings."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import itertools
+import math
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Annotated, Any, TypeVar
+
+from onnxfold.support.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, the work done and the total of the stage."""
+Positive = Annotated[int, 1]
+Size = Annotated[int, -1]
+"""Of a dimension; -1 leaves it as it is."""
+
+_UNIONS = (typing.Union, types.UnionType)
+_NUMBERS = {int: (int,), float: (int, float)}
+_UNSET = type("_Unset", (), {"__repr__": lambda _: "..."})()  # a default that the docstring says
+
+
+def checked(function: Function) -> Function:
+    """Return a function that raises a UsageError for arguments that its annotations exclude.
+
+    Its docstring lists the keywords of ``**options: Unpack[...]`` as well, by `entries`.
+    """
+    positional = inspect.getfullargspec(function).args
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        hints = hints_of(function)
+        for name, value in (*zip(positional, args, strict=False), *kwargs.items()):
+            hint = hints.get(name, Any)
+            if type(value) not in _certain_types(hint):
+                for wrong in problems(name, value, hint):
+                    raise UsageError(wrong)
+        return function(*args, **kwargs)
+
+    keywords = _keywords(function)
+    listed = "".join(
+        textwrap.fill(f"    {name}: {text}", 96, subsequent_indent=" " * 8) + "\n"
+        for name, text in ({} if keywords is None else entries(keywords)).items()
+    )
+    own = inspect.getdoc(function) or ""
+    call.__doc__ = re.sub(r"^Args:\n(?:.+\n)*", lambda args: args[0] + listed, own, flags=re.M)
+    call.__signature__ = _signature(function)  # type: ignore[attr-defined]
+    return typing.cast(Function, call)
+
+
+@functools.cache
+def hints_of(owner: Any) -> dict[str, Any]:
+    """Return the types of the arguments of a function, or of the keys of a TypedDict, by name.
+
+    A name that is imported for type checkers only becomes a type variable, see `problems`.
+    """
+    found = {} if (keywords := _keywords(owner)) is None else hints_of(keywords)
+    for name, annotation in owner.__annotations__.items():
+        module = getattr(annotation, "__forward_module__", None) or owner.__module__
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if not text.startswith("Unpack["):
+            found = {**found, name: eval(text, {}, _Names(vars(sys.modules[module])))}
+    return found
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> Any:
+        return getattr(builtins, name, None) or TypeVar(name)
+
+
+@functools.cache
+def _certain_types(hint: Any) -> Collection[object]:
+    """Return the classes of a type whose instances need no look at their values."""
+    inner = typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    return frozenset(inner) - _NUMBERS.keys()
+
+
+def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str]:
+    """Yield what is wrong with the value of an argument.
+
+    A type variable stands for a class of that name, which may not be loaded. Numbers are finite and
+    at least ``least``, which is the second argument of ``Annotated``.
+    """
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Annotated:
+        yield from problems(name, value, *inner)
+    elif kind in _UNIONS:
+        wrong = ""
+        for each in inner:
+            if _is_a(value, each):
+                found = next(problems(name, value, each), "")
+                if not found:
+                    return
+                wrong = wrong or found
+        yield wrong or _wrong_type(name, value, hint)
+    elif not _is_a(value, hint):
+        yield _wrong_type(name, value, hint)
+    elif kind in _NUMBERS and not least <= value < math.inf:
+        yield f"{name} is {value}, not a finite number from {least} up"
+    elif isinstance(value, Mapping) and len(inner) == 2:
+        for key, each in value.items():
+            yield from problems(f"a name in {name}", key, inner[0])
+            yield from problems(f"{name}[{key!r}]", each, inner[1])
+    elif isinstance(value, Collection) and isinstance(kind, type) and inner:
+        of_each = inner if kind is tuple and ... not in inner else itertools.repeat(inner[0])
+        for k, (each, of_it) in enumerate(zip(value, of_each, strict=False)):
+            yield from problems(f"{name}[{k}]", each, of_it)
+
+
+def _wrong_type(name: str, value: object, hint: Any) -> str:
+    is_short = isinstance(value, (bool, int, float, str, type(None)))
+    got = repr(value) if is_short else type(value).__name__
+    return f"{name} must be {_text_of(hint)}, got {got}"
+
+
+def _text_of(hint: Any) -> str:
+    kind, inner = typing.get_origin(hint), typing.get_args(hint)
+    if kind is Annotated:
+        return _text_of(inner[0])
+    if kind in (*_UNIONS, typing.Literal):
+        return " or ".join(map(_text_of, inner))
+    name = getattr(kind or hint, "__name__", str(hint)).removesuffix("Type")  # NoneType
+    is_generic = inner and isinstance(kind, type) and not isinstance(inner[0], list)
+    return f"{name}[{', '.join(map(_text_of, inner))}]" if is_generic else name
+
+
+def _is_a(value: object, hint: Any) -> bool:
+    """Return whether a value is of a type, except for what is in it."""
+    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if kind is Any:
+        return True
+    if kind is Annotated:
+        return _is_a(value, inner[0])
+    if kind is typing.Literal:
+        return (value, type(value)) in [(each, type(each)) for each in inner]
+    if isinstance(kind, TypeVar):
+        return kind.__name__ in [each.__name__ for each in type(value).__mro__]
+    if kind in _NUMBERS:
+        return isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool)
+    # one text is no sequence of texts
+    is_text = inner and isinstance(value, (str, bytes))
+    return isinstance(value, Mapping if typing.is_typeddict(kind) else kind) and not is_text
+
+
+def entries(keywords: Any) -> dict[str, str]:
+    """Return the documentation of the keys of a TypedDict, by name.
+
+    It is in the section "Args:" of its docstring, and of others of that module that it extends.
+    """
+    found = {}
+    for each in filter(typing.is_typeddict, vars(sys.modules[keywords.__module__]).values()):
+        _, _, section = (inspect.getdoc(each) or "").partition("\nArgs:\n")
+        for entry in re.findall(r"^ {4}\w+: .*(?:\n {8}.*)*", section, re.MULTILINE):
+            name, _, text = " ".join(entry.split()).partition(": ")
+            found[name] = text
+    return {name: text for name, text in found.items() if name in keywords.__annotations__}
+
+
+def _keywords(function: Any) -> Any:
+    """Return the TypedDict of the keywords of a function, unless only type checkers know it."""
+    texts = [str(text) for text in function.__annotations__.values()]
+    names = [text[7:-1] for text in texts if text.startswith("Unpack[")]
+    return function.__globals__.get(names[0]) if names else None
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """Return the signature of a function with its keywords, for ``help`` and editors."""
+    own, keywords = inspect.signature(function), _keywords(function)
+    defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
+    if defaults is None:  # these are no options of onnxfold
+        return own
+    *parameters, rest = own.parameters.values()
+    for name, hint in keywords.__annotations__.items():
+        default = getattr(defaults, name, _UNSET)
+        annotation = getattr(hint, "__forward_arg__", hint)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            rest.replace(name=name, kind=kind, default=default, annotation=annotation)
+        )
+    return own.replace(parameters=parameters)

@@ -1,0 +1,67 @@
+"""Runtimes with ops and rules of their own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from onnxfold.support.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    from onnxfold.ops import Op
+    from onnxfold.rewrite.rule import RuleSet
+
+ENTRY_POINTS = "onnxfold.api.targets"
+"""The entry points of packages with targets; each is a `Target`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime for which a model is optimized beyond what every runtime executes.
+
+    Attributes:
+        name: The name, as in ``--target NAME`` and in ``@rule(target=NAME)``.
+        rules: Python files with rules, or rule sets, that produce ops of the runtime.
+        ops: Python files or classes with definitions of its ops.
+    """
+
+    name: str
+    rules: Sequence[str | os.PathLike[str] | RuleSet] = ()
+    ops: Sequence[str | os.PathLike[str] | type[Op]] = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ONNXRUNTIME = Target("onnxruntime")
+"""onnxruntime with its ops in com.microsoft. Its rules and ops come with onnxfold."""
+
+
+def target_names() -> list[str]:
+    """Return the names of all targets."""
+    installed = (entry.name for entry in metadata.entry_points(group=ENTRY_POINTS))
+    return [ONNXRUNTIME.name, *installed]
+
+
+def target_of(target: str | Target) -> Target:
+    """Return a target by its name.
+
+    Raises:
+        UsageError: There is no such target, or its package cannot be loaded.
+    """
+    if isinstance(target, Target):
+        return target
+    if target == ONNXRUNTIME.name:
+        return ONNXRUNTIME
+    for entry in metadata.entry_points(group=ENTRY_POINTS, name=target):
+        try:
+            found = entry.load()
+        except Exception as error:  # another package may raise anything
+            raise UsageError(f"the target {target!r} cannot be loaded: {error}") from error
+        if not isinstance(found, Target):
+            raise UsageError(f"the target {target!r} is not an onnxfold.Target")
+        return found
+    raise UsageError(f"there is no target {target!r}{suggestion(target, target_names())}")

@@ -1,0 +1,350 @@
+"""Compute large results block by block, and choose those that are stored.
+
+Large intermediate constants are not stored if possible: a view is other strides on the same memory,
+and element-wise work and concatenation are done block by block where their results are written or
+stored. All other large results are computed whole.
+
+A chain is a graph of expressions. Views are not expressions: they are applied to the arrays at the
+leaves, which are broadcast to the viewed shape first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Union
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.fold.evaluation import TimeLimit
+from onnxfold.fold.operation import Operation, operands_first
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.fold.pool.blocks import KEPT_BYTES, Box, Source, boxes, copy, distance, fast_axis
+from onnxfold.fold.pool.buffer import Array
+from onnxfold.ops.numpy_kernels import Kind, Postpone, Unfoldable, broadcast_shape
+from onnxfold.support import forks
+from onnxfold.support.arrays import distinct
+from onnxfold.support.forks import cached_property
+
+# Operations whose operands and results are all smaller (bytes) are computed one by one.
+_LARGE = 1 << 18
+# Bytes that a step reads and writes at a time: a few of these fit the second-level cache.
+_PIECE = 1 << 17
+# Elements along the row in a piece where rows and columns are exchanged.
+_COLUMNS = 64
+
+
+class Leaf:
+    """The elements of a known buffer, as a view with any strides."""
+
+    operands: Sequence[Expression | None] = ()
+
+    def __init__(self, buffer: Buffer, array: Array) -> None:
+        self.buffer = buffer
+        self.array = array
+        self.shape: tuple[int, ...] = array.shape
+
+
+class Step:
+    """An element-wise operation; omitted operands are None, broadcast operands are leaves."""
+
+    def __init__(self, operation: Operation, operands: Sequence[Expression | None]) -> None:
+        shape = broadcast_shape(*(e.shape for e in operands if e is not None))
+        self.operands = [
+            Leaf(e.buffer, np.broadcast_to(e.array, shape)) if isinstance(e, Leaf) else e
+            for e in operands
+        ]
+        self.operation = operation
+        self.shape: tuple[int, ...] = shape
+
+    @cached_property
+    def call(self) -> Callable[..., Any]:
+        """The function that computes the elements from arrays of the operands."""
+        assert self.operation.kernel is not None
+        return functools.partial(self.operation.kernel.function, **self.operation.attributes)
+
+
+Expression = Union[Leaf, Step]  # noqa: UP007 (evaluated at run time)
+
+
+def viewed(operation: Operation, index: int, expression: Expression) -> Expression:
+    """Apply an operation to an expression as a view. Raises Postpone if that needs a copy."""
+    others = [None if b is None else b.array() for b in operation.operands[1:]]
+    made: dict[Expression, Expression] = {}
+    for e in _in_order(expression):
+        if isinstance(e, Leaf):
+            made[e] = Leaf(e.buffer, operation.call([e.array, *others], most_bytes=0)[index])
+        else:
+            made[e] = Step(e.operation, [None if o is None else made[o] for o in e.operands])
+    return made[expression]
+
+
+def _in_order(expression: Expression) -> list[Expression]:
+    """Return an expression and all its operands, each once, operands first."""
+    return operands_first([expression], lambda e: [o for o in e.operands if o is not None])
+
+
+class Chain:
+    """Computes an expression block by block for the pool: `onnxfold.fold.pool.blocks.Source`.
+
+    If it is ``compact``, axes along which all its elements repeat get extent 1.
+    """
+
+    def __init__(
+        self, expression: Expression, dtype: ir.DataType, *, compact: bool = False
+    ) -> None:
+        self._order = order = _in_order(expression)
+        self.dtype = dtype
+        self._leaves = [e for e in order if isinstance(e, Leaf)]
+        self.shape: tuple[int, ...] = tuple(
+            1 if compact and all(e.array.strides[axis] == 0 for e in self._leaves) else extent
+            for axis, extent in enumerate(expression.shape)
+        )
+        nbytes = {e: distinct(e.array).nbytes for e in self._leaves}
+        self.read_bytes: int = sum(nbytes.values())
+        self.fast_axis: int = fast_axis(max(self._leaves, key=nbytes.__getitem__).array)
+        itemsizes = [e.array.itemsize for e in self._leaves]
+        self._piece = _PIECE // max(dtype.numpy().itemsize, *itemsizes, 1)
+        self._unused: dict[Expression, list[Expression]] = {}
+        for operand, user in {o: e for e in order for o in e.operands if o is not None}.items():
+            self._unused.setdefault(user, []).append(operand)
+        self._touched = 0
+        self._lock = forks.Lock()
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Compute the elements in a box into ``target``, an array of any strides."""
+        root = self._order[-1]
+        if isinstance(root, Leaf):
+            copy(target, self._read(root, box))
+            return
+        with np.errstate(all="ignore"):  # the setting is per thread
+            for piece in boxes(target.shape, self._piece, self.fast_axis, _COLUMNS):
+                inner = tuple(
+                    slice(b.start + p.start, b.start + p.stop)
+                    for b, p in zip(box, piece, strict=True)
+                )
+                copy(target[piece], self._compute(inner))
+
+    def _compute(self, box: Box) -> Array:
+        """Return the elements in a box, with extent 1 along axes where they repeat."""
+        made: dict[Expression | None, Any] = {None: None}
+        for expression in self._order:
+            if isinstance(expression, Leaf):
+                made[expression] = distinct(self._read(expression, box))
+            else:
+                made[expression] = expression.call(*[made[o] for o in expression.operands])
+            for operand in self._unused.get(expression, ()):
+                del made[operand]
+        return np.asarray(made[self._order[-1]])
+
+    def _read(self, expression: Leaf, box: Box) -> Array:
+        """Return the part of a leaf in a box; release pages after many bytes."""
+        part = expression.array[box]
+        # a strided read leaves parts of its pages, which are read soon
+        is_dense = distance(part) <= 4 * part.nbytes
+        with self._lock:
+            self._touched += part.nbytes if is_dense else part.nbytes // 4
+            is_time = self._touched > KEPT_BYTES
+            if is_time:
+                self._touched = 0
+        if is_time:
+            self.release()
+        return part
+
+    def release(self) -> None:
+        """Release the mapped pages that were read."""
+        for expression in self._leaves:
+            expression.buffer.release_pages()
+
+
+class Joined:
+    """Concatenates chains along an axis, for the pool as `Chain`."""
+
+    def __init__(self, parts: Sequence[Chain], axis: int) -> None:
+        self._parts = parts
+        self._axis = axis
+        first = parts[0]
+        self.dtype = first.dtype
+        self.fast_axis: int = first.fast_axis
+        self.read_bytes: int = sum(part.read_bytes for part in parts)
+        length = sum(part.shape[axis] for part in parts)
+        self.shape: tuple[int, ...] = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+
+    def fill(self, box: Box, target: Array) -> None:
+        """Write the elements in a box into ``target``, an array of any strides."""
+        axis, end = self._axis, 0
+        for part in self._parts:
+            start, end = end, end + part.shape[axis]
+            low, high = max(box[axis].start, start), min(box[axis].stop, end)
+            if low < high:
+                inner = (*box[:axis], slice(low - start, high - start), *box[axis + 1 :])
+                begin = low - box[axis].start
+                place = (*(slice(None),) * axis, slice(begin, begin + high - low))
+                part.fill(inner, target[place])
+
+    def release(self) -> None:
+        """Release the mapped pages that were read."""
+        for part in self._parts:
+            part.release()
+
+
+class Streams:
+    """A run of postponed operations, operands first.
+
+    Results that are ``wanted`` are stored; a ``root`` of the last one is wanted block by block.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        time: TimeLimit,
+        operations: Sequence[Operation],
+        wanted: Iterable[Buffer],
+        root: Buffer | None,
+    ) -> None:
+        self._pool = pool
+        self._time = time
+        self._root = root
+        self.failures: dict[Operation, str] = {}
+        """The operations that cannot be computed, with the reasons."""
+        self.operations = {o for o in operations if is_streamable(o)}
+        """The operations that :meth:`make` computes."""
+        self._stored = self._to_store(operations, wanted)
+        self._expressions: dict[Buffer, Expression] = {}
+        self._joined: Joined | None = None
+
+    def _to_store(self, operations: Sequence[Operation], wanted: Iterable[Buffer]) -> set[Buffer]:
+        """Return the wanted results, and those that would be computed more than once."""
+        uses: dict[Buffer, list[Operation]] = {}
+        for operation in operations:
+            for operand in operation.operands:
+                if operand is not None:
+                    uses.setdefault(operand, []).append(operation)
+        stored = set(wanted)
+        # users of the same shape in the same chain read the operand once
+        chains: dict[Buffer, Buffer] = {}
+        for operation in reversed(operations):
+            for result in operation.results:
+                if result is None or operation not in self.operations:
+                    continue
+                chains[result] = result
+                users = uses.get(result, [])
+                if result in stored or not users:
+                    continue
+                found = {self._chain_of(user, result, chains) for user in users}
+                if len(found) > 1 or None in found or result.references > len(users):
+                    stored.add(result)
+                else:
+                    chains[result] = found.pop() or result
+        return stored
+
+    def _chain_of(
+        self, user: Operation, operand: Buffer, chains: dict[Buffer, Buffer]
+    ) -> Buffer | None:
+        """Return the chain of a user; None if the user requires the stored operand."""
+        result = next((b for b in user.results if b is not None), None)
+        if user not in self.operations or result is None:
+            return None
+        if user.kind is not Kind.ELEMENTWISE:
+            return operand if user.operands.count(operand) == 1 else None
+        return chains.get(result) if result.shape == operand.shape else None
+
+    def make(self, operation: Operation) -> None:
+        """Compute the stored results of an operation; record how to compute the others."""
+        operands: list[Expression | None] = []
+        for buffer in operation.operands:
+            if buffer is None:
+                operands.append(None)
+            elif buffer.is_known:
+                operands.append(Leaf(buffer, buffer.array()))
+            elif buffer in self._expressions:
+                operands.append(self._expressions[buffer])
+            else:
+                return  # it has failed
+        try:
+            for index, result in operation.awaited():
+                self._make(operation, operands, index, result)
+        except Unfoldable as error:
+            self.failures[operation] = str(error)
+
+    def _make(
+        self,
+        operation: Operation,
+        operands: Sequence[Expression | None],
+        index: int,
+        result: Buffer,
+    ) -> None:
+        expression: Expression
+        if operation.kind is Kind.ASSEMBLED:
+            parts = [
+                Chain(e, b.dtype)
+                for b, e in zip(operation.operands, operands, strict=True)
+                if b is not None and e is not None and b.size
+            ]
+            joined = Joined(parts, operation.attributes["axis"] % len(result.shape))
+            if result is self._root:
+                self._joined = joined
+            else:
+                self._store(result, joined)
+            return
+        if operation.kind is Kind.ELEMENTWISE:
+            expression = Step(operation, operands)
+        else:
+            first, operand = operation.operands[0], operands[0]
+            assert first is not None and operand is not None
+            try:
+                expression = viewed(operation, index, operand)
+            except Postpone:  # strides cannot express it; the elements are in the same order
+                expression = operand
+                if result is not self._root:
+                    self._store(result, Chain(expression, result.dtype))
+                    return
+            else:
+                if isinstance(expression, Leaf) and first.is_known:
+                    self._pool.fulfil(result, expression.array)
+                    return
+        if result in self._stored:
+            self._store(result, Chain(expression, result.dtype, compact=True))
+        else:
+            self._expressions[result] = expression
+
+    def _store(self, buffer: Buffer, source: Source) -> None:
+        nbytes = math.prod(source.shape) * buffer.dtype.numpy().itemsize
+        if self._root is None and nbytes > self._time.nbytes:
+            raise Unfoldable(f"it would take too long to compute {nbytes:,} bytes")
+        with self._time.spending():
+            array = self._pool.store(source)
+        if array.size == buffer.size:
+            array = array.reshape(buffer.shape)
+        else:
+            array = np.broadcast_to(array, buffer.shape)
+        self._pool.fulfil(buffer, array)
+
+    def source(self, root: Buffer) -> Source | None:
+        """Return what computes the root; None if the root is known."""
+        expression = self._expressions.get(root)
+        return self._joined if expression is None else Chain(expression, root.dtype)
+
+
+def is_large(operation: Operation) -> bool:
+    """Return whether a result or a postponed operand is too large to be stored without need."""
+    return any(b is not None and b.nbytes > _LARGE for b in operation.results) or any(
+        b is not None and not b.is_known and b.nbytes > _LARGE for b in operation.operands
+    )
+
+
+def is_streamable(operation: Operation) -> bool:
+    """Return whether an operation is large and its result can be computed block by block."""
+    if operation.captures or not operation.results or not is_large(operation):
+        return False
+    for buffer in (*operation.operands, *operation.results):
+        if buffer is not None and buffer.dtype.numpy().hasobject:
+            return False
+    if any(b is not None and not b.size for b in operation.results):
+        return False
+    if operation.kind is Kind.VIEW:
+        first, *others = operation.operands
+        return first is not None and all(b is None or b.is_known for b in others)
+    return operation.kind in (Kind.ELEMENTWISE, Kind.ASSEMBLED)

@@ -1,0 +1,274 @@
+"""Select the engine that computes an operation: a NumPy kernel or onnxruntime."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from onnxfold.fold.evaluation import (
+    EvaluationError,
+    TimeLimit,
+    evaluate_isolated,
+    onnxruntime,
+    open_model,
+    time_for,
+)
+from onnxfold.fold.inference import is_elementwise, tensor_proto, type_of
+from onnxfold.fold.operation import EAGER_BYTES, OWN, Operation, effective_bytes, postponed
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.fold.pool.buffer import Array, weight_of
+from onnxfold.ir.graphs import nodes_within, subgraphs_of
+from onnxfold.ir.storage import data_bytes
+from onnxfold.ir.storage.encode import function_proto
+from onnxfold.ir.storage.tensors import tensors_in
+from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.numpy_kernels import Kind, NotExact, Unfoldable
+from onnxfold.support.arrays import distinct
+from onnxfold.support.forks import cached_property
+from onnxfold.support.isolated import Processes
+from onnxfold.support.process_state import ProcessState
+
+# Whatever the limit of memory: bytes that everything may take.
+_LEAST_MEMORY = 16 << 20
+# What travels inside a model is there as a message, as its bytes, and in the engine, parsed.
+_COPIES = 4
+# All elements of one operand meet all of the other at most: this takes milliseconds.
+_MOST_PRODUCTS = 1 << 24
+_KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
+# Operands up to this many bytes are stored in the model, larger ones are fed.
+_INLINE_BYTES = 4096
+# All supported versions of onnxruntime read it, even if the model's own version is newer than the
+# installed one supports; the first version with overloads of functions.
+_IR_VERSION = 10
+_TOO_LARGE = "computing it takes {:,} bytes of memory, more than the limit"
+
+
+class Engines:
+    """Computes operations as a whole, within the limits of time and memory of a run.
+
+    The pool's memory limit is also that of one computation. ``libraries`` are paths of shared
+    libraries with custom ops. ``exact`` excludes what depends on the
+    number of onnxruntime's threads, but in wide precision: rounding hides the last bits.
+    ``process`` owns the processes that evaluate; sessions in this process are closed with the run.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        functions: Iterable[ir.Function],
+        exact: bool,
+        time: TimeLimit | None,
+        process: ProcessState,
+        libraries: Sequence[str] = (),
+    ) -> None:
+        self._pool = pool
+        self._process = process
+        self._exact = exact
+        self._functions = {f.identifier(): f for f in functions}
+        self._libraries = list(libraries)
+        self.time = time or time_for(0)
+        self._memory = max(pool.memory_limit, _LEAST_MEMORY)
+        """Bytes that one computation may take outside the files of the model."""
+        self._opened = functools.lru_cache(_KEPT_SESSIONS)(open_model)
+
+    def compute(self, operation: Operation, failures: dict[Operation, str]) -> None:
+        """Compute the awaited results of an operation, unless an operand failed."""
+        awaited = operation.awaited()
+        if not awaited or any(o.awaited() for o in postponed(operation.operands)):
+            return
+        try:
+            arrays = self.evaluate(operation, [k for k, _ in awaited])
+        except (Unfoldable, MemoryError) as error:
+            failures[operation] = str(error) or "out of memory"
+            return
+        for (_, buffer), array in zip(awaited, arrays, strict=True):
+            try:
+                self._pool.fulfil(buffer, array)
+            except ValueError as error:
+                failures[operation] = f"inference and evaluation disagree: {error}"
+
+    def evaluate(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
+        """Return the wanted results, by index. Raises Unfoldable with the reason if none can."""
+        self._admit(operation)
+        if operation.kernel is not None:
+            arrays = [None if b is None else b.array() for b in operation.operands]
+            with contextlib.suppress(NotExact), self.time.spending():
+                computed = operation.call(arrays)
+                return [computed[k] for k in wanted]
+            operation.kernel = None
+        try:
+            return self._by_onnxruntime(operation, wanted)
+        except EvaluationError as error:
+            raise Unfoldable(str(error)) from error
+
+    def _by_onnxruntime(self, operation: Operation, wanted: Sequence[int]) -> list[Array]:
+        """Return results of an operation; only what is certain runs in this process."""
+        if not self.time.share():
+            raise EvaluationError(self.time.reason)
+        exact = self._exact and not operation.is_wide
+        is_certain = _is_certain(operation)
+        nodes = nodes_within([operation.node]) if self._functions else ()
+        is_call = any(n.op_identifier() in self._functions for n in nodes)
+        functions = self._serialized if is_call else []
+        proto, operands = _assemble(operation, wanted, functions, general=is_certain)
+        model, outputs = proto.SerializeToString(), [output.name for output in proto.graph.output]
+        feeds = {name: b.array() for name, b in operands.items()}
+        if is_certain:
+            # operations that differ in their operands only share their sessions
+            opened = open_model if proto.graph.initializer else self._opened
+            with self.time.spending():
+                results = onnxruntime(model, feeds, outputs, exact=exact, opened=opened)
+            return [_encoded(array) for array in results]
+        used = self._pool.statistics.live_bytes
+        used += sum(b.nbytes for b in operands.values() if b.span() is None)
+        results = evaluate_isolated(
+            model,
+            feeds,
+            outputs,
+            exact=exact,
+            limit=self.time,
+            libraries=self._libraries,
+            memory=max(self._memory // 4, self._memory - used),
+            processes=self._process.shared(Processes),
+        )
+        return [_encoded(array) for array in results]
+
+    @cached_property
+    def _serialized(self) -> list[onnx.FunctionProto]:
+        return list(map(function_proto, self._functions.values()))
+
+    def _admit(self, operation: Operation) -> None:
+        """Make room for computing an operation. Raises Unfoldable if that takes too much."""
+        needed = sum(_memory_of(b) for b in operation.operands if b is not None)
+        needed += sum(b.nbytes for b in operation.results if b is not None)
+        if needed <= EAGER_BYTES or _is_free(operation):
+            return
+        if needed > self._memory:
+            raise Unfoldable(_TOO_LARGE.format(needed))
+        self._pool.make_room(needed)
+        if needed > self.time.nbytes:
+            raise Unfoldable(self.time.reason)
+
+    def admit_graphs(self, operation: Operation) -> None:
+        """Raise Unfoldable for an operation with graphs, or of a function, that hold too much.
+
+        Shape inference and engines get copies of all constants in there.
+        """
+        graphs = list(subgraphs_of(operation.node))
+        if operation.node.op_identifier() in self._functions:
+            graphs += [function.graph for function in self._functions.values()]
+        if not graphs:
+            return
+        tensors = tensors_in(graphs)
+        needed = _COPIES * sum(data_bytes(t.dtype, t.shape) for t in tensors)
+        if needed > self._memory:
+            raise Unfoldable(_TOO_LARGE.format(needed))
+
+
+def _assemble(
+    operation: Operation,
+    wanted: Sequence[int],
+    functions: Sequence[onnx.FunctionProto],
+    *,
+    general: bool,
+) -> tuple[onnx.ModelProto, dict[str, Buffer]]:
+    """Return a model of an operation, and the operands that are not in it by their names.
+
+    A ``general`` model is the same for operands of other sizes and elements, but for strings and
+    numbers of less than a byte. onnxruntime may compute other bits than for constants.
+    """
+    imports = dict(operation.opsets)
+    for function in functions:
+        imports.setdefault(function.domain, 1)
+    model = onnx.ModelProto(ir_version=_IR_VERSION, functions=functions)
+    for domain, version in imports.items():
+        model.opset_import.append(onnx.helper.make_opsetid(domain, version))
+    graph = model.graph
+    graph.name = "fold"
+    feeds: dict[str, Buffer] = {}
+    names: dict[Buffer | None, str] = {None: ""}
+    inputs = operation.inputs
+    for buffer in inputs:
+        if buffer is not None and buffer not in names:
+            names[buffer] = f"{OWN}c{len(names)}"
+            _supply(graph, feeds, buffer, names[buffer], general)
+    for value, buffer in zip(operation.captures, operation.operands[len(inputs) :], strict=True):
+        assert buffer is not None and value.name is not None
+        _supply(graph, feeds, buffer, value.name, general)
+    outputs = [f"{OWN}r{k}" if o.name else "" for k, o in enumerate(operation.node.outputs)]
+    graph.node.append(operation.to_proto([names[b] for b in inputs], outputs))
+    graph.output.extend(onnx.ValueInfoProto(name=f"{OWN}r{index}") for index in wanted)
+    return model, feeds
+
+
+def _supply(
+    graph: onnx.GraphProto, feeds: dict[str, Buffer], buffer: Buffer, name: str, general: bool
+) -> None:
+    """Put a known operand into the model, or add it to the feeds."""
+    inline = buffer.dtype == ir.DataType.STRING or buffer.dtype.bitwidth < 8
+    if inline or buffer.nbytes <= (0 if general else _INLINE_BYTES):
+        graph.initializer.append(tensor_proto(buffer.array(), name))
+        return
+    kind = type_of(buffer)
+    for dimension in kind.tensor_type.shape.dim if general else ():
+        dimension.Clear()
+    graph.input.append(onnx.ValueInfoProto(name=name, type=kind))
+    feeds[name] = buffer
+
+
+def _is_certain(operation: Operation) -> bool:
+    """Return whether onnxruntime may compute an operation in this process.
+
+    Another process costs a third of a second. Functions of single elements, sums and quantized
+    weights read no element as a place or a size: nothing in a tensor could make them crash or hang.
+    """
+    node = operation.node
+    buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
+    if node.domain != "" or any(b.dtype == ir.DataType.STRING for b in buffers):
+        return False
+    traits = definition_of(node).traits
+    if Trait.REDUCES in traits:
+        return True
+    if not operation.results:  # onnx's shape inference could not tell the result
+        return False
+    if Trait.MULTIPLIES in traits and Trait.QUANTIZES not in traits:
+        return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
+    if traits & (Trait.ALONG_AXES | Trait.ORDERS):
+        return True
+    dtypes = tuple(None if b is None else b.dtype for b in operation.operands)
+    return is_elementwise(node.op_type, operation.opset, dtypes)
+
+
+def _memory_of(buffer: Buffer) -> int:
+    """Return the bytes that an engine holds for an operand: none if it is in row-major order."""
+    if buffer.dtype == ir.DataType.STRING and buffer.is_known:
+        once = distinct(buffer.array())
+        return _COPIES * weight_of(once) * buffer.size // max(1, once.size)
+    if buffer.is_known and buffer.array().flags.c_contiguous:
+        return 0
+    return buffer.nbytes
+
+
+def _is_free(operation: Operation) -> bool:
+    """Return whether the result takes no memory: a view, or work on zero-stride operands."""
+    if operation.kernel is None or not all(b is None or b.is_known for b in operation.operands):
+        return False
+    if operation.kind is Kind.ELEMENTWISE:
+        arrays = [None if b is None else b.array() for b in operation.operands]
+        return effective_bytes(arrays) <= EAGER_BYTES
+    return operation.kind is Kind.VIEW
+
+
+def _encoded(array: Array) -> Array:
+    """Return a tensor of an engine as the pool has it: strings are bytes."""
+    if not array.dtype.hasobject:
+        return array
+    texts = np.empty(array.size, object)
+    texts[:] = [s if isinstance(s, bytes) else s.encode() for s in array.flat]
+    return texts.reshape(array.shape)

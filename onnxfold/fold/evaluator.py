@@ -1,0 +1,206 @@
+"""When operations are computed; :mod:`onnxfold.fold.engines` selects the engine.
+
+Small operations with known operands are computed at once. Everything else is postponed: its
+result is a buffer with shape and dtype only, which is computed when its elements are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.fold import inference
+from onnxfold.fold.block_execution import Streams, is_large, is_streamable
+from onnxfold.fold.engines import Engines
+from onnxfold.fold.evaluation import TimeLimit
+from onnxfold.fold.operation import (
+    EAGER_BYTES,
+    Operation,
+    effective_bytes,
+    one_element_array,
+    postponed,
+)
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.fold.pool.blocks import KEPT_BYTES, Source
+from onnxfold.fold.wide import Widening
+from onnxfold.ops.numpy_kernels import Kind, NotExact, Postpone, check_representable
+from onnxfold.support.process_state import THIS_PROCESS, ProcessState
+
+
+class ComputationFailed(Exception):
+    """Postponed operations turned out not to be computable: their nodes have to stay."""
+
+    def __init__(self, failures: Mapping[Operation, str]) -> None:
+        super().__init__("; ".join(failures.values()))
+        self.failures = failures
+
+
+class Evaluator:
+    """Computes operations on the buffers of one pool.
+
+    The arguments are those of `Engines`; ``wide`` is for wide precision.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        functions: Iterable[ir.Function] = (),
+        exact: bool = True,
+        time: TimeLimit | None = None,
+        wide: bool = False,
+        process: ProcessState = THIS_PROCESS,
+        libraries: Sequence[str] = (),
+    ) -> None:
+        self.pool = pool
+        self.rounded: dict[str, str] = {}
+        """Values that could not be computed in wide precision, and why."""
+        self._widening = Widening(pool, self._apply, self.rounded) if wide else None
+        self.apply = self._apply if self._widening is None else self._widening.apply
+        """Return the results of an operation: known or deferred buffers.
+
+        Raises:
+            Unfoldable: no engine can compute it, with the reason.
+            ComputationFailed: it needed the value of a postponed operation, which failed.
+        """
+        self._engines = Engines(pool, functions, exact, time, process, libraries)
+        self.time = self._engines.time
+        pool.evaluator = self
+
+    def _apply(self, operation: Operation) -> list[Buffer | None]:
+        if operation.kernel is not None:
+            results = self._apply_kernel(operation)
+            if results is not None:
+                return results
+        self._engines.admit_graphs(operation)
+        types = inference.infer(operation)
+        outputs = operation.node.outputs
+        if any(o.name and t is None for o, t in zip(outputs, types, strict=True)):
+            # only its computation tells the types; NumPy would not stop where the memory limit is
+            operation.kernel = None
+            self.compute([b for b in operation.operands if b is not None])
+            wanted = [k for k, output in enumerate(outputs) if output.name]
+            made: list[Buffer | None] = [None] * len(outputs)
+            for k, array in zip(wanted, self._engines.evaluate(operation, wanted), strict=True):
+                made[k] = self.pool.adopt(array)
+            return made
+        results = []
+        for result_type in types:
+            if result_type is None:
+                results.append(None)
+                continue
+            shape, dtype = result_type
+            check_representable(shape, dtype.numpy())
+            results.append(self.pool.defer(shape, dtype, operation))
+        operation.results = results
+        return results
+
+    def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
+        """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
+        operands, kind = operation.operands, operation.kind
+        unknown = [b for b in operands if b is not None and b.elements is None]
+        if kind is Kind.VIEW and unknown:
+            # the elements of a shape or axes determine the shape of the result
+            lists = [b for b in unknown if len(b.shape) <= 1]
+            integers = [b for b in lists if b.dtype in (ir.DataType.INT64, ir.DataType.INT32)]
+            self.compute([b for b in integers if b.nbytes <= EAGER_BYTES])
+        if kind is Kind.SHAPE:
+            # onnxruntime may make another shape than the one that onnx infers
+            inferred = [o for o in postponed(unknown) if o.kernel is None]
+            self.compute([b for operation in inferred for _, b in operation.awaited()])
+        known = kind is Kind.SHAPE or not unknown or all(b.is_known for b in unknown)
+        if kind in (Kind.GENERAL, Kind.ASSEMBLED) and not (
+            known and sum(b.nbytes for b in operands if b is not None) <= EAGER_BYTES
+        ):
+            return None
+        arrays = [
+            None if b is None else b.array() if b.is_known else one_element_array(b)
+            for b in operands
+        ]
+        if kind is Kind.ELEMENTWISE and not (known and effective_bytes(arrays) <= EAGER_BYTES):
+            # the shape and dtype of the result, from one element standing for all
+            known = False
+            arrays = [None if b is None else one_element_array(b) for b in operands]
+        try:
+            computed = operation.call(arrays, most_bytes=EAGER_BYTES)
+        except NotExact:
+            operation.kernel = None
+            return None
+        except Postpone:
+            return None
+        if known:
+            return [*map(self.pool.adopt, computed)]
+        results = [
+            self.pool.defer(a.shape, ir.DataType.from_numpy(a.dtype), operation) for a in computed
+        ]
+        operation.results = results
+        return list(results)
+
+    def compute(self, buffers: Sequence[Buffer]) -> None:
+        """Compute deferred buffers and what they need; raise ComputationFailed at the end."""
+        buffers = [buffer for buffer in buffers if not buffer.is_known]
+        if not buffers:
+            return
+        for buffer in buffers:  # their users may not have retained them yet
+            self.pool.retain(buffer)
+        try:
+            with np.errstate(all="ignore"):  # also when a tensor is read, long after the pass
+                failures = self._compute(postponed(buffers), buffers).failures
+        finally:
+            for buffer in buffers:
+                buffer.references -= 1
+        if failures:
+            self._fail(failures)
+
+    def source(self, buffer: Buffer) -> Source | None:
+        """Return what computes a deferred buffer block by block; what it needs is computed now.
+
+        Compute the buffer and return None if its last operation is not streamed. Raises
+        ComputationFailed.
+        """
+        operations = postponed([buffer])
+        if not operations or not is_streamable(operations[-1]):
+            self.compute([buffer])
+            return None
+        with np.errstate(all="ignore"):
+            streams = self._compute(operations, [], buffer)
+        if streams.failures:
+            self._fail(streams.failures)
+        return streams.source(buffer)
+
+    def _fail(self, failures: Mapping[Operation, str]) -> NoReturn:
+        if self._widening is not None:
+            self._widening.learn(failures)
+        raise ComputationFailed(failures)
+
+    def _compute(
+        self, operations: list[Operation], wanted: Sequence[Buffer], root: Buffer | None = None
+    ) -> Streams:
+        """Compute what is wanted and what the root needs, which is wanted block by block."""
+        streams = Streams(self.pool, self.time, operations, wanted, root)
+        for operation in operations:
+            if operation in streams.operations:
+                streams.make(operation)
+                continue
+            read = [b for b in operation.operands if b is not None and b.nbytes > KEPT_BYTES]
+            self._engines.compute(operation, streams.failures)
+            for buffer in read:
+                buffer.release_pages()
+        return streams
+
+    def uncertain(self, buffers: Sequence[Buffer]) -> list[Buffer]:
+        """Return the last deferred buffers on the way to these whose computation could fail."""
+        operations = postponed(buffers)
+        if not operations:
+            return []
+        found = [
+            buffer
+            for operation in operations
+            if not is_streamable(operation)
+            and (is_large(operation) or operation.kind is Kind.GENERAL)
+            for _, buffer in operation.awaited()
+        ]
+        read = {b for operation in postponed(found) for b in operation.operands}
+        return [buffer for buffer in found if buffer not in read]

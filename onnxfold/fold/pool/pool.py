@@ -1,0 +1,386 @@
+"""The pool: every constant value is a buffer here, and only final results become tensors."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import mmap
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Protocol, runtime_checkable
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.fold.pool.blocks import WORKING_BYTES, Source, blocks_of, boxes
+from onnxfold.fold.pool.buffer import Array, Buffer, Deferred, Memory, Region, root_of, weight_of
+from onnxfold.ir import storage
+from onnxfold.support.errors import OnnxFoldError
+from onnxfold.support.parallel import THREADS, for_each
+
+# Without a limit of the user, this many bytes are held in memory before the rest goes to disk:
+# the memory of a run must not grow with the model.
+DEFAULT_LIMIT = 512 << 20
+# Smaller blocks are not spilled.
+_LEAST_SPILLED = 1 << 20
+# Length of the blocks in which a postponed result is computed, bytes.
+_BLOCK = 1 << 20
+_SLAB = 1 << 22
+STORING_BYTES = (WORKING_BYTES + _SLAB) * THREADS
+"""Bytes that the threads take that compute a postponed result, besides the result."""
+
+_dtype_of = functools.cache(ir.DataType.from_numpy)
+
+
+@dataclass
+class Statistics:
+    """Counters of one pool; bytes are bytes the pool owns (mapped input weights cost none)."""
+
+    live: int = 0
+    """Buffers that exist now."""
+    live_bytes: int = 0
+    peak_bytes: int = 0
+    spilled_bytes: int = 0
+    materialized: int = 0
+    """Buffers that became tensors of the output model."""
+
+
+@runtime_checkable
+class Watch(Protocol):
+    """An observer of the contents of a pool."""
+
+    def holds(self, nbytes: int) -> None:
+        """Record the live bytes."""
+
+    def bound(self, value: ir.Value, buffer: Buffer) -> None:
+        """Record that a value of the model has a buffer now."""
+
+
+class Pool:
+    """Reference-counted array buffers for constant values.
+
+    A user of a buffer retains it and releases it afterwards. The last release frees the buffer, and
+    its memory is freed with the last buffer that views it: a view keeps its base alive.
+
+    Args:
+        memory_limit: Bytes of owned memory above which the largest blocks are spilled to a
+            scratch file; None for ``DEFAULT_LIMIT``.
+        scratch_folder: Folder for the scratch file (unlinked as soon as it is open); None for the
+            system's temporary folder.
+        watch: An observer of the pool.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_limit: int | None = None,
+        scratch_folder: str | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        self.statistics = Statistics()
+        self._watch = watch
+        self.memory_limit = DEFAULT_LIMIT if memory_limit is None else memory_limit
+        self._scratch = Scratch(scratch_folder)
+        self._regions: dict[int, Region] = {}
+        self._large: dict[Region, None] = {}
+        self._bound: dict[ir.Value, Buffer] = {}
+        self.evaluator: Any = None
+        """The ``onnxfold.fold.evaluator.Evaluator`` of deferred buffers, which sets itself."""
+
+    def buffer_of(self, value: ir.Value) -> Buffer:
+        """Return the buffer of a constant value: at first use a view of the model's bytes."""
+        if value in self._bound:
+            return self._bound[value]
+        if value.const_value is None:
+            raise KeyError(f"value {value.name!r} is not constant")
+        return self.bind(value, self.wrap(value.const_value))
+
+    def is_bound(self, value: ir.Value) -> bool:
+        """Return True if the value has a buffer."""
+        return value in self._bound
+
+    def bind(self, value: ir.Value, buffer: Buffer) -> Buffer:
+        """Bind the value to a buffer, which is retained once for it."""
+        buffer.references += 1
+        self._bound[value] = buffer
+        if self._watch is not None:
+            self._watch.bound(value, buffer)
+        return buffer
+
+    def unbind(self, value: ir.Value) -> None:
+        """Release the buffer of a value that has no users any more."""
+        buffer = self._bound.pop(value, None)
+        if buffer is not None:
+            self.release(buffer)
+
+    def settle(self, values: Iterable[ir.Value] = ()) -> None:
+        """Unbind all values but these."""
+        kept = set(values)
+        for value in [*self._bound]:
+            if value not in kept:
+                self.unbind(value)
+
+    def wrap(self, tensor: ir.TensorProtocol) -> Buffer:
+        """Return a buffer on the bytes of a tensor of the model: mapped if they are in a file."""
+        raw = getattr(tensor, "raw", None)
+        if isinstance(raw, Buffer):
+            return raw
+        span = storage.span_of(tensor)
+        dtype = tensor.dtype
+        if span is not None and dtype.bitwidth >= 8:
+            array = span.array().view(dtype.numpy()).reshape(storage.sizes_of(tensor))
+            buffer = self.adopt(array, dtype, Memory.MAPPED)
+            if buffer.region is not None:
+                buffer.region.file = span.file
+            return buffer
+        return self.adopt(np.asarray(tensor.numpy()), dtype, Memory.FOREIGN)
+
+    def adopt(
+        self, array: Array, dtype: ir.DataType | None = None, kind: Memory = Memory.OWNED
+    ) -> Buffer:
+        """Return a buffer for an array, which may be a view of memory of the pool."""
+        buffer = Buffer(self, array.shape, dtype or _dtype_of(array.dtype))
+        self.statistics.live += 1
+        self._attach(buffer, array, kind)
+        return buffer
+
+    def defer(self, shape: tuple[int, ...], dtype: ir.DataType, deferred: Deferred) -> Buffer:
+        """Return a buffer whose elements are computed at their first use.
+
+        Its operands are retained until all results are computed or freed.
+        """
+        buffer = Buffer(self, shape, dtype, deferred)
+        if deferred.outstanding == 0:
+            for operand in deferred.operands:
+                if operand is not None:
+                    operand.references += 1
+        deferred.outstanding += 1
+        self.statistics.live += 1
+        return buffer
+
+    def fulfil(self, buffer: Buffer, array: Array) -> None:
+        """Set the elements of a deferred buffer. Raises ValueError for another shape or dtype."""
+        if tuple(array.shape) != buffer.shape:
+            raise ValueError(f"expected shape {list(buffer.shape)}, got {list(array.shape)}")
+        if buffer.dtype != ir.DataType.STRING and array.dtype != buffer.dtype.numpy():
+            raise ValueError(f"expected {buffer.dtype.name}, got {array.dtype}")
+        deferred, buffer.deferred = buffer.deferred, None
+        buffer.pool._attach(buffer, array, Memory.OWNED)
+        if deferred is not None:
+            for operand in _settle(deferred):
+                self.discard(operand)
+
+    def _attach(self, buffer: Buffer, array: Array, kind: Memory) -> None:
+        root: Any = root_of(array)
+        region = self._regions.get(id(root))
+        if region is None:
+            nbytes = weight_of(root) if kind is Memory.OWNED else 0
+            region = self._regions[id(root)] = Region(root, nbytes, kind)
+            if nbytes:
+                self.add_live(nbytes)
+                if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
+                    is_dense = root.flags.c_contiguous or root.flags.f_contiguous
+                    if is_dense and not root.dtype.hasobject:
+                        self._large[region] = None
+                self.make_room(0, keep=region)
+        region.buffers.add(buffer)
+        buffer.region = region
+        if array.flags.writeable:
+            array = array.view()
+            array.flags.writeable = False
+        buffer.elements = array
+
+    def add_live(self, nbytes: int) -> None:
+        """Add to the number of live bytes; a negative number is subtracted."""
+        statistics = self.statistics
+        statistics.live_bytes += nbytes
+        if statistics.live_bytes > statistics.peak_bytes:
+            statistics.peak_bytes = statistics.live_bytes
+        if self._watch is not None:
+            self._watch.holds(statistics.live_bytes)
+
+    def retain(self, buffer: Buffer) -> None:
+        """Add a reference to the buffer."""
+        buffer.references += 1
+
+    def release(self, buffer: Buffer) -> None:
+        """Drop a reference to the buffer; the last one frees it."""
+        buffer.references -= 1
+        if buffer.references == 0:
+            self.discard(buffer)
+
+    def hold(self, buffer: Buffer, other: Buffer | None) -> None:
+        """Retain another buffer as long as the first one exists; None releases it."""
+        before, buffer.held = buffer.held, other
+        if other is not None:
+            self.retain(other)
+        if before is not None:
+            self.release(before)
+
+    def discard(self, buffer: Buffer) -> None:
+        """Free a buffer without references."""
+        # A chain of postponed work can be as deep as the graph: no recursion.
+        pending = [buffer]
+        while pending:
+            current = pending.pop()
+            pool = current.pool  # a tensor of an earlier pool may be an operand here
+            pool.statistics.live -= 1
+            region, current.region = current.region, None
+            current.elements = None  # others may still know the buffer: its memory must not live on
+            if region is not None:
+                region.buffers.discard(current)
+                if not region.buffers:
+                    del pool._regions[id(region.root)]
+                    if region.kind is Memory.OWNED:
+                        pool._large.pop(region, None)
+                        pool.add_live(-region.nbytes)
+            deferred, current.deferred = current.deferred, None
+            if deferred is not None:
+                pending.extend(_settle(deferred))
+            if current.held is not None:
+                pending.extend(_released([current.held]))
+                current.held = None
+
+    def close(self) -> None:
+        """Free all buffers: their tensors are not read any more."""
+        for region in self._regions.values():
+            for buffer in region.buffers:
+                buffer.elements = buffer.region = None
+        self._regions.clear()
+        self._large.clear()
+
+    def store(self, source: Source) -> Array:
+        """Return the elements of a source, computed block by block with several threads.
+
+        The array is in row-major order; above the limit of memory, it is in the scratch file.
+        """
+        dtype = source.dtype.numpy()
+        nbytes = math.prod(source.shape) * dtype.itemsize
+        in_memory = nbytes < _LEAST_SPILLED
+        if 2 * nbytes <= self.memory_limit:
+            self.make_room(nbytes + STORING_BYTES)
+            in_memory |= self.statistics.live_bytes + nbytes <= self.memory_limit
+        working = STORING_BYTES + nbytes * in_memory
+        self.add_live(working)
+        try:
+            if in_memory:
+                array = np.empty(source.shape, dtype)
+                blocks = boxes(source.shape, _BLOCK // dtype.itemsize)
+                threads = THREADS if nbytes > _BLOCK else 1
+                for_each(blocks, lambda box: source.fill(box, array[box]), threads)
+            else:
+                part = self._scratch.create(nbytes)
+                storage.write_tiles(blocks_of(source, _BLOCK, _SLAB), part.write, THREADS)
+                self._spilled(Region(None, nbytes, Memory.SPILLED), part)
+                array = part.content.view(dtype).reshape(source.shape)
+        finally:
+            self.add_live(-working)
+        source.release()
+        return array
+
+    def make_room(self, nbytes: int, keep: Region | None = None) -> None:
+        """Spill the largest owned blocks but one until so many more bytes are within the limit."""
+        while self.statistics.live_bytes + nbytes > self.memory_limit:
+            movable = [region for region in self._large if region is not keep]
+            if not movable:
+                return
+            self._move_to_scratch(max(movable, key=lambda region: region.nbytes))
+
+    def _move_to_scratch(self, region: Region) -> None:
+        old: Any = region.root
+        del self._regions[id(old)]
+        del self._large[region]
+        part = self._scratch.create(old.nbytes)
+        part.write(old.reshape(-1, order="A").view(np.uint8).data, 0)
+        start = old.__array_interface__["data"][0]
+        for buffer in region.buffers:
+            view = buffer.array()
+            offset = view.__array_interface__["data"][0] - start
+            buffer.elements = np.ndarray(
+                view.shape, view.dtype, buffer=part.content, offset=offset, strides=view.strides
+            )
+        self._spilled(region, part)
+        self.add_live(-region.nbytes)
+
+    def _spilled(self, region: Region, part: ScratchPart) -> None:
+        region.root = root_of(part.content)
+        region.kind = Memory.SPILLED
+        region.file = part
+        self._regions[id(region.root)] = region
+        self.statistics.spilled_bytes += region.nbytes
+
+
+def _settle(deferred: Deferred) -> list[Buffer]:
+    """Count one outstanding result less; return the operands without references."""
+    deferred.outstanding -= 1
+    if deferred.outstanding:
+        return []
+    unused = _released(deferred.operands)
+    deferred.operands = ()
+    return unused
+
+
+def _released(buffers: Sequence[Buffer | None]) -> list[Buffer]:
+    """Drop a reference to each buffer; return the buffers without any."""
+    unused = []
+    for buffer in buffers:
+        if buffer is not None:
+            buffer.references -= 1
+            if buffer.references == 0:
+                unused.append(buffer)
+    return unused
+
+
+class ScratchPart(storage.MappedFile):
+    """A segment of the scratch file: written piece by piece, then read through a mapping."""
+
+    __slots__ = ("_descriptor", "_folder", "_offset")
+
+    def __init__(self, descriptor: int, offset: int, nbytes: int, folder: str) -> None:
+        super().__init__(descriptor, folder, offset, nbytes)
+        self._descriptor = descriptor
+        self._offset = offset
+        self._folder = folder
+
+    def write(self, data: memoryview, offset: int) -> None:
+        """Write bytes at ``offset``. Thread-safe. Raises OnnxFoldError if the disk is full."""
+        with _naming(self._folder):
+            storage.write_at(self._descriptor, data, self._offset + offset)
+
+
+class Scratch:
+    """An unlinked file that grows by one mapping per spilled block and ends with the process."""
+
+    def __init__(self, folder: str | None) -> None:
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._end = 0
+
+    def create(self, nbytes: int) -> ScratchPart:
+        """Allocate at least one byte. Raises OnnxFoldError if the disk is full."""
+        folder = self._folder or tempfile.gettempdir()
+        with _naming(folder):
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            descriptor = self._file.fileno()
+            offset = -(-self._end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+            self._end = offset + nbytes
+            os.ftruncate(descriptor, self._end)
+            return ScratchPart(descriptor, offset, nbytes, folder)
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+@contextlib.contextmanager
+def _naming(folder: str) -> Iterator[None]:
+    """Turn errors of the system into errors that name the file."""
+    try:
+        yield
+    except OSError as error:
+        reason = f"intermediate results cannot be written: {error.strerror or error}"
+        raise OnnxFoldError(reason, file=folder) from error

@@ -1,0 +1,218 @@
+"""Wide precision: constants in float64, int64 and uint64, rounded once at the end of a chain.
+
+A result of a chain has the declared dtype and is rounded from a wide buffer, from which further
+results are computed. Both are postponed like other operations: only what is stored is rounded, tile
+by tile. A chain continues behind a stored result as long as that is postponed.
+
+A chain ends where the dtype matters: comparisons, casts, shifts, quantization, bodies and functions
+get the rounded value, as in the model. A cast to more bits is lossless and ends no chain. Integers
+that overflow at the end wrap: sums and products have the same results with and without.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.fold.inference import schema_of
+from onnxfold.fold.operation import Conversion, Operation, WideOperation
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.numpy_kernels import BFLOAT16, Array, DType, Kind, NumpyKernel, Unfoldable
+
+_T = ir.DataType
+_FLOATS = (_T.FLOAT16, _T.BFLOAT16, _T.FLOAT)
+WIDE: Mapping[ir.DataType, ir.DataType] = {
+    **dict.fromkeys(_FLOATS, _T.DOUBLE),
+    **dict.fromkeys((_T.INT8, _T.INT16, _T.INT32), _T.INT64),
+    **dict.fromkeys((_T.UINT8, _T.UINT16, _T.UINT32), _T.UINT64),
+}
+"""The dtype in which elements of a dtype are computed; other dtypes are computed in themselves."""
+
+
+Apply = Callable[[Operation], list[Buffer | None]]
+
+
+class Widening:
+    """Applies operations in wide precision.
+
+    ``apply`` applies an operation without widening. ``rounded`` receives the values that could not
+    be computed in wide precision, with the reasons.
+    """
+
+    def __init__(self, pool: Pool, apply: Apply, rounded: dict[str, str]) -> None:
+        self._pool = pool
+        self._apply = apply
+        self._rounded = rounded
+        self._refused: set[ir.Node] = set()
+
+    def apply(self, operation: Operation) -> list[Buffer | None]:
+        """Return the results of an operation, with their dtypes and shapes in normal precision."""
+        results = self._apply(operation)
+        if all(b is None or b.dtype not in WIDE for b in operation.operands):
+            return results
+        try:
+            return self._in_wide(operation, results) or results
+        except Unfoldable as error:
+            self._refuse(operation.node, str(error))
+            return results
+
+    def learn(self, failures: Mapping[Operation, str]) -> None:
+        """Record operations that failed in wide precision, which are not tried again."""
+        for operation, reason in failures.items():
+            if operation.is_wide:
+                self._refuse(operation.node, reason)
+
+    def _refuse(self, node: ir.Node, reason: str) -> None:
+        self._refused.add(node)
+        value = next((o.name for o in node.outputs if o.name), "")
+        self._rounded[value] = f"{node.op_type}: {reason}"
+
+    def _in_wide(
+        self, operation: Operation, results: list[Buffer | None]
+    ) -> list[Buffer | None] | None:
+        """Return the results rounded from wide ones; None if the given results are used."""
+        node = operation.node
+        continues = any(b is not None and _wide_of(b) is not None for b in operation.operands)
+        definition = definition_of(node)
+        if node in self._refused or Trait.USES_BITS in definition.traits:
+            return None
+        if not continues and definition.traits & (Trait.MOVES | Trait.FREE):
+            return None
+        if Trait.CONVERTS in definition.traits:
+            return self._cast(operation, results)
+        form = None if operation.captures else _form(node.op_type, operation.opset, node.domain)
+        if form is None:
+            if continues:
+                raise Unfoldable("its body computes in the dtypes it declares")
+            return None
+        variables, allowed, given = form
+        formal = [variables[min(k, len(variables) - 1)] for k in range(len(operation.operands))]
+        # operands that determine a result's dtype are widened, and so are other floats
+        widened = [
+            b is not None
+            and b.dtype in WIDE
+            and f"tensor({WIDE[b.dtype].name.lower()})" in allowed.get(variable, ())
+            for b, variable in zip(operation.operands, formal, strict=True)
+        ]
+        if not any(is_wide and t in given for is_wide, t in zip(widened, formal, strict=True)):
+            if continues and given & set(variables):
+                raise Unfoldable(f"ONNX has no {node.op_type} of 64 bits")
+            return None
+        operands = [
+            _wide_of(b) or self._convert(b, WIDE[b.dtype], node, is_chained=False)
+            if b is not None and is_wide and (variable in given or b.dtype in _FLOATS)
+            else b
+            for b, is_wide, variable in zip(operation.operands, widened, formal, strict=True)
+        ]
+        converted = [b for b in operands if b is not None and b not in operation.operands]
+        for buffer in converted:
+            self._pool.retain(buffer)
+        try:
+            made = self._apply(WideOperation(node, operands, operation.opsets))
+        finally:
+            for buffer in converted:
+                self._pool.release(buffer)
+        if any(not _is_twin(*pair) for pair in zip(made, results, strict=True)):
+            for unused in made:
+                if unused is not None and not unused.references:
+                    self._pool.discard(unused)
+            raise Unfoldable("what it gives has another shape in wide precision")
+        return [self._round(*pair, node) for pair in zip(made, results, strict=True)]
+
+    def _round(
+        self, wide: Buffer | None, result: Buffer | None, node: ir.Node, *, is_chained: bool = True
+    ) -> Buffer | None:
+        """Return a wide result in the dtype of the normal result, which is discarded."""
+        if wide is None or result is None:
+            return None
+        self._pool.discard(result)
+        if wide.dtype == result.dtype:
+            return wide
+        return self._convert(wide, result.dtype, node, is_chained=is_chained)
+
+    def _convert(
+        self, buffer: Buffer, dtype: ir.DataType, node: ir.Node, *, is_chained: bool
+    ) -> Buffer:
+        conversion = Conversion(node, buffer, _kernel(dtype), is_chained=is_chained)
+        (result,) = self._apply(conversion)
+        assert result is not None
+        if is_chained and result.is_known:
+            self._pool.hold(result, buffer)
+        return result
+
+    def _cast(
+        self, operation: Operation, results: list[Buffer | None]
+    ) -> list[Buffer | None] | None:
+        """Return the result of a cast, which ends the chain if the target dtype has fewer bits."""
+        first, result = operation.operands[0], results[0]
+        wide = None if first is None else _wide_of(first)
+        if first is None or wide is None or result is None:
+            return None
+        if not {first.dtype, result.dtype} <= {*_FLOATS, _T.DOUBLE}:
+            return None
+        holds_all = bool(np.can_cast(first.dtype.numpy(), result.dtype.numpy(), "safe"))
+        return [self._round(wide, result, operation.node, is_chained=holds_all)]
+
+
+@functools.cache
+def _form(
+    op_type: str, opset: int, domain: str
+) -> tuple[list[str], Mapping[str, Sequence[str]], set[str]] | None:
+    """Return the type variables of an op's inputs, their allowed types, and those of the outputs.
+
+    The last input's is that of all further ones. None for ops without schema or inputs.
+    """
+    schema = None if domain else schema_of(op_type, opset, domain)
+    if schema is None or not schema.inputs:
+        return None
+    return (
+        [formal.type_str for formal in schema.inputs],
+        {t.type_param_str: t.allowed_type_strs for t in schema.type_constraints},
+        {formal.type_str for formal in schema.outputs},
+    )
+
+
+def _wide_of(buffer: Buffer) -> Buffer | None:
+    """Return the wide buffer from which a buffer is rounded."""
+    deferred = buffer.deferred
+    if isinstance(deferred, Conversion) and deferred.is_chained:
+        return deferred.operands[0]
+    return buffer.held
+
+
+def _is_twin(wide: Buffer | None, result: Buffer | None) -> bool:
+    if wide is None or result is None:
+        return wide is result
+    return wide.shape == result.shape and wide.dtype in (result.dtype, WIDE.get(result.dtype))
+
+
+@functools.cache
+def _kernel(dtype: ir.DataType) -> NumpyKernel:
+    """Return a kernel that converts to a dtype element by element."""
+    convert = functools.partial(rounded, target=dtype.numpy())
+    return NumpyKernel("", convert, Kind.ELEMENTWISE)
+
+
+def rounded(x: Array, target: DType) -> Array:
+    """Return the elements in another dtype, rounded once to nearest; integers wrap on overflow."""
+    if target == BFLOAT16 and x.dtype == np.float64:
+        x = _to_odd(x)  # ml_dtypes converts through float32
+    return np.asarray(x.astype(target))
+
+
+def _to_odd(x: Array) -> Array:
+    """Return float32 numbers that round to narrower dtypes like the original float64 numbers.
+
+    Between two float32 numbers, the one with an odd last bit is taken (S. Boldo and G. Melquiond,
+    "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+    """
+    near = np.atleast_1d(x.astype(np.float32))
+    bits = near.view(np.uint32)
+    back = near.astype(np.float64)
+    bits -= np.abs(back) > np.abs(x)  # toward zero
+    bits |= (back != x) & ~np.isnan(x)
+    return near.reshape(x.shape)

@@ -1,0 +1,1 @@
+"""Models: reading and writing files, changing graphs, symbolic sizes."""

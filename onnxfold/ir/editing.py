@@ -1,0 +1,374 @@
+"""Edit a graph: fresh names, new constants, replaced values and removed nodes.
+
+onnx-ir records the users of every value. Nodes in the subgraphs of a removed node must not stay
+users of outer values, so its subgraphs are emptied.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxfold.ir.graphs import all_graphs, subgraphs_of
+from onnxfold.ir.onnx_ir_private import (
+    detach_inputs,
+    is_unused,
+    metadata_of,
+    nodes_in,
+    take_out,
+    uses,
+)
+from onnxfold.ir.onnx_ir_private import set_input as set_input
+
+_HEADER = (
+    *("ir_version", "producer_name", "producer_version", "domain"),
+    *("model_version", "doc_string", "device_configurations"),
+)
+"""The attributes of a model besides its containers."""
+
+
+class Names:
+    """The names in use in all graphs of a model.
+
+    New names are unique in all of them. A node that moves to another graph keeps its name, unless a
+    node of that graph has it (`make_node_unique`).
+    """
+
+    def __init__(self, graphs: Iterable[ir.Graph]) -> None:
+        self._values: Counter[str] = Counter()
+        self._nodes: Counter[str] = Counter()
+        self._nodes_in: dict[ir.Graph, set[str]] = {}
+        self._next: dict[str, int] = {}
+        for graph in graphs:
+            self._values.update([v.name for v in graph.inputs if v.name])
+            self._values.update(graph.initializers.keys())
+            nodes = nodes_in(graph)
+            self._nodes.update([name for node in nodes if (name := node.name)])
+            self._values.update([name for n in nodes for v in n.outputs if (name := v.name)])
+
+    def fresh(self, stem: str, *, for_node: bool = False) -> str:
+        """Return a new name for a value, or for a node: "" if the model's nodes have no names."""
+        if for_node and not self._nodes:
+            return ""
+        taken = self._nodes if for_node else self._values
+        name = stem
+        while name in taken:
+            count = self._next.get(stem, 1)
+            self._next[stem] = count + 1
+            name = f"{stem}_{count}"
+        taken[name] = 1
+        return name
+
+    def make_unique(self, value: ir.Value) -> None:
+        """Rename a value of the model if another value has the same name."""
+        name = value.name
+        if name and self._values[name] > 1:
+            self._values[name] -= 1
+            value.name = self.fresh(name)
+
+    def nodes_in(self, graph: ir.Graph) -> set[str]:
+        """Return the names of the nodes of a graph, to be passed to `make_node_unique`.
+
+        The names of removed nodes may be among them. Call it before nodes move to the graph.
+        """
+        if graph not in self._nodes_in:
+            self._nodes_in[graph] = {name for node in nodes_in(graph) if (name := node.name)}
+        return self._nodes_in[graph]
+
+    def make_node_unique(self, node: ir.Node, taken: set[str]) -> None:
+        """Rename a node that moves to a graph if its name is taken there; add its name."""
+        if not node.name:
+            return
+        if node.name in taken:
+            node.name = self.fresh(node.name, for_node=True)
+        taken.add(node.name)
+
+
+def make_node_names_unique(model: ir.Model) -> None:
+    """Rename nodes that have the name of an earlier node of the same graph.
+
+    onnxruntime refuses such a model. Nodes of different graphs may have the same name, subgraphs
+    included, and nodes may be without names.
+    """
+    graphs = all_graphs(model)
+    names: Names | None = None
+    for graph in graphs:
+        found = [name for node in nodes_in(graph) if (name := node.name)]
+        if len(found) == len(set(found)):
+            continue
+        names = names or Names(graphs)
+        taken = set[str]()
+        for node in graph:
+            names.make_node_unique(node, taken)
+
+
+def take_content(model: ir.Model, source: ir.Model) -> None:
+    """Replace the content of a model by that of another one, which is empty afterwards.
+
+    The model keeps its graph object, its ``meta``, and the ``meta`` of its graph.
+    """
+    for name in _HEADER:
+        setattr(model, name, getattr(source, name))
+    model.metadata_props.clear()
+    model.metadata_props.update(source.metadata_props)
+    model.functions.clear()
+    model.functions.update(source.functions)
+
+    graph = model.graph
+    other = source.graph
+    graph.name = other.name
+    graph.doc_string = other.doc_string
+    graph.opset_imports.clear()
+    graph.opset_imports.update(other.opset_imports)
+    graph.metadata_props.clear()
+    graph.metadata_props.update(other.metadata_props)
+
+    inputs = list(other.inputs)
+    outputs = list(other.outputs)
+    initializers = list(other.initializers.values())
+    nodes = list(other)
+    for emptied in (graph, other):
+        emptied.outputs.clear()
+        emptied.inputs.clear()
+        emptied.initializers.clear()
+        emptied.remove(list(emptied))
+    graph.inputs.extend(inputs)
+    for value in initializers:
+        graph.initializers.add(value)
+    graph.extend(nodes)
+    graph.outputs.extend(outputs)
+
+
+def values_of(graph: ir.Graph) -> list[ir.Value]:
+    """Return the inputs, initializers and results of a graph."""
+    values = [*graph.inputs, *graph.initializers.data.values()]
+    for node in nodes_in(graph):
+        values += node.outputs
+    return values
+
+
+def replace(old: ir.Value, new: ir.Value) -> None:
+    """Replace a value in all its users and in the outputs of its graph."""
+    while old.is_graph_output():
+        assert old.graph is not None
+        outputs = old.graph.outputs
+        # searching the list avoids a call of onnx-ir for every output of the graph
+        outputs[outputs.data.index(old)] = new  # type: ignore[attr-defined]  # a UserList
+    for user, index in list(uses(old)):
+        set_input(user, index, new)
+
+
+def take_over(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
+    """Replace a value by another one with the same elements, which gets its name and its users.
+
+    The new value gets the type, shape and doc string if it has none, and missing metadata. With
+    ``declared``, the type and shape of ``old`` belong to the interface and take precedence.
+    """
+    inherit(old, new, declared=declared)
+    name, old.name = old.name, None
+    new.name = name
+    replace(old, new)
+
+
+def can_take_name(old: ir.Value, new: ir.Value, keeps: Callable[[ir.Value], bool]) -> bool:
+    """Return whether a value can get the name of a graph output: it is a result in the same graph,
+    and neither an output nor kept under its own name.
+    """
+    is_result = new.producer() is not None and new.graph is old.graph
+    return is_result and not new.is_graph_output() and not keeps(new)
+
+
+def inherit(old: ir.Value, new: ir.Value, *, declared: bool = False) -> None:
+    """Copy the attributes of a value except its name to another value. See :func:`take_over`."""
+    if new.type is None or (declared and old.type is not None):
+        new.type = old.type
+    if new.shape is None or (declared and old.shape is not None):
+        new.shape = old.shape
+    new.doc_string = new.doc_string or old.doc_string
+    for key, text in (metadata_of(old) or {}).items():
+        new.metadata_props.setdefault(key, text)
+
+
+def remove_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Remove nodes from their graphs; none of them may have users except each other."""
+    nodes = list(nodes)
+    for node in nodes:  # a node of a subgraph may use a node of an outer graph that is removed, too
+        _detach(node)
+    assert all(map(is_unused, nodes))
+    take_out(nodes)
+
+
+def remove_unused(
+    nodes: Iterable[ir.Node | None], keeps: Callable[[ir.Value], bool] | None = None
+) -> list[ir.Value]:
+    """Remove those of some nodes that have no users, and then the nodes that only those used,
+    unless ``keeps`` is true for a result. None and nodes of no graph are ignored. Return the values
+    that have lost a user, each once, including those of removed nodes.
+    """
+    touched: dict[ir.Value, None] = {}
+    removed: dict[ir.Node, None] = {}
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node is None or node in removed or node.graph is None or not is_unused(node):
+            continue
+        if keeps is not None and any(map(keeps, node.outputs)):
+            continue
+        removed[node] = None
+        for value in _detach(node):
+            touched[value] = None
+            if not uses(value):
+                pending.append(value.producer())
+    take_out(removed)
+    return list(touched)
+
+
+def remove_foreign_users(model: ir.Model) -> None:
+    """Remove users that are not in the model, as of an If's branch that another library removed."""
+    known = set(all_graphs(model))
+    for graph in known:
+        for value in values_of(graph):
+            for user, position in [*uses(value)]:
+                if user.graph not in known:
+                    set_input(user, position, None)
+
+
+def _detach(node: ir.Node) -> list[ir.Value]:
+    """Remove the inputs of a node and the contents of its subgraphs; return the values read."""
+    operands = detach_inputs(node)
+    for subgraph in subgraphs_of(node):
+        subgraph.outputs.clear()
+        nodes = list(subgraph)
+        for inner in nodes:
+            operands.extend(_detach(inner))
+        subgraph.remove(nodes, safe=True)
+    return operands
+
+
+def insert(
+    before: ir.Node,
+    names: Names,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    stem: str | None = None,
+    domain: str = "",
+) -> ir.Value:
+    """Insert a new node before another one; return its result. See :func:`new_node`. The prefix of
+    the new names is ``stem``, by default the name of a result of ``before``.
+    """
+    stem = stem or before.outputs[0].name or "value"
+    node = new_node(names, stem, op_type, inputs, attributes, domain=domain)
+    before.prepend(node)
+    return node.outputs[0]
+
+
+class NodeInserter:
+    """Inserts nodes before another one: ``insert.Concat(x, y, axis=0)`` returns the result.
+
+    The names of the results begin with the name of a result of the other node.
+    """
+
+    def __init__(self, before: ir.Node, names: Names) -> None:
+        self._before = before
+        self._names = names
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        def insert_op(*inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+            return insert(self._before, self._names, op_type, inputs, attributes)
+
+        return insert_op
+
+    def constant(self, elements: Any) -> ir.Value:
+        """Insert a constant and return it; see `insert_constant`."""
+        return insert_constant(self._before, self._names, elements)
+
+
+def new_node(
+    names: Names,
+    stem: str,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, Any] | None = None,
+    *,
+    domain: str = "",
+    outputs: int = 1,
+) -> ir.Node:
+    """Return a new node with fresh names, which begin with ``stem``, in no graph yet. Operands that
+    are None are omitted; attributes are numbers, lists, strings or attributes of onnx-ir, by name.
+    """
+    stem = f"{stem}/{op_type}"
+    name = names.fresh(stem, for_node=True)
+    node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=name)
+    for value in node.outputs:
+        value.name = names.fresh(stem)
+    return node
+
+
+def insert_constant(
+    before: ir.Node,
+    names: Names,
+    array: npt.NDArray[Any] | Sequence[int],
+    *,
+    stem: str | None = None,
+    in_function: bool = False,
+) -> ir.Value:
+    """Insert a new constant with a fresh name that ``before`` and all later nodes can read. A list
+    becomes a vector of int64. A function has no initializers: a Constant node makes the constant
+    there.
+    """
+    stem = f"{stem or before.outputs[0].name or 'value'}/constant"
+    name = names.fresh(stem)
+    dtype = array.dtype if isinstance(array, np.ndarray) else np.int64
+    tensor = ir.Tensor(np.array(array, dtype, order="C"), name=name)
+    if in_function:
+        node = constant_node(tensor, names.fresh(stem, for_node=True))
+        before.prepend(node)
+        return node.outputs[0]
+    assert before.graph is not None
+    return add_initializer(before.graph, tensor)
+
+
+def constant_node(tensor: ir.TensorProtocol, name: str | None) -> ir.Node:
+    """Return a Constant node, in no graph yet; its output is named and typed like the tensor."""
+    value = ir.AttrTensor("value", tensor)
+    # onnx-ir makes up missing names
+    node = ir.Node("", "Constant", [], [value], num_outputs=1, name=name or "")
+    _describe(node.outputs[0], tensor)
+    return node
+
+
+def add_initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """Return a new initializer of a graph, named and typed like the tensor."""
+    value = ir.Value()
+    _describe(value, tensor)
+    graph.initializers.add(value)
+    return value
+
+
+def make_input(initializer: ir.Value) -> None:
+    """Turn an initializer into an input of its graph that has no default value."""
+    graph = initializer.graph
+    assert graph is not None and initializer.name is not None
+    del graph.initializers[initializer.name]
+    set_tensor(initializer, None)
+    if not initializer.is_graph_input():
+        graph.inputs.append(initializer)
+
+
+def set_tensor(value: ir.Value, tensor: ir.TensorProtocol | None) -> None:
+    """Replace the tensor of an initializer; None for an input without a default value."""
+    value.const_value = tensor
+
+
+def _describe(value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    value.name = tensor.name
+    set_tensor(value, tensor)
+    value.type = ir.TensorType(tensor.dtype)
+    value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape

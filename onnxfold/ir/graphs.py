@@ -1,0 +1,207 @@
+"""Graphs of a model, subgraphs, constant nodes, and types as text."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.ir.onnx_ir_private import holders_in, holds_graphs, nodes_in
+
+_NUMBERS = {
+    **dict.fromkeys(("value_int", "value_ints"), np.int64),
+    **dict.fromkeys(("value_float", "value_floats"), np.float32),
+}
+_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+
+
+def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
+    """Return the subgraphs in a node's attributes."""
+    return _graphs_in(node.attributes.values()) if holds_graphs(node) else ()
+
+
+def nodes_within(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
+    """Yield nodes and all nodes of their subgraphs."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs_of(node):
+            yield from graph.all_nodes()
+
+
+def has_references(node: ir.Node) -> bool:
+    """Return whether a node, or one in its subgraphs, refers to an attribute of its function."""
+    for attribute in node.attributes.data.values():
+        if attribute.is_ref():
+            return True
+    if not holds_graphs(node):
+        return False
+    return any(has_references(inner) for graph in subgraphs_of(node) for inner in graph)
+
+
+def root_graphs(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph and the functions' graphs, which contain all others."""
+    return [model.graph, *map(operator.attrgetter("graph"), model.functions.values())]
+
+
+def all_graphs(model: ir.Model) -> list[ir.Graph]:
+    """Return the main graph, the functions' graphs, and all their subgraphs, outer ones first.
+
+    Graphs in default values of a function's attributes are included.
+    """
+    found = root_graphs(model)
+    for function in model.functions.values():
+        found.extend(_graphs_in(function.attributes.values()))
+    for graph in found:  # it grows meanwhile
+        for node in holders_in(graph):
+            found.extend(subgraphs_of(node))
+    return found
+
+
+def _graphs_in(attributes: Iterable[ir.Attr]) -> list[ir.Graph]:
+    found: list[ir.Graph] = []
+    for attribute in attributes:
+        if attribute.type is _GRAPH and not attribute.is_ref():
+            found.append(attribute.as_graph())
+        elif attribute.type is _GRAPHS and not attribute.is_ref():
+            found.extend(attribute.as_graphs())
+    return found
+
+
+def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
+    """Return the tensor in the attribute of a ``Constant``; None as for the node. It has the name
+    that is given, unless it is the attribute's value itself. A KeyError says that there is no such
+    attribute.
+    """
+    if attribute.is_ref():
+        return None
+    kind, value = attribute.name, attribute.value
+    if kind == "value":
+        tensor: ir.TensorProtocol = value  # as_tensor() checks a protocol, which is slow
+        return tensor
+    if kind in ("value_string", "value_strings"):
+        texts = [value] if kind == "value_string" else list(value)
+        shape = ir.Shape([] if kind == "value_string" else [len(texts)])
+        encoded = [s if isinstance(s, bytes) else s.encode() for s in texts]
+        return ir.StringTensor(encoded, shape=shape, name=name)
+    return ir.Tensor(np.array(value, _NUMBERS[kind]), name=name)
+
+
+def is_constant_node(node: ir.Node) -> bool:
+    """Return whether a node is ONNX's own Constant op."""
+    return node.op_type == "Constant" and node.domain == ""
+
+
+def captured_values(node: ir.Node) -> list[ir.Value]:
+    """Return the values of outer graphs that a node's subgraphs read, each once."""
+    captured: dict[ir.Value, None] = {}
+
+    def visit(graph: ir.Graph, inner: frozenset[ir.Graph]) -> None:
+        inner = inner | {graph}
+        for output in graph.outputs:
+            if output.graph not in inner:
+                captured[output] = None
+        for child in graph:
+            for value in child.inputs:
+                if value is not None and value.graph not in inner:
+                    captured[value] = None
+            for subgraph in subgraphs_of(child):
+                visit(subgraph, inner)
+
+    for graph in subgraphs_of(node):
+        visit(graph, frozenset())
+    return list(captured)
+
+
+def count_nodes(model: ir.Model) -> dict[str, int]:
+    """Count the nodes by op (see `op_name`), subgraphs and functions included."""
+    found: Counter[ir.OperatorIdentifier] = Counter()
+    for graph in all_graphs(model):
+        found.update(map(ir.Node.op_identifier, nodes_in(graph)))
+    counts: Counter[str] = Counter()
+    for (domain, op_type, _), count in found.items():
+        counts[f"{domain}::{op_type}" if domain else op_type] += count
+    return counts
+
+
+def op_name(node: ir.Node) -> str:
+    """Return the op type, as "domain::Op" outside the default domain."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def type_text(value: ir.Value) -> str:
+    """Return the declared type and shape of a value: "float32[n,3]"."""
+    tensor = value.const_value
+    if tensor is not None:
+        return shaped(tensor.dtype, tensor.shape)
+    return shaped(value.type, value.shape)
+
+
+def shaped(kind: ir.TypeProtocol | ir.DataType | str | None, shape: Iterable[object] | None) -> str:
+    """Return a type and shape as text, such as "float32[n,3]", the format of all output; "" if both
+    are unknown. A dimension without size and name is "?".
+    """
+    name = kind if isinstance(kind, str) else _kind_text(kind)
+    if shape is None:
+        return name
+    dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
+    return f"{name}[{','.join('?' if dim is None else str(dim) for dim in dims)}]"
+
+
+_EXPRESSION = re.compile(r"(?!.*\*\*)[\w +\-*/%(),.]{1,200}")
+_ANY_SIZE = re.compile(r"[\W\d]*|None")
+
+
+def name_of(dim: int | ir.SymbolicDim) -> str | None:
+    """Return the name of a dynamic dimension; exporters write "?", "-1" or "None" for any size."""
+    name = None if isinstance(dim, int) else dim.value
+    return None if name is None or _ANY_SIZE.fullmatch(name) else name
+
+
+def symbols_in(dim: ir.SymbolicDim) -> frozenset[str]:
+    """Return the names in the expression of a dimension; other text is a single name."""
+    if dim.value is None:
+        return frozenset()
+    try:
+        symbols = dim.free_symbols() if _EXPRESSION.fullmatch(dim.value) else frozenset()
+    except (ValueError, ArithmeticError):
+        symbols = frozenset()
+    return symbols or frozenset([dim.value])
+
+
+def dim_with(dim: ir.SymbolicDim, sizes: Mapping[str, int]) -> int | ir.SymbolicDim:
+    """Return a dimension with sizes substituted for some names."""
+    if dim.value is None or dim.value in sizes:
+        return dim if dim.value is None else sizes[dim.value]
+    if sizes.keys().isdisjoint(symbols_in(dim)):
+        return dim
+    try:
+        made = dim.evaluate(sizes)
+    except (ValueError, ArithmeticError):
+        return dim
+    return made if not isinstance(made, int) or made >= 0 else dim
+
+
+def _kind_text(kind: ir.TypeProtocol | ir.DataType | None) -> str:
+    """Return a type with NumPy's names: "float32", "string", "sequence(int64)"."""
+    if kind is None or kind is ir.DataType.UNDEFINED:
+        return ""
+    if isinstance(kind, ir.DataType):
+        return "string" if kind is ir.DataType.STRING else kind.numpy().name
+    name = _kind_text(kind.elem_type)
+    is_tensor = isinstance(kind, ir.TensorType)
+    return name if is_tensor else f"{type(kind).__name__.removesuffix('Type').lower()}({name})"
+
+
+def attribute_text(attribute: ir.Attr) -> str:
+    """Return the value of an attribute as text; for a tensor its type, for a graph "..."."""
+    if attribute.is_ref():
+        return f"@{attribute.ref_attr_name}"
+    if attribute.type == ir.AttributeType.TENSOR:
+        return shaped(attribute.value.dtype, attribute.value.shape)  # as_tensor() is slow
+    if attribute.type in (_GRAPH, _GRAPHS):
+        return "..."
+    return str(attribute.value)

@@ -1,0 +1,280 @@
+"""Check tensor sizes, opsets, UTF-8 strings, and function calls of a model, or tell what it is.
+
+All assumptions of later code about a model are checked once, here and where `decode` resolves
+names: other exceptions later are bugs. The checks are cheaper and more lenient than
+``onnx.checker``: a model that onnxruntime loads passes. Every failure is a `ModelError` that names
+the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import graphlib
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError, Message
+
+from onnxfold.ir.graphs import shaped
+from onnxfold.ir.storage.tensors import data_bytes
+from onnxfold.support.errors import ExternalDataError, ModelError
+
+# NumPy has no larger arrays of 16-byte elements, even if another dimension is 0.
+_MAX_ELEMENTS = 1 << 58
+# NumPy has no arrays with more dimensions.
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
+_T = onnx.TensorProto
+# Maximum number of nodes after inlining all calls; real models stay far below.
+_MOST_NODES = 10_000_000
+Key = tuple[str, str, str]
+
+NEWEST_OPSETS = {
+    "": onnx.defs.onnx_opset_version(),
+    "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
+}
+"""The newest version of each domain of ONNX that this release of onnx knows."""
+_LARGEST_VERSION = (1 << 31) - 1
+BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",)}
+"""The attributes with the bodies of ops of ONNX, by op type."""
+DTYPES: dict[int, ir.DataType] = {dtype.value: dtype for dtype in ir.DataType}
+
+
+def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> None:
+    """Check that the data of a tensor match its type and shape.
+
+    ``length`` are the bytes of data stored elsewhere. The owner is the initializer itself, or the
+    node or function with the attribute.
+    """
+    if tensor.data_type == _T.UNDEFINED:
+        if owner is not tensor and not tensor.dims:
+            return  # an empty attribute, which custom operators have
+        raise ModelError("tensor without a data type", node=label(owner))
+    dims, dtype = tuple(tensor.dims[:]), DTYPES.get(tensor.data_type)
+    reason = ""
+    if dtype is None:
+        reason = f"tensor of unknown data type {tensor.data_type}"
+    elif len(dims) > MAX_RANK:
+        reason = f"tensor of {len(dims)} dimensions, {MAX_RANK} are possible"
+    elif dims and min(dims) < 0:
+        reason = f"tensor has a negative dimension: {list(dims)}"
+    # NumPy ignores zeros here: it has no array of shape [0, 2**60, 2**60]
+    elif math.prod(filter(None, dims)) > _MAX_ELEMENTS:
+        reason = f"tensor of shape {list(dims)} is larger than any memory"
+    if dtype is None or reason:
+        raise ModelError(reason, node=label(owner))
+    expected = data_bytes(dtype, dims)
+    if tensor.data_location == _T.EXTERNAL:
+        if dtype == ir.DataType.STRING:
+            raise ModelError("string tensor with external data", node=label(owner))
+        for entry in tensor.external_data:
+            text = entry.value
+            is_size = text.isascii() and text.isdigit() and len(text) < 40
+            if entry.key in ("offset", "length") and not is_size:
+                reason = f"external data {entry.key} {text[:40]!r} is not a non-negative number"
+                raise ExternalDataError(reason, node=label(owner))
+        return
+    if tensor.HasField("raw_data"):
+        if dtype == ir.DataType.STRING:
+            raise ModelError("string tensor with raw data", node=label(owner))
+        unit, there = "bytes", len(tensor.raw_data) if length is None else length
+    else:
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        unit, there = f"entries in {field}", len(getattr(tensor, field))
+        elements = math.prod(dims)
+        if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
+            expected = 2 * elements  # real and imaginary parts
+        elif field == "string_data" or data_bytes(dtype, (8,)) >= 6:
+            expected = elements  # smaller elements are packed into bytes
+    if there != expected:
+        reason = f"tensor of type {shaped(dtype, dims)} takes {expected} {unit}, has {there}"
+        raise ModelError(reason, node=label(owner))
+
+
+@functools.cache
+def _strict_model() -> type[Message]:
+    """Return a ``ModelProto`` declared in proto3, whose parser requires UTF-8."""
+    file = descriptor_pb2.FileDescriptorProto()
+    onnx.ModelProto.DESCRIPTOR.file.CopyToProto(file)
+    file.syntax = "proto3"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName(onnx.ModelProto.DESCRIPTOR.full_name)
+    made: type[Message] = message_factory.GetMessageClass(found)
+    return made
+
+
+def messages_in(message: Message) -> Iterator[Any]:
+    """Yield a message and all messages in it."""
+    yield message
+    for field, content in message.ListFields():
+        if field.type == field.TYPE_MESSAGE:
+            for part in content if field.is_repeated else (content,):
+                yield from messages_in(part)
+
+
+def parse(skeleton: bytes) -> onnx.ModelProto:
+    """Parse a serialized model without its large tensors; its texts must be UTF-8."""
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
+    except DecodeError as error:
+        raise ModelError(f"not an ONNX model ({error})") from None
+    if not proto.HasField("graph"):
+        raise ModelError(
+            "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"
+        )
+    with contextlib.suppress(DecodeError):
+        _strict_model().FromString(skeleton)  # protobuf returns bytes for what is not UTF-8
+        return proto
+    for message in messages_in(proto):
+        for field, content in message.ListFields():
+            for part in content if field.is_repeated else (content,):
+                if field.type == field.TYPE_STRING and isinstance(part, bytes):
+                    owner = type(message).__name__.removesuffix("Proto")
+                    raise ModelError(f"{field.name} {part!r} of a {owner} is not UTF-8 text")
+    return proto
+
+
+_KINDS = (
+    (b"version https://git-lfs", "a git-lfs pointer, not the model: run `git lfs pull`"),
+    (b"<!doctype html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"<html", "an HTML page, not an ONNX model: the download did not give the file"),
+    (b"pk\x03\x04", "a zip archive (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x1f\x8b", "compressed by gzip: decompress it first"),
+    (b"\x80\x02", "a Python pickle (of PyTorch?), not an ONNX model: export the model to ONNX"),
+    (b"\x80\x04", "a Python pickle, not an ONNX model"),
+    (b"\x89hdf\r\n", "an HDF5 file (of Keras?), not an ONNX model: convert it, e.g. with tf2onnx"),
+)
+_KINDS_AT_4 = (
+    (b"TFL3", "a TensorFlow Lite model: convert it to ONNX, e.g. with tf2onnx"),
+    (b"ORTM", "a model in the ORT format: give onnxfold the ONNX model that it was made from"),
+)
+
+
+def kind_of(content: npt.NDArray[np.uint8]) -> str:
+    """Return what kind of file this is instead of a model, by its first bytes; "" if unknown."""
+    head = bytes(content[:64])
+    for magic, what in _KINDS:
+        if head.lower().lstrip(b"\xef\xbb\xbf \r\n").startswith(magic):
+            return what
+    for magic, what in _KINDS_AT_4:
+        if head[4:8] == magic:
+            return what
+    if b"ir_version" in head or b'"irVersion"' in head:
+        return "a model as text: load it by onnx.load with its format, and save it by onnx.save"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < len(content):
+        return "a safetensors file: it holds weights, not a model"
+    return ""
+
+
+def opsets_of(
+    imports: Iterable[onnx.OperatorSetIdProto], owner: str | None = None
+) -> dict[str, int]:
+    """Return the version of every imported domain, "" for ONNX's own; onnx must know it."""
+    # onnxruntime takes the last of several
+    found = {"" if e.domain == "ai.onnx" else e.domain: e.version for e in imports}
+    for domain, version in found.items():
+        newest = NEWEST_OPSETS.get(domain)
+        if not 1 <= version <= (newest or _LARGEST_VERSION):
+            known = f"; this release of onnx knows 1 to {newest}" if newest else ""
+            raise ModelError(
+                f"opset {version} of {domain or 'ONNX'} is imported{known}",
+                node=owner,
+            )
+    return found
+
+
+def check_calls(proto: onnx.ModelProto) -> None:
+    """Check that functions are unique and not recursive, do not amount to too many nodes, and have
+    the inputs and outputs of their calls.
+    """
+    functions: dict[Key, onnx.FunctionProto] = {}
+    for function in proto.functions:
+        key = (function.domain, function.name, function.overload)
+        if key in functions:
+            raise ModelError("the function is defined twice", node=function.name)
+        functions[key] = function
+    if not functions:
+        return
+    calls = {key: _called(function.node, functions) for key, function in functions.items()}
+    sizes: dict[Key, int] = {}
+    try:
+        for key in graphlib.TopologicalSorter(calls).static_order():
+            sizes[key] = len(functions[key].node) + sum(sizes[callee] for callee in calls[key])
+    except graphlib.CycleError as error:
+        raise ModelError("the function calls itself", node=error.args[1][0][1]) from None
+    total = sum(sizes[callee] for callee in _called(proto.graph.node, functions))
+    for key, size in sizes.items():
+        if size + total > _MOST_NODES:
+            reason = f"its calls amount to more than {_MOST_NODES} nodes"
+            raise ModelError(reason, node=key[1])
+
+
+def _called(nodes: Iterable[onnx.NodeProto], functions: dict[Key, onnx.FunctionProto]) -> list[Key]:
+    """Return the functions that nodes call, once for each call."""
+    found = []
+    for node in all_nodes(nodes):
+        key = node.domain, node.op_type, node.overload
+        if key in functions:
+            of = functions[key]
+            if len(node.input) > len(of.input) or len(node.output) > len(of.output):
+                sizes = f"{len(of.input)} inputs and {len(of.output)} outputs"
+                reason = f"the function {of.name!r} has {sizes} only"
+                raise ModelError(reason, node=label(node))
+            found.append(key)
+    return found
+
+
+def check_bodies(node: ir.Node) -> None:
+    """Check that the bodies of an If, Loop or Scan have the inputs and outputs of the node.
+
+    Raises:
+        ModelError: A body, an input or an output is missing.
+    """
+    if node.domain in ("", "ai.onnx"):
+        for reason in _wrong_bodies(node):
+            results = "".join(f" -> {value.name}" for value in node.outputs[:1])
+            raise ModelError(reason, node=node.name or f"{node.op_type}{results}")
+
+
+def _wrong_bodies(node: ir.Node) -> Iterator[str]:
+    op_type = node.op_type
+    if not node.inputs:
+        yield f"the {op_type} has no inputs"
+    for name in BODIES[op_type]:
+        body = node.attributes[name].value if name in node.attributes else None
+        if not isinstance(body, ir.Graph):
+            yield f"the {op_type} has no {name}"
+            return
+        returned = len(body.outputs) - (op_type == "Loop")  # it returns its condition, too
+        if len(node.outputs) > returned:
+            counts = f"{len(node.outputs)} and {max(returned, 0)}"
+            yield f"the {op_type} has more outputs than its {name} ({counts})"
+        surplus = len(node.inputs) - len(body.inputs)
+        if op_type == "Scan" and surplus == 1:  # at opset 8 it has the lengths of sequences
+            continue
+        if op_type != "If" and surplus:
+            counts = f"{len(node.inputs)} and {len(body.inputs)}"
+            yield f"the {op_type} has other inputs than its {name} ({counts})"
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from all_nodes(attribute.g.node)
+
+
+def label(owner: Any) -> str:
+    """Return the name of a node, tensor or function; of a nameless node its operator and output."""
+    if owner.name or not isinstance(owner, onnx.NodeProto):
+        return str(owner.name)
+    return f"{owner.op_type} -> {owner.output[0]}" if owner.output else owner.op_type

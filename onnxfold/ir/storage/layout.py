@@ -1,0 +1,245 @@
+"""Plan the layout of the files of a model from types and shapes, before values are computed."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.ir.onnx_ir_private import is_a
+from onnxfold.ir.storage import wire
+from onnxfold.ir.storage.encode import to_proto
+from onnxfold.ir.storage.load import BYTES_KEY, EXTERNAL_KEY, is_within
+from onnxfold.ir.storage.tensors import (
+    MappedFile,
+    Span,
+    data_bytes,
+    is_streamed,
+    sizes_of,
+    span_of,
+    tensors_of,
+)
+from onnxfold.ir.storage.wire import Hole, Placeholders
+from onnxfold.support.errors import UsageError
+from onnxfold.support.files import is_text
+
+# Protobuf messages, and so .onnx files, are limited to 2 GiB.
+MAX_MODEL = (1 << 31) - 1
+
+# In a single file, tensors of at least this many bytes are written without the protobuf library.
+INLINE_BELOW = 4096
+# With external data, initializers of at least this many bytes are external. Smaller ones are
+# shapes, axes and scales, which shape inference needs in the model.
+EXTERNAL_FROM = 1024
+
+# Large tensors start at a page, so that a reader can map each of them.
+_LARGE_ALIGNMENT, _LARGE_FROM = 4096, 1 << 20
+_SMALL_ALIGNMENT = 64
+
+
+@dataclass
+class FilePlan:
+    """The literal bytes and the tensors of a file at their offsets, ``size`` bytes in all."""
+
+    size: int = 0
+    literals: list[tuple[int, bytes]] = field(default_factory=list)
+    tensors: list[Hole] = field(default_factory=list)
+
+
+class DataPlan:
+    """The layout of a data file, to which tensors are added. Equal spans of a file share bytes."""
+
+    def __init__(self) -> None:
+        self.file = FilePlan()
+        self._offsets: dict[Any, int] = {}
+
+    def add(self, tensor: ir.TensorProtocol, length: int, span: Span | None) -> int:
+        """Add a tensor whose stored bytes are at ``span``, if any; return its offset (bytes)."""
+        key = (span.file.key, span.offset, span.length) if span else id(tensor)
+        if key not in self._offsets:
+            step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
+            offset = self._offsets[key] = -(-self.file.size // step) * step
+            self.file.tensors.append(Hole(tensor, length, offset))
+            self.file.size = offset + length
+        return self._offsets[key]
+
+    def planned(self) -> FilePlan | None:
+        """Return the plan of the file; None if it has no tensors."""
+        return self.file if self.file.tensors else None
+
+
+USUAL_NAME = "model.onnx.data"
+"""Stands for the name of the data file, which is not known when a model is planned."""
+
+
+@dataclass
+class SavePlan:
+    """The layout of a model to be written.
+
+    Attributes:
+        model: Returns the plan of the .onnx file, given the name of the data file.
+        data: The plan of the data file, if there is one.
+        shared: Bytes of tensors that stay in existing files.
+        locations: Locations of those files.
+        size: Bytes of the files; exact if the name of the data file is as long as `USUAL_NAME`.
+        placed: The tensors that are written without protobuf, such as all that are in files.
+    """
+
+    model: Callable[[str], FilePlan]
+    data: FilePlan | None
+    shared: int
+    locations: set[str]
+    size: int
+    placed: list[ir.TensorProtocol]
+
+
+def plan_model(model: ir.Model, share: Callable[[Span], str | None] | None = None) -> SavePlan:
+    """Plan a model in one file of up to 2 GiB, or with ``share`` in one that has a data file.
+
+    ``share`` returns the location at which the new model may refer to a span of an existing file,
+    or None.
+    """
+    left_out = Placeholders()
+    data = DataPlan()
+    shared = 0
+    locations: set[str] = set()
+    referred: set[tuple[str, int, int]] = set()
+    entries: list[Any] = []
+    placed: list[ir.TensorProtocol] = []
+
+    def place(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+        nonlocal shared
+        external = is_a(tensor, ir.ExternalTensor)
+        length = data_bytes(tensor.dtype, sizes_of(tensor))
+        least = INLINE_BELOW if share is None else EXTERNAL_FROM
+        # in a typed field (``int64_data``...), small numbers take one byte each
+        if is_a(tensor, ir.TensorProtoTensor):
+            is_raw = bool(tensor.raw.HasField("raw_data"))
+        else:
+            is_raw = tensor.dtype not in (ir.DataType.STRING, ir.DataType.UNDEFINED)
+        if not external and (length < least or not is_raw):
+            return False
+        placed.append(tensor)
+        # Small external tensors become internal, as shape inference needs them. Attributes stay
+        # internal: onnxruntime does not always read them from a data file.
+        if share is None or (is_attribute and not external) or length < EXTERNAL_FROM:
+            proto.raw_data = left_out.add((tensor, length))
+            return True
+        span = None if is_streamed(tensor) else span_of(tensor)
+        location = share(span) if span is not None else None
+        if span is not None and location is not None:
+            offset = span.offset
+            if (location, offset, length) not in referred:
+                referred.add((location, offset, length))
+                shared += length
+            locations.add(location)
+        else:
+            offset = data.add(tensor, length, span)
+        proto.data_location = onnx.TensorProto.EXTERNAL
+        entry = proto.external_data.add(key="location", value=location or "")
+        if location is None:
+            entries.append(entry)
+        proto.external_data.add(key="offset", value=str(offset))
+        proto.external_data.add(key="length", value=str(length))
+        return True
+
+    proto = to_proto(model, place)
+
+    def model_plan(location: str) -> FilePlan:
+        for entry in entries:
+            entry.value = location
+        return with_holes(proto, left_out)
+
+    file = model_plan(USUAL_NAME)
+    write = model_plan if entries else lambda location: file
+    size = file.size + data.file.size
+    return SavePlan(write, data.planned(), shared, locations, size, placed)
+
+
+def model_bytes(model: ir.Model) -> int:
+    """Return the bytes of the files of a model; for a model in memory, its serialized size."""
+    known = model.meta.get(BYTES_KEY)
+    return planned(model).size if known is None else int(known)
+
+
+def planned(
+    model: ir.Model,
+    external_data: bool | str | None = None,
+    share: Callable[[Span], str | None] | None = None,
+) -> SavePlan:
+    """Plan to write ``model``, by default in the layout of its source, see `save`.
+
+    ``share`` implies external data, see `plan_model`.
+    """
+    external = bool(external_data) or share is not None
+    if external_data is None and not external:
+        came = model.meta.get(EXTERNAL_KEY)
+        if came is None:  # the model was not loaded by `load`
+            came = any(is_a(tensor, ir.ExternalTensor) for tensor in tensors_of(model))
+        external = bool(came)
+    if not external:
+        try:
+            return plan_model(model)
+        except UsageError:  # too large for a single file
+            if external_data is False:
+                raise
+    return plan_model(model, share or (lambda span: None))
+
+
+def sharer(folder: str, target: str) -> Callable[[Span], str | None]:
+    """Return a function that gives the location by which a model at ``target`` may refer to a span.
+
+    A file can be shared if it is in ``folder`` or below, is unchanged since it was mapped, has a
+    name that is valid in a model, and is not the target, which is about to be replaced.
+    """
+
+    @functools.cache
+    def location(file: MappedFile) -> str | None:
+        path = os.path.realpath(file.path)
+        if not is_within(path, folder) or not file.is_at(path) or path == target:
+            return None
+        name = Path(os.path.relpath(path, folder)).as_posix()
+        return name if is_text(name) else None
+
+    return lambda span: location(span.file)
+
+
+def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
+    """Serialize ``proto`` with gaps for the tensors whose bytes were left out."""
+    try:
+        data: bytes = proto.SerializeToString()
+    except Exception as error:  # upb: EncodeError or ValueError, when too large
+        raise UsageError(f"the model cannot be serialized: {error}") from None
+    token, marks, position = left_out.token, list[int](), -1
+    while (position := data.find(token, position + 1)) >= 0:
+        marks.append(position)
+    plan = FilePlan()
+
+    def replace(offset: int, length: int) -> Hole | None:
+        found = left_out.get(data[offset : offset + length])
+        return None if found is None else Hole(*found)
+
+    pieces, plan.size = wire.rewrite(data, len(token), replace, marks=marks)
+    if plan.size > MAX_MODEL:
+        raise UsageError(
+            f"the model would be {plan.size} bytes in one file, more than the 2 GiB that the "
+            "format allows; use external data"
+        )
+    offset, literal = 0, list[wire.Piece]()
+    for piece in pieces:
+        if not isinstance(piece, Hole):
+            literal.append(piece)
+            continue
+        plan.literals.append((offset, wire.join(data, literal)))
+        piece.offset = offset + len(plan.literals[-1][1])
+        plan.tensors.append(piece)
+        offset = piece.offset + piece.length
+        literal = []
+    plan.literals.append((offset, wire.join(data, literal)))
+    return plan

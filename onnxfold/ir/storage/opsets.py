@@ -1,0 +1,68 @@
+"""The opset of ONNX in models that import other opsets only."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.support import files
+from onnxfold.support.onnxruntime_sessions import open_session, session_options
+
+ONNX_DOMAINS = ("", "ai.onnx")
+"""The names of ONNX's own domain."""
+
+
+@functools.cache
+def assumed_opset() -> int:
+    """Return the version of ONNX's opset that onnxruntime assumes if none is imported.
+
+    It is the newest one that onnxruntime supports. No function of onnxruntime returns it, but
+    onnxruntime writes it into a model that it saves.
+    """
+    shape = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "assumed", [shape], [result])
+    other = [onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=other, ir_version=7)
+    options = session_options(threads=1)
+    with files.scratch_folder("opset") as folder:
+        options.optimized_model_filepath = os.path.join(folder, "model.onnx")
+        open_session(model.SerializeToString(), options)
+        saved = onnx.load(options.optimized_model_filepath)
+    versions = {imported.domain: int(imported.version) for imported in saved.opset_import}
+    return versions[""]
+
+
+def onnx_opset(imports: Mapping[str, int]) -> int:
+    """Return the version of ONNX's opset in a model with these imports.
+
+    If only other domains are imported, it is the version that onnxruntime assumes. Without any
+    import, as in models of IR version 1 and 2, it is 1.
+    """
+    for domain in ONNX_DOMAINS:
+        if domain in imports:
+            return imports[domain]
+    return assumed_opset() if imports else 1
+
+
+def required_imports(model: ir.Model) -> dict[str, int]:
+    """Return the opsets that a model imports, and that of ONNX if its nodes require it.
+
+    The version that onnxruntime assumes becomes explicit because the model is optimized for it.
+    """
+    imports = dict(model.opset_imports)
+    if not imports or not imports.keys().isdisjoint(ONNX_DOMAINS):
+        return imports
+    if any(node.domain in ONNX_DOMAINS for node in model.graph.all_nodes()):
+        imports[""] = onnx_opset(imports)
+    return imports
+
+
+def import_onnx_opset(model: ir.Model) -> None:
+    """Import the opset of ONNX if nodes of a model require it. See `required_imports`."""
+    model.opset_imports.update(required_imports(model))

@@ -1,0 +1,413 @@
+"""Mapped files, and tensors that are views of them or of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import resource
+import stat
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxfold.ir.graphs import is_constant_node, root_graphs, tensor_of
+from onnxfold.ir.onnx_ir_private import TensorBase, is_a, nodes_in
+from onnxfold.support import forks
+from onnxfold.support.errors import ExternalDataError, ModelError
+from onnxfold.support.files import RECENT
+from onnxfold.support.process_state import THIS_PROCESS
+
+_STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
+_BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
+_BITS |= {_STRING: 128, _UNDEFINED: 0}
+
+_READ = os.O_RDONLY | os.O_NONBLOCK  # do not wait for named pipes
+
+
+class _MappedFiles:
+    """The files that this process has mapped; those that are opened by path are mapped once."""
+
+    def __init__(self) -> None:
+        self.lock = forks.Lock()
+        self.by_key: weakref.WeakValueDictionary[tuple[int, int, int, int], MappedFile]
+        self.by_key = weakref.WeakValueDictionary()
+        self.all: weakref.WeakSet[MappedFile] = weakref.WeakSet()
+
+
+class MappedFile:
+    """A regular file, or a part of one, mapped read-only; the descriptor may be closed afterwards.
+
+    The mapping keeps its content if another file is renamed over the path or the path is removed.
+    If another program truncates the file, the process crashes. A part starts at ``offset``, a
+    multiple of ``mmap.ALLOCATIONGRANULARITY``, and has ``size`` bytes.
+
+    Attributes:
+        content: The bytes: 1-D, read-only; a view keeps the mapping alive.
+        key: (device, inode, modification time in ns, size in bytes) of the file.
+    """
+
+    __slots__ = ("__weakref__", "_map", "_replaced", "content", "key", "path", "size")
+
+    def __init__(self, fd: int, path: str, offset: int = 0, size: int | None = None) -> None:
+        self.path = os.path.abspath(path)
+        self.key = _key(os.fstat(fd))
+        self.size = self.key[-1] - offset if size is None else size
+        self._replaced = False
+        self._map: mmap.mmap | None = None
+        mapped = THIS_PROCESS.shared(_MappedFiles).all
+        mapped.add(self)
+        count = 2 * len(mapped)  # a mapping keeps a descriptor
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < count:
+            more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
+        if self.size:
+            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ, offset=offset)
+        self.content: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> MappedFile:
+        """Map the file at ``path``, which must be a regular one, or return its existing mapping."""
+        path = os.fspath(path)
+        fd = os.open(path, _READ)
+        try:
+            status = os.fstat(fd)
+            if stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "Not a regular file", path)
+            key = _key(status)
+            files = THIS_PROCESS.shared(_MappedFiles)
+            with files.lock:
+                known = files.by_key.get(key)
+                if known is None:
+                    known = files.by_key[key] = cls(fd, path)
+                return known
+        finally:
+            os.close(fd)
+
+    def release(self, offset: int = 0, length: int | None = None) -> None:
+        """Release the memory of the pages wholly inside the range (bytes).
+
+        The content stays readable: a released page is read again on access.
+        """
+        start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+        stop = self.size if length is None else min(offset + length, self.size)
+        if stop != self.size:
+            stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and stop > start:
+            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+    @contextlib.contextmanager
+    def descriptor(self) -> Iterator[int | None]:
+        """Open the file again; None if its path is no longer this file."""
+        try:
+            fd = os.open(self.path, _READ)
+        except OSError:
+            yield None
+            return
+        try:
+            yield fd if _key(os.fstat(fd)) == self.key else None
+        finally:
+            os.close(fd)
+
+    def identity(self) -> str | None:
+        """Return what no other content of a file has; None if the file is no longer at its path, or
+        was changed so recently that another change could leave the same times.
+        """
+        with self.descriptor() as fd:
+            changed = None if fd is None else os.fstat(fd).st_ctime_ns
+        if changed is None or max(changed, self.key[2]) > time.time_ns() - RECENT:
+            return None
+        return f"{self.key} {changed}"
+
+    def check(self) -> None:
+        """Check that no other program has changed or replaced the file since it was mapped.
+
+        It may have been removed, or replaced by this process.
+        """
+        if not (self.is_at(self.path) or self._replaced or not os.path.exists(self.path)):
+            reason = "was changed by another program while it was being read"
+            raise ModelError(reason, file=self.path)
+
+    def is_at(self, path: str | os.PathLike[str]) -> bool:
+        """Return whether ``path`` is this very file, unchanged since it was mapped."""
+        try:
+            return _key(os.stat(path)) == self.key
+        except OSError:
+            return False
+
+
+class Span(NamedTuple):
+    """The position in a file of the stored bytes of a tensor (little-endian, packed)."""
+
+    file: MappedFile
+    offset: int
+    length: int
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return the bytes: 1-D, read-only, not copied."""
+        return self.file.content[self.offset : self.offset + self.length]
+
+
+def about_to_replace(path: str) -> None:
+    """Record that this process replaces or removes ``path``; existing mappings stay valid."""
+    with contextlib.suppress(OSError):
+        file = THIS_PROCESS.shared(_MappedFiles).by_key.get(_key(os.stat(path)))
+        if file is not None:
+            file._replaced = True
+
+
+def _key(status: os.stat_result) -> tuple[int, int, int, int]:
+    return (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def sizes_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
+    """Return the shape of a tensor without the check in ``shape.numpy()`` that it is static."""
+    return tensor.shape.dims  # type: ignore[return-value]
+
+
+def data_bytes(dtype: ir.DataType, shape: Iterable[Any]) -> int:
+    """Return the number of bytes that the elements of a tensor take in a file.
+
+    Sub-byte types are packed and rounded up. For strings it is an estimate. A tensor without a
+    type, as in an empty attribute, takes none.
+    """
+    count: int = math.prod(shape)
+    return -(-count * _BITS[dtype] // 8)
+
+
+class StoredTensor:
+    """Base of tensors with read-only elements in memory or in a mapped file."""
+
+    __slots__ = ()
+
+    def stored(self) -> npt.NDArray[np.uint8]:
+        """Return the stored bytes (little-endian, packed): 1-D, read-only, not copied."""
+        raise NotImplementedError
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return the values, read-only: a view for dtypes of at least 8 bits.
+
+        The view may be unaligned, as in the file, which NumPy supports. Sub-byte dtypes are
+        unpacked at every call.
+        """
+        dtype: ir.DataType = self.dtype  # type: ignore[attr-defined]
+        if dtype.bitwidth >= 8:
+            return self.stored().view(dtype.numpy()).reshape(sizes_of(self))  # type: ignore[arg-type]
+        packed = ir.PackedTensor(self.stored(), dtype, shape=self.shape)  # type: ignore[attr-defined]
+        array = packed.numpy()
+        array.flags.writeable = False
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(self, *, stream: Any = None) -> Any:
+        return self.numpy().__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def tobytes(self) -> bytes:
+        """Return a copy of the stored bytes."""
+        return self.stored().tobytes()
+
+    def tofile(self, file: Any) -> None:
+        """Write the stored bytes to ``file``."""
+        file.write(self.stored().data)
+
+
+class ViewTensor(StoredTensor, TensorBase):
+    """A tensor that is a view of bytes in memory, or in the .onnx file itself.
+
+    Attributes:
+        span: The position of the bytes in a file; None if they are in memory.
+    """
+
+    __slots__ = ("dtype", "raw", "shape", "span")
+
+    def __init__(
+        self,
+        data: npt.NDArray[np.uint8] | Span,
+        dtype: ir.DataType,
+        shape: ir.Shape,
+        **about: Any,
+    ) -> None:
+        """Wrap ``data``: the stored bytes (1-D, little-endian, packed) or their place in a file."""
+        super().__init__(**about)
+        self.span = data if isinstance(data, Span) else None
+        self.raw = data.array() if isinstance(data, Span) else data
+        self.dtype = dtype
+        self.shape = shape
+        shape.freeze()
+
+    def stored(self) -> npt.NDArray[np.uint8]:  # noqa: D102  see the base class
+        return self.raw
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}<{self.dtype},{self.shape}>(name={self.name!r})"
+
+
+class SharedExternalTensor(StoredTensor, ir.ExternalTensor):
+    """An ``ir.ExternalTensor`` that reads through the mapping shared by all tensors of its file.
+
+    Its location was checked when the model was loaded, and is not checked again. In particular, a
+    file with several hard links is accepted, which onnx-ir refuses: ``cp -al`` makes such folders,
+    and a user who can create a hard link there could create a file, too.
+
+    Attributes:
+        span: The position of the bytes; None if the tensor has no elements.
+    """
+
+    __slots__ = ("span",)
+
+    def __init__(self, tensor: ir.ExternalTensor, span: Span | None, base_dir: str) -> None:
+        """Wrap ``tensor``, whose bytes are at ``span`` (None if it has no elements)."""
+        super().__init__(
+            tensor.location,
+            tensor.offset,
+            tensor.length,
+            tensor.dtype,
+            shape=tensor.shape,
+            name=tensor.name,
+            doc_string=tensor.doc_string,
+            metadata_props=dict(tensor.metadata_props) or None,
+            base_dir=base_dir,
+        )
+        self.span = span
+
+    def stored(self) -> npt.NDArray[np.uint8]:
+        """Return the stored bytes: 1-D, read-only, not copied."""
+        if not self.valid():
+            raise ValueError(f"the data file of {self.name!r} was written over")
+        return np.zeros(0, dtype=np.uint8) if self.span is None else self.span.array()
+
+    def release(self) -> None:
+        """Release the memory of its pages; the tensor stays usable."""
+        if self.span is not None:
+            self.span.file.release(self.span.offset, self.span.length)
+
+
+def span_of(tensor: ir.TensorProtocol) -> Span | None:
+    """Return the position of the stored bytes of ``tensor`` in a file; None if they are not in one.
+
+    Another library's ``ir.ExternalTensor`` is opened by its path, see `located`.
+    """
+    span = getattr(tensor, "span", None)  # also the attribute of other classes of tensors
+    if isinstance(span, Span):
+        return span
+    if is_a(tensor, ir.ExternalTensor):
+        path = os.path.abspath(tensor.path)
+        return located(tensor, lambda _: MappedFile.open(path), path, tensor.name or "")
+    return None
+
+
+def located(
+    tensor: ir.ExternalTensor, open_file: Callable[[str], MappedFile], named: str, name: str
+) -> Span | None:
+    """Return the position of the data of a tensor; None if it has no elements.
+
+    ``open_file`` maps the file at a location. If that is missing or too short, the error names the
+    file ``named`` and the tensor ``name``.
+    """
+    length, offset = data_bytes(tensor.dtype, tensor.shape), tensor.offset or 0
+    if length == 0:
+        return None
+    location = os.fspath(tensor.location)
+    try:
+        file = open_file(location)
+    except OSError as error:
+        reason = f"cannot be opened: {error.strerror}"
+    else:
+        if offset + length <= file.size:
+            return Span(file, offset, length)
+        reason = f"has {file.size} bytes, the tensor needs {offset + length}"
+    reason = f"tensor {name!r}: external data file {location!r} {reason}"
+    raise ExternalDataError(reason, file=named)
+
+
+def is_streamed(tensor: object) -> bool:
+    """Return whether the bytes of a tensor are produced tile by tile.
+
+    ``tiles(nbytes)`` yields independent tiles of about ``nbytes`` that cover the tensor exactly
+    once, to one thread at a time. ``release()`` is called once for each file, after writing or a
+    failure. Of the methods of `ir.TensorProtocol`, ``numpy()`` and ``tobytes()`` are called only
+    below a few KiB; with an attribute ``is_known`` that is true, below 64 KiB.
+    """
+    return hasattr(tensor, "tiles") and hasattr(tensor, "release")
+
+
+def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of an initializer or of a ``Constant`` node; None for any other value.
+
+    An initializer that is also an input of its graph has a default value only, which callers may
+    override, so the result is None. It is also None if a ``Constant`` node refers to an attribute
+    of its function.
+    """
+    if value.is_initializer():
+        return None if value.is_graph_input() else value.const_value
+    node = value.producer()
+    if node is None or not is_constant_node(node):
+        return None
+    tensor = value.const_value
+    if tensor is None:
+        (attribute,) = node.attributes.data.values()
+        tensor = value.const_value = tensor_of(attribute, value.name)
+    return tensor
+
+
+def stored_or_default(value: ir.Value) -> ir.TensorProtocol | None:
+    """Return the tensor of a value as `stored_tensor` does, or the default value of an input."""
+    return stored_tensor(value) if value.producer() is not None else value.const_value
+
+
+def initializers_of(graph: ir.Graph) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the initializers of a graph with their tensors, default values of inputs included."""
+    for value in graph.initializers.data.values():
+        tensor = value.const_value
+        if tensor is not None:
+            yield value, tensor
+
+
+def tensors_of(model: ir.Model) -> list[ir.TensorProtocol]:
+    """Return the tensors of all initializers and attributes of the model."""
+    return tensors_in(root_graphs(model), model.functions.values())
+
+
+def tensors_in(
+    graphs: Iterable[ir.Graph], functions: Iterable[ir.Function] = ()
+) -> list[ir.TensorProtocol]:
+    """Return the tensors in graphs and their subgraphs, and in attributes of functions, each once.
+
+    Attributes of functions are their default values.
+    """
+    found: dict[int, ir.TensorProtocol] = {}
+    owners: list[ir.Function | ir.Node] = [*functions]
+    pending = [*graphs]
+    for graph in pending:  # it grows meanwhile
+        for _, tensor in initializers_of(graph):
+            found[id(tensor)] = tensor
+        owners += nodes_in(graph)
+        for owner in owners:
+            for attribute in owner.attributes.data.values():
+                kind, content = attribute.type, attribute.value
+                if kind is ir.AttributeType.TENSOR and content is not None:
+                    found[id(content)] = content
+                elif kind is ir.AttributeType.GRAPH and content is not None:
+                    pending.append(content)
+                elif kind is ir.AttributeType.GRAPHS and content is not None:
+                    pending.extend(content)
+        owners.clear()
+    return list(found.values())

@@ -1,0 +1,214 @@
+"""Write tensors to files: computed in tiles, copied by the system, or from memory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxfold.ir.storage.layout import FilePlan
+from onnxfold.ir.storage.tensors import Span, is_streamed, span_of
+from onnxfold.support import forks
+from onnxfold.support.parallel import for_each
+
+TILE = 1 << 20  # bytes; fits into the second-level cache of a core
+_STREAMED_FROM = 1 << 16  # bytes of a tensor; smaller ones are not cut into tiles
+# Bytes for one write call. For longer calls, the system allocates memory in pieces of 2 MiB, which
+# are cleared or fetched from the host at once: four times the system time, measured on ext4.
+_WRITE = 1 << 20
+_COPY = 64 << 20  # bytes for one system call, so that Ctrl-C and progress are handled in between
+_SYNCED_FROM = 16 << 20  # bytes of a tensor
+_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A part of a tensor's stored bytes (little-endian, sub-byte types packed).
+
+    Attributes:
+        offset: Its start within the tensor, in bytes.
+        nbytes: Its length in bytes, all rows together.
+        read: Fills a contiguous uint8 array of exactly ``nbytes``, which is reused afterwards. It
+            is called by several threads at once, in any order, and should release the GIL where
+            possible.
+        rows: The number of its segments, which have the same length.
+        pitch: Distance of their starts within the tensor, in bytes; unused for a single segment.
+    """
+
+    offset: int
+    nbytes: int
+    read: Callable[[npt.NDArray[np.uint8]], None]
+    rows: int = 1
+    pitch: int = 0
+
+
+def write_tiles(
+    tiles: Iterable[Tile],
+    put: Callable[[memoryview, int], object],
+    threads: int,
+    done: Callable[[], object] = lambda: None,
+) -> None:
+    """Compute tiles with several threads, and call ``put`` with their segments and offsets.
+
+    ``done`` is called in the calling thread after each tile.
+    """
+    local = threading.local()
+
+    def write(tile: Tile) -> None:
+        room: npt.NDArray[np.uint8] | None = getattr(local, "room", None)
+        if room is None or len(room) < tile.nbytes:
+            room = local.room = np.empty(max(tile.nbytes, TILE), np.uint8)
+        tile.read(room[: tile.nbytes])
+        length = tile.nbytes // tile.rows
+        for k in range(tile.rows):
+            put(room.data[k * length : (k + 1) * length], tile.offset + k * tile.pitch)
+
+    for_each(tiles, write, threads, done)
+
+
+def write_at(fd: int, data: memoryview, offset: int) -> None:
+    """Write all of ``data`` into a file at ``offset``. Thread-safe. Raises OSError."""
+    while data:
+        count = os.pwrite(fd, data[:_WRITE], offset)
+        data = data[count:]
+        offset += count
+
+
+@dataclass(eq=False)
+class Writer:
+    """Writes bytes into files, one tensor at a time, with parallel tiles.
+
+    ``progress`` is called with the bytes written and ``total``.
+    """
+
+    threads: int
+    total: int
+    progress: Callable[[int, int], None] | None
+    done: int = 0
+
+    def write(self, out: int, offset: int, data: Any) -> None:
+        """Write an object with a buffer of bytes at ``offset``."""
+        view: memoryview = memoryview(data)
+        for start in range(0, len(view), _COPY):
+            part = view[start : start + _COPY]
+            write_at(out, part, offset + start)
+            self._step(len(part))
+
+    def tensor(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+        """Write the ``length`` stored bytes of ``tensor`` at ``offset``."""
+        span = span_of(tensor)
+        is_small = length < _STREAMED_FROM and getattr(tensor, "is_known", False)
+        if span is not None:
+            self._from_file(out, offset, span)
+        elif is_streamed(tensor) and not is_small:
+            self._tiles(out, offset, length, tensor)
+        else:
+            self._memory(out, offset, length, tensor)
+
+    def _from_file(self, out: int, offset: int, span: Span) -> None:
+        file, start, length = span
+        with file.descriptor() as source:
+            if source is not None:
+                self.copy(out, offset, length, source, start)
+                file.release(start, length)
+                return
+        # the mapping still has the content of a removed or replaced file
+        for done in range(0, length, _COPY):
+            part = file.content[start + done : start + min(length, done + _COPY)]
+            self.write(out, offset + done, part.data)
+            file.release(start + done, len(part))
+
+    def copy(self, out: int, offset: int, length: int, source: int, start: int) -> None:
+        """Copy ``length`` bytes at ``start`` of the descriptor ``source`` to ``offset``."""
+        done = 0
+        by_kernel = hasattr(os, "copy_file_range")
+        while done < length:
+            count = 0
+            if by_kernel:
+                want = min(_COPY, length - done)
+                # Some file systems do not support this, or report success and copy nothing. The
+                # calls below report other errors.
+                with contextlib.suppress(OSError):
+                    count = os.copy_file_range(source, out, want, start + done, offset + done)
+                by_kernel = count > 0
+            if not count:
+                part = os.pread(source, min(TILE, length - done), start + done)
+                if not part:
+                    raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
+                write_at(out, memoryview(part), offset + done)
+                count = len(part)
+            done += count
+            self._step(count)
+
+    def _tiles(self, out: int, base: int, length: int, tensor: Any) -> None:
+        lock = forks.Lock()
+        covered = 0
+
+        def put(data: memoryview, start: int) -> None:
+            nonlocal covered
+            if start < 0 or start + len(data) > length:
+                raise ValueError(f"tile [{start}, +{len(data)}) of {length} bytes")
+            write_at(out, data, base + start)
+            with lock:
+                covered += len(data)
+                self.done += len(data)
+
+        threads = self.threads if length > TILE else 1
+        write_tiles(tensor.tiles(TILE), put, threads, lambda: self._step(0))
+        if covered != length:
+            raise ValueError(f"the tiles of a tensor cover {covered} of {length} bytes")
+
+    def _memory(self, out: int, offset: int, length: int, tensor: ir.TensorProtocol) -> None:
+        if tensor.dtype.bitwidth >= 8:
+            array = tensor.numpy()
+            if array.nbytes == length and array.dtype.byteorder != ">":
+                array = array.view(np.dtype(f"V{array.dtype.itemsize}"))
+                self.write(out, offset, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+                return
+        stored = tensor.tobytes()
+        if len(stored) != length:
+            raise ValueError(f"tensor {tensor.name!r} has {len(stored)} bytes, not {length}")
+        self.write(out, offset, stored)
+
+    def _step(self, count: int) -> None:
+        self.done += count
+        if self.progress is not None:
+            self.progress(min(self.done, self.total), self.total)
+
+
+def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | None = None) -> None:
+    """Write what a plan says; streamed tensors are released.
+
+    With a background thread, the disk writes each large tensor while the next one is computed.
+    """
+    os.ftruncate(fd, plan.size)
+    for offset, literal in plan.literals:
+        writer.write(fd, offset, literal)
+    written: dict[int, int] = {}
+    syncs: list[Future[None]] = []
+    for place in plan.tensors:
+        if not place.length:
+            continue
+        # A tensor that is used twice is computed once.
+        first = written.setdefault(id(place.tensor), place.offset)
+        if first != place.offset:
+            writer.copy(fd, place.offset, place.length, fd, first)
+            continue
+        try:
+            writer.tensor(fd, place.offset, place.length, place.tensor)
+        finally:
+            if is_streamed(place.tensor):
+                place.tensor.release()
+        if background is not None and place.length >= _SYNCED_FROM:
+            syncs.append(background.submit(_sync_data, fd))
+    for sync in syncs:
+        sync.result()  # a later sync of the file does not report its error again

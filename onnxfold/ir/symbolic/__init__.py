@@ -1,0 +1,6 @@
+"""Symbolic sizes: integers as expressions of the sizes of inputs, and facts about values."""
+
+from onnxfold.ir.symbolic.expression import Algebra, Expr, NotKnown, Number
+from onnxfold.ir.symbolic.fact import UNKNOWN, Fact
+
+__all__ = ["UNKNOWN", "Algebra", "Expr", "Fact", "NotKnown", "Number"]

@@ -1,0 +1,275 @@
+"""Integers that are known only at run time: polynomials over symbols in a normal form.
+
+Shape arithmetic nearly always tests whether two results are equal. With polynomials, this is a
+comparison of tuples; a general algebra system takes a hundred times as long for each operation.
+
+An operation that is not a polynomial (a division with a remainder, a minimum, a selection) becomes
+an *atom*: a new variable for this operation on these operands, always the same one. Every atom has
+bounds, which may decide comparisons.
+"""
+
+from __future__ import annotations
+
+import math
+
+from onnxfold.ir.symbolic.atoms import (
+    INFINITY,
+    Atoms,
+    Expr,
+    Monomial,
+    NotKnown,
+    Number,
+    in_order,
+    leading_term,
+    terms_of,
+    without,
+    wrapped,
+)
+
+__all__ = ["Algebra", "Expr", "NotKnown", "Number"]
+
+_MOST_TERMS = 16
+_HIGHEST_DEGREE = 8
+_LARGEST = 1 << 62
+
+
+class Algebra(Atoms):
+    """The atoms of one model and the arithmetic on them.
+
+    Sums and products are computed modulo 2**64, as in tensors. An expression of more than a few
+    terms becomes an atom, so that each operation takes bounded time.
+    """
+
+    def add(self, a: Number, b: Number) -> Number:
+        """Return the sum."""
+        if isinstance(a, int):
+            if isinstance(b, int):
+                return wrapped(a + b)
+            a, b = b, a
+        if b == 0:
+            return a
+        terms = dict(a.terms)
+        for monomial, coefficient in terms_of(b):
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return self._polynomial(terms, "add", a, b)
+
+    def sub(self, a: Number, b: Number) -> Number:
+        """Return the difference."""
+        if a is b:
+            return 0
+        return self.add(a, self.mul(b, -1))
+
+    def mul(self, a: Number, b: Number) -> Number:
+        """Return the product."""
+        if isinstance(a, int):
+            if isinstance(b, int):
+                return wrapped(a * b)
+            a, b = b, a
+        if b == 0:
+            return 0
+        if b == 1:
+            return a
+        terms: dict[Monomial, int] = {}
+        for left, c in a.terms:
+            for right, d in terms_of(b):
+                monomial = tuple(sorted(left + right)) if left and right else left or right
+                terms[monomial] = terms.get(monomial, 0) + c * d
+        return self._polynomial(terms, "mul", a, b)
+
+    def product(self, numbers: tuple[Number, ...] | list[Number]) -> Number:
+        """Return the product of all numbers."""
+        result: Number = 1
+        for number in numbers:
+            result = self.mul(result, number)
+        return result
+
+    def _polynomial(self, terms: dict[Monomial, int], op: str, a: Number, b: Number) -> Number:
+        kept = sorted((m, c) for m, c in terms.items() if c)
+        if not kept:
+            return 0
+        if len(kept) == 1 and not kept[0][0]:
+            return wrapped(kept[0][1])
+        too_large = (
+            len(kept) > _MOST_TERMS
+            or any(len(m) > _HIGHEST_DEGREE for m, _ in kept)
+            or any(not -_LARGEST < c < _LARGEST for _, c in kept)
+        )
+        if too_large:
+            return self._atom(op, in_order(a, b), -INFINITY, INFINITY)
+        return self._expression(tuple(kept))
+
+    def exact_quotient(self, a: Number, b: Number) -> Number | None:
+        """Return the q with a = q * b, or None if there is no such polynomial."""
+        if b == 0:
+            return None
+        if b == 1:
+            return a
+        if a is b:
+            return 1
+        if isinstance(a, int):
+            if a == 0:
+                return 0
+            return a // b if isinstance(b, int) and a % b == 0 else None
+        quotient: Number = 0
+        rest: Number = a
+        divisor, divided = leading_term(b)
+        for _ in range(_MOST_TERMS):
+            if rest == 0:
+                return quotient
+            monomial, coefficient = leading_term(rest)
+            missing = without(monomial, divisor)
+            if missing is None or coefficient % divided:
+                return None
+            term: Number = coefficient // divided
+            if missing:
+                term = self._expression(((missing, coefficient // divided),))
+            quotient = self.add(quotient, term)
+            rest = self.sub(rest, self.mul(term, b))
+        return quotient if rest == 0 else None
+
+    def floor_div(self, a: Number, b: Number) -> Number:
+        """Return the quotient rounded down. Models that divide by 0 are excluded."""
+        exact = self.exact_quotient(a, b)
+        if exact is not None:
+            return exact
+        if isinstance(a, int) and isinstance(b, int):
+            return a // b if b else 0
+        if not isinstance(b, int) or b <= 0:
+            bounded = self.low(a) >= 0 and self.low(b) >= 0
+            return self._atom("floor_div", (a, b), 0 if bounded else -INFINITY, INFINITY)
+        whole, rest = self._split(a, b)
+        if self.low(rest) >= 0 and self.high(rest) < b:
+            return whole
+        inner = self.atom_of(rest)
+        if inner is not None and inner.op == "floor_div" and isinstance(inner.args[1], int):
+            rest, b = inner.args[0], inner.args[1] * b  # type: ignore[assignment]
+        low, high = self.low(rest), self.high(rest)
+        atom = self._atom(
+            "floor_div",
+            (rest, b),
+            low if math.isinf(low) else low // b,
+            high if math.isinf(high) else high // b,
+        )
+        return self.add(whole, atom)
+
+    def _split(self, a: Number, b: int) -> tuple[Number, Number]:
+        """Return whole and rest with a = whole * b + rest, split term by term."""
+        whole: list[tuple[Monomial, int]] = []
+        rest: list[tuple[Monomial, int]] = []
+        for monomial, coefficient in terms_of(a):
+            quotient, remainder = divmod(coefficient, b)
+            if not remainder or not monomial:
+                whole.append((monomial, quotient))
+                rest.append((monomial, remainder))
+            else:
+                rest.append((monomial, coefficient))
+        left, right = (self._polynomial(dict(terms), "add", a, 0) for terms in (whole, rest))
+        return left, right
+
+    def ceil_div(self, a: Number, b: int) -> Number:
+        """Return the quotient by a positive number, rounded up."""
+        return -(-a // b) if isinstance(a, int) else self.floor_div(self.add(a, b - 1), b)
+
+    def trunc_div(self, a: Number, b: Number) -> Number:
+        """Return the quotient rounded toward 0, as the Div of integers."""
+        exact = self.exact_quotient(a, b)
+        if exact is not None:
+            return wrapped(exact) if isinstance(exact, int) else exact
+        if isinstance(a, int) and isinstance(b, int):
+            quotient = abs(a) // abs(b) if b else 0
+            return wrapped(quotient if (a < 0) == (b < 0) else -quotient)
+        if self.low(a) >= 0 and self.low(b) >= 0:
+            return self.floor_div(a, b)
+        low = -INFINITY
+        if isinstance(b, int) and b > 0 and not math.isinf(self.low(a)):
+            low = -(-self.low(a) // b)
+        return self._atom("trunc_div", (a, b), low, INFINITY)
+
+    def minimum(self, a: Number, b: Number) -> Number:
+        """Return the minimum of two numbers."""
+        return self._extreme("min", a, b)
+
+    def maximum(self, a: Number, b: Number) -> Number:
+        """Return the maximum of two numbers."""
+        return self._extreme("max", a, b)
+
+    def _extreme(self, op: str, a: Number, b: Number) -> Number:
+        choose = min if op == "min" else max
+        if isinstance(a, int) and isinstance(b, int):
+            return choose(a, b)
+        difference = self.sub(a, b)
+        if self.high(difference) <= 0:
+            return a if op == "min" else b
+        if self.low(difference) >= 0:
+            return b if op == "min" else a
+        return self._atom(
+            op,
+            in_order(a, b),
+            choose(self.low(a), self.low(b)),
+            choose(self.high(a), self.high(b)),
+        )
+
+    def where(self, condition: Number, a: Number, b: Number) -> Number:
+        """Return the first number if the condition (0 or 1) holds, else the second."""
+        if isinstance(condition, int):
+            return a if condition else b
+        if a == b:
+            return a
+        return self._atom(
+            "where",
+            (condition, a, b),
+            min(self.low(a), self.low(b)),
+            max(self.high(a), self.high(b)),
+        )
+
+    def broadcast(self, a: Number, b: Number) -> Number:
+        """Return the size that two sizes broadcast to: they are equal or one of them is 1."""
+        if a == b or b == 1:
+            return a
+        if a == 1:
+            return b
+        if isinstance(a, int) or isinstance(b, int):
+            return a if isinstance(a, int) else b  # the other size is this one or 1
+        for one, other in ((a, b), (b, a)):
+            if self._is_capped(one, other):
+                return other
+        return self._atom("broadcast", in_order(a, b), 0, INFINITY)
+
+    def _is_capped(self, capped: Number, whole: Number) -> bool:
+        """Return whether a number is min(whole, k) with k >= 1, which broadcasts to whole."""
+        atom = self.atom_of(capped)
+        if atom is None or atom.op != "min" or whole not in atom.args:
+            return False
+        cap = atom.args[1] if atom.args[0] == whole else atom.args[0]
+        return isinstance(cap, int) and cap >= 1
+
+    def is_zero_with(self, a: Number, b: Number) -> bool:
+        """Return whether the first is certainly 0 whenever the second is: it is a multiple."""
+        if self.exact_quotient(a, b) is not None:
+            return True
+        atom = self.atom_of(a)
+        if atom is None or atom.op != "floor_div":
+            return False
+        return self.exact_quotient(atom.args[0], b) is not None  # type: ignore[arg-type]
+
+    def equal(self, a: Number, b: Number) -> Number:
+        """Return 1 if the numbers are equal in every run, 0 if in none."""
+        difference = self.sub(a, b)
+        if isinstance(difference, int):
+            return int(difference == 0)
+        if self.low(difference) > 0 or self.high(difference) < 0:
+            return 0
+        if difference.terms[-1][1] < 0:
+            difference = self.mul(difference, -1)
+        return self._atom("equal", (difference,), 0, 1)
+
+    def less(self, a: Number, b: Number) -> Number:
+        """Return 1 if the first is less than the second in every run, 0 if in none."""
+        if isinstance(a, int) and isinstance(b, int):
+            return int(a < b)
+        difference = self.sub(a, b)
+        if self.high(difference) < 0:
+            return 1
+        if self.low(difference) >= 0:
+            return 0
+        return self._atom("negative", (difference,), 0, 1)

@@ -1,0 +1,238 @@
+"""Facts about a value: its dtype, its shape, and the elements of a small tensor; sizes as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnxfold.ir.graphs import shaped
+from onnxfold.ir.symbolic.atoms import INFINITY
+from onnxfold.ir.symbolic.expression import Algebra, Expr, Number
+
+Array = npt.NDArray[Any]
+Shape = tuple[Number, ...]
+
+MOST_ELEMENTS = 64
+"""Maximum number of elements of tensors whose elements are tracked."""
+
+SIZE_DTYPES = frozenset((ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL))
+"""Dtypes of sizes, whose elements may be expressions."""
+
+_LONGEST = 48
+_WORD = re.compile(r"\w+\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(eq=False, slots=True)
+class Fact:
+    """Facts about a value; None is unknown. Immutable.
+
+    ``items`` holds the elements of a small tensor. If its dtype is ``object``, they are integers
+    and expressions, at least one of them an expression; otherwise all are plain elements of the
+    tensor's own dtype: the value is known.
+
+    Equality is identity: equal facts of values are one object (:class:`FactTable`).
+    """
+
+    dtype: ir.DataType | None = None
+    shape: Shape | None = None
+    items: Array | None = None
+    other: bytes | None = None
+    """The serialized type of a value that is not a dense tensor."""
+
+    @property
+    def rank(self) -> int | None:
+        """The number of axes."""
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape if all sizes are numbers."""
+        if self.shape is None or not all(isinstance(d, int) for d in self.shape):
+            return None
+        return self.shape  # type: ignore[return-value]
+
+    @property
+    def known(self) -> Array | None:
+        """The elements if all are numbers."""
+        return None if self.items is None or self.items.dtype.hasobject else self.items
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Whether the elements are known, and some of them are expressions."""
+        return self.items is not None and self.items.dtype.hasobject
+
+    @property
+    def objects(self) -> Array | None:
+        """The elements of integers or booleans as Python numbers and expressions."""
+        if self.items is None or self.items.dtype.hasobject:
+            return self.items
+        return self.items.astype(object) if self.items.dtype.kind in "iub" else None
+
+
+UNKNOWN = Fact()
+
+
+class FactTable:
+    """The facts of a model; equal ones are stored once."""
+
+    def __init__(self) -> None:
+        self._facts: dict[tuple[object, ...], Fact] = {(None, None): UNKNOWN}
+
+    def shared(self, fact: Fact) -> Fact:
+        """Return the stored fact that is equal, including symbols."""
+        if fact.other is not None:
+            return self._facts.setdefault((fact.other,), fact)
+        items = fact.items
+        if items is None:
+            return self._facts.setdefault((fact.dtype, fact.shape), fact)
+        # numbers are compared by their bits: 0.0 is not -0.0, and NaN equals itself
+        content = tuple(items.ravel().tolist()) if items.dtype.hasobject else items.tobytes()
+        return self._facts.setdefault((fact.dtype, fact.shape, items.dtype, content), fact)
+
+
+def of_items(items: Array, dtype: ir.DataType, algebra: Algebra) -> Fact:
+    """Return the fact of a tensor with these Python integers or expressions as elements."""
+    numbers = [item for item in items.flat if isinstance(item, int)]
+    if dtype == ir.DataType.INT32 and any(not -(1 << 31) <= n < 1 << 31 for n in numbers):
+        return of_type(dtype, items.shape, algebra)
+    if len(numbers) == items.size:
+        items = items.astype(dtype.numpy())
+    return Fact(dtype, items.shape, items)
+
+
+def of_array(array: Array, dtype: ir.DataType) -> Fact:
+    """Return the fact of a constant."""
+    items = array if array.size <= MOST_ELEMENTS and array.dtype.kind in "fiub" else None
+    return Fact(dtype, tuple(int(d) for d in array.shape), items)
+
+
+def of_type(dtype: ir.DataType | None, shape: Sequence[Number] | None, algebra: Algebra) -> Fact:
+    """Return the fact of a tensor; a short list of integers gets a symbol for each element."""
+    if shape is None:
+        return Fact(dtype)
+    shape = tuple(shape)
+    count = shape[0] if shape else 1
+    if dtype not in SIZE_DTYPES or len(shape) > 1 or not isinstance(count, int):
+        return Fact(dtype, shape)
+    if not 0 <= count <= MOST_ELEMENTS:
+        return Fact(dtype, shape)
+    bounds = (0, 1) if dtype == ir.DataType.BOOL else (-INFINITY, INFINITY)
+    items = list_of([algebra.unknown(*bounds) for _ in range(count)])
+    return of_items(items if shape else items.reshape(()), dtype, algebra)
+
+
+def is_small(shape: Shape) -> bool:
+    """Return whether a shape is static and has few elements."""
+    count = 1
+    for size in shape:
+        if not isinstance(size, int):
+            return False
+        count *= size
+    return count <= MOST_ELEMENTS
+
+
+def common(algebra: Algebra, one: Fact, other: Fact) -> Fact:
+    """Return the common part of two facts; a new symbol for a size that may differ."""
+    if one is other:
+        return one
+    if one.dtype != other.dtype or one.other is not None or other.other is not None:
+        return UNKNOWN
+    if one.shape is None or other.shape is None or len(one.shape) != len(other.shape):
+        return Fact(one.dtype)
+    sizes: list[Number] = [
+        a if a == b else algebra.unknown(low=0) for a, b in zip(one.shape, other.shape, strict=True)
+    ]
+    return of_type(one.dtype, sizes, algebra)
+
+
+def differ(left: Sequence[object] | None, right: Sequence[object] | None) -> bool:
+    """Return whether two shapes certainly differ; None is an unknown shape."""
+    if left is None or right is None:
+        return False
+    return len(left) != len(right) or any(
+        type(a) is type(b) is int and a != b for a, b in zip(left, right, strict=True)
+    )
+
+
+def list_of(numbers: Sequence[Number]) -> Array:
+    """Return a one-dimensional array of numbers and expressions."""
+    return np.array(numbers, object)
+
+
+class Texts:
+    """The texts of a model's sizes: two sizes have the same text if and only if they are equal.
+
+    Other sizes than those of the inputs have none of the names that are ``taken`` there.
+    """
+
+    def __init__(self, algebra: Algebra, taken: Iterable[str]) -> None:
+        self._algebra = algebra
+        self._taken = {name.replace(" ", "") for name in taken}
+        self._texts: dict[Expr, str | None] = {}
+        self._atoms: list[str | None] = []
+
+    def of_fact(self, fact: Fact) -> str:
+        """Return a dtype and shape, such as ``float32[n,3]``."""
+        sizes = fact.shape and [d if isinstance(d, int) else self.of(d) for d in fact.shape]
+        return shaped(fact.dtype, sizes)
+
+    def of(self, size: Number) -> str | None:
+        """Return a dimension's name or an expression such as ``2*seq``; None for a long one.
+
+        A size without a name (such as the number of nonzero elements) and its results have no text.
+        """
+        if isinstance(size, int):
+            return None
+        if size not in self._texts:
+            text = self._algebra.name_of(size)
+            if text is None:
+                text = self._sum(size) or ""
+                if not 0 < len(text) <= _LONGEST or text.replace(" ", "") in self._taken:
+                    text = None
+            self._texts[size] = text
+        return self._texts[size]
+
+    def _sum(self, size: Number) -> str | None:
+        if isinstance(size, int):
+            return str(size)
+        terms = []
+        for monomial, coefficient in size.terms:
+            factors = [self._atom(index) for index in monomial]
+            if any(f is None for f in factors):
+                return None
+            named = sorted(f for f in factors if f is not None)
+            if abs(coefficient) != 1 or not named:
+                named.insert(0, str(abs(coefficient)))
+            terms.append((coefficient < 0, not monomial, "*".join(named)))
+        terms.sort()
+        text = " ".join(f"{'-' if negative else '+'} {term}" for negative, _, term in terms)
+        return text[2:] if text.startswith("+ ") else f"-{text[2:]}"
+
+    def _atom(self, index: int) -> str | None:
+        # the operands of an atom have lower indexes, so ascending order avoids recursion
+        for k in range(len(self._atoms), index + 1):
+            text = self._atom_text(k)
+            self._atoms.append(text if text is None or len(text) <= _LONGEST else None)
+        return self._atoms[index]
+
+    def _atom_text(self, index: int) -> str | None:
+        atom = self._algebra.atoms[index]
+        if atom.op == "symbol":
+            name = str(atom.args[0]) if atom.args else ""
+            return name if _NAME.match(name) else None
+        if atom.op not in ("min", "max", "floor_div"):
+            return None
+        operands = [self._sum(a) if isinstance(a, (int, Expr)) else None for a in atom.args]
+        if any(o is None for o in operands):
+            return None
+        if atom.op == "floor_div":
+            whole, divisor = (o if _WORD.match(o or "") else f"({o})" for o in operands)
+            return f"({whole}//{divisor})"
+        return f"{atom.op}({', '.join(sorted(o for o in operands if o is not None))})"

@@ -1,1 +1,0 @@
-"""Compute operations on buffers: by NumPy kernels of op definitions, or by onnxruntime."""

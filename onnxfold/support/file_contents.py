@@ -1,0 +1,102 @@
+"""Hashes of the content of files, recorded with the status of the files.
+
+The status of a file is its device, inode and size, and the times of its last modification and
+status change. `recorded` reads the content again only if a status differs from the recorded one. A
+modification time alone does not identify a content: ``cp -p``, ``rsync -t`` and ``tar`` restore old
+times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxfold.support import files
+
+logger = logging.getLogger("onnxfold")
+
+Status = list[int]
+
+_BLOCK = 1 << 18
+"""Bytes that are read at once; two blocks may stay in the heap."""
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    if path.exists() and not path.is_file():  # a named pipe or a device has no end
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def hash_files(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 of a file, or of the hashes of several files, in hexadecimal."""
+    parts = [hash_file(path) for path in paths]
+    if len(parts) == 1:
+        return parts[0]
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+
+
+def statuses(folder: Path, names: Iterable[str]) -> dict[str, Status]:
+    """Return the current status of files, by their names or paths from a folder."""
+    found = {}
+    for name in names:
+        status = os.stat(folder / name)
+        times = status.st_mtime_ns, status.st_ctime_ns
+        found[name] = [status.st_dev, status.st_ino, status.st_size, *times]
+    return found
+
+
+def describe(folder: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Return the status of files, and a hash of their content.
+
+    Returns:
+        ``files``: The statuses by name.
+        ``digest``: The hash of `hash_files`.
+        ``settled``: Whether the last change was long enough ago that a later change has another
+        time.
+    """
+    found = statuses(folder, names)
+    latest = time.time_ns() - files.RECENT
+    is_settled = all(max(status[3:]) < latest for status in found.values())
+    digest = hash_files([folder / name for name in found])
+    return {"files": found, "digest": digest, "settled": is_settled}
+
+
+def recorded(path: Path) -> dict[str, Any] | None:
+    """Return a record that `describe` made, with the current statuses of its files.
+
+    The content of the files is read again, and the record is written again, if a status differs or
+    was not settled. The result is None if the record is missing or damaged, or if the content of a
+    file has changed.
+    """
+    try:
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        if not record["settled"] or statuses(path.parent, record["files"]) != record["files"]:
+            now = describe(path.parent, record["files"])
+            if now["digest"] != record["digest"]:
+                return None
+            record.update(now)
+            with contextlib.suppress(OSError):  # the record is used again as it is
+                write_record(path, record)
+        return record
+    except (OSError, ValueError, LookupError, TypeError) as error:  # missing or damaged
+        logger.debug("%s: %s", path, error)
+        return None
+
+
+def write_record(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a record as JSON, atomically."""
+    with files.replacing(str(path)) as file:
+        file.write(json.dumps(content).encode())

@@ -1,0 +1,502 @@
+"""Run functions of this package, and commands, in separate processes.
+
+Such a function takes and returns a JSON-ready document and a list of arrays. Requests and answers
+are lines of JSON on the standard input and output of the process; arrays are memory-mapped files in
+the scratch folder of the call, which also holds temporary files.
+
+Each process leads a process group (and session) of its own. The group is ended when the process is
+closed, when a call exceeds its time limit, and when the caller was killed, which closes the
+standard input: SIGTERM first, then SIGKILL. The scratch folder is removed with its contents.
+
+Processes belong to a group (`Processes`): one that all threads share, or one of the current thread.
+A group keeps a bounded number of idle processes for later calls of any thread (`run(keep=True)`),
+and each of them ends itself when it has been idle for a while. A forked process does not use the
+processes of its parent: it closes its copies of their pipes and starts its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import importlib
+import json
+import os
+import queue
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from onnxfold.support import files, forks
+from onnxfold.support.lazy_imports import defer_symbolic_arithmetic
+from onnxfold.support.process_state import THIS_PROCESS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+
+_PROGRAM = (
+    "import sys; idle_seconds = float(sys.argv[1]); sys.path[:] = sys.argv[2:]; "
+    "from onnxfold.support.isolated import main; main(idle_seconds)"
+)
+# Seconds from the request to end a group until it is killed.
+_GRACE = 5.0
+# Bytes of private memory in addition to the limit of a call: modules, and stacks of threads.
+_SLACK = 128 << 20
+_PROBE = 1 << 16  # bytes, more than the system may buffer of a full file system
+_KEPT_OUTPUT = 1 << 16  # bytes that are kept of the start of the output, and of its end
+_MOST_IDLE = min(4, os.cpu_count() or 1)  # processes of 60 MB
+_IDLE_SECONDS = 30.0  # more than models of a batch or starts of sessions are apart
+_IDLE_END = {"idle": True}  # the line that an idle process writes before it ends itself
+_READ_BYTES = 1 << 16  # of an answer, at a time
+
+
+class Failure(Exception):
+    """A function in another process failed; the message is one line.
+
+    Attributes:
+        kind: The class of the exception that the function raised; "late" if it exceeded its time
+            limit, "ended" if the process ended, "stopped" if no processes are started any more.
+        code: The exit code of a process that ended, -n for signal n.
+        output: The output of the process; the start and the end if it is long.
+    """
+
+    def __init__(self, message: str, kind: str, *, code: int = 0, output: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.code = code
+        self.output = output
+
+
+def run(
+    function: str,
+    request: Any = None,
+    arrays: Sequence[Array] = (),
+    *,
+    seconds: float | None = None,
+    cpu_seconds: float = 0,
+    memory: int | None = None,
+    keep: bool = False,
+    grace: float = _GRACE,
+    processes: Processes | None = None,
+) -> tuple[Any, list[Array]]:
+    """Run a function in another process; raise a `Failure` if it raises, is late or its process
+    ends.
+
+    Args:
+        function: A function of a module: ``"package.module:function"``.
+        request: Its first argument, JSON-ready.
+        arrays: Its second argument. Arrays of any type of NumPy and ml_dtypes but objects.
+        seconds: Limit of wall time; None for no limit.
+        cpu_seconds: Limit of CPU time; 0 for no limit.
+        memory: Limit of private memory in bytes (on Linux); None for no limit.
+        keep: Whether to use an idle process, and to keep the process for later calls unless the
+            call fails.
+        grace: Seconds from the request to end the process until it is killed.
+        processes: The group of the process; None for the group of the current thread.
+
+    Returns:
+        The answer and the arrays of the function, which are memory-mapped and read-only.
+    """
+    group = processes or _current_group()
+    process = group.take(keep=keep)
+    process.grace = grace
+    what = [function, request, cpu_seconds, memory]
+    try:
+        result = process.call(what, arrays, seconds)
+    except _IdleProcessEnded:
+        process = _Process(group)
+        process.grace = grace
+        result = process.call(what, arrays, seconds)
+    group.give_back(process, keep=keep)
+    return result
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    memory: int | None = None,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    removal: Sequence[str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command in the same way as `run` runs a function; return its exit code (-n for signal
+    n) and its output, the start and the end if it is long. The memory limit is that of each of its
+    processes; the folder is its working directory, also for temporary files. ``removal`` is the
+    command that removes the container of the command if that is killed.
+    """
+    variables = {**(os.environ if environment is None else environment)}
+    request = [list(command), variables, folder and str(folder), removal]
+    process = _Process(_current_group())
+    (code, out), _ = process.call([f"{__name__}:command", request, 0, memory], (), seconds)
+    process.close()
+    return subprocess.CompletedProcess(command, code, out, process.printed())
+
+
+@contextlib.contextmanager
+def workers(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Provide threads that run functions in other processes, which end with the context."""
+    group = Processes()
+    executor = ThreadPoolExecutor(threads, "onnxfold", group.enter)
+    THIS_PROCESS.close_with(executor, group.close)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        group.close()
+        executor.shutdown()
+
+
+class Processes:
+    """The processes that a group of threads has started.
+
+    In a forked process, the copy of the group is empty.
+
+    Args:
+        idle_seconds: The time after which an idle process ends itself.
+    """
+
+    def __init__(self, idle_seconds: float = _IDLE_SECONDS) -> None:
+        self.idle_seconds = idle_seconds
+        self.processes: set[_Process] = set()
+        self.is_closed = False
+        self._idle: list[_Process] = []
+        self._lock = forks.Lock()
+        forks.reset_after_fork(self, Processes._forget)
+
+    def enter(self) -> None:
+        """Include the processes that the current thread starts from now on."""
+        _group.set(self)
+
+    def take(self, *, keep: bool) -> _Process:
+        """Return an idle process if it may be kept and one has not ended; otherwise a new one."""
+        while keep:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is None:
+                break
+            if process.is_running():
+                return process
+            process.close()
+        return _Process(self)
+
+    def give_back(self, process: _Process, *, keep: bool) -> None:
+        """Keep a process for later calls, or close it."""
+        with self._lock:
+            keep = keep and not self.is_closed and len(self._idle) < _MOST_IDLE
+            if keep:
+                self._idle.append(process)
+        if not keep:
+            process.close()
+
+    def close(self) -> None:
+        """End the processes of the group; later calls in it fail at once."""
+        self.is_closed = True
+        for end in (_Process.ask_to_end, _Process.close):
+            for process in [*self.processes]:
+                end(process)
+        with self._lock:
+            self._idle.clear()  # closes their pipes
+
+    def _forget(self) -> None:
+        """Close this forked process's copies of the pipes to the processes of its parent.
+
+        Otherwise these processes would not notice the end of the parent.
+        """
+        for process in self.processes:
+            process.close_pipes()
+        self.processes.clear()
+        self._idle.clear()
+
+
+_group: contextvars.ContextVar[Processes] = contextvars.ContextVar("processes")
+"""The group that a thread has entered. It is no argument, because backends of other packages start
+processes, too."""
+
+
+def _current_group() -> Processes:
+    return _group.get(None) or THIS_PROCESS.shared(Processes)
+
+
+class _IdleProcessEnded(Exception):
+    """A kept process ended itself before it read the request."""
+
+
+class _Process:
+    """A running process; a `Failure` says that it cannot be started."""
+
+    def __init__(self, group: Processes) -> None:
+        self.grace = _GRACE
+        self._is_late = False
+        self._group = group
+        command = [sys.executable or "python3", "-I", "-u", "-c", _PROGRAM]
+        # with the module path of this process
+        module_path = [os.path.abspath(path) for path in sys.path]
+        try:
+            self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
+            with forks.delayed_forks():
+                self._popen = subprocess.Popen(
+                    [*command, str(group.idle_seconds), *module_path],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._output,
+                    bufsize=0,  # a forked process could not close a stream with a buffer safely
+                    env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+                    start_new_session=True,
+                )
+                group.processes.add(self)
+        except OSError as error:
+            raise Failure(_message(error), type(error).__name__) from error
+        if group.is_closed:
+            self.close()
+            raise Failure("nothing is started any more", "stopped")
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was not started
+            self.close_pipes()
+
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._popen.poll() is None
+
+    def close_pipes(self) -> None:
+        """Close the pipes and the output of the process, without waiting for its end."""
+        for stream in (self._popen.stdin, self._popen.stdout, self._output):
+            assert stream is not None
+            stream.close()
+
+    def call(
+        self, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
+    ) -> tuple[Any, list[Array]]:
+        """Run a function with a request and limits, see `run`; close the process if it fails."""
+        timer = threading.Timer(min(seconds or 0, threading.TIMEOUT_MAX), self._expire)
+        try:
+            with files.scratch_folder("isolated") as folder:
+                if seconds is not None:
+                    timer.start()
+                try:
+                    return self._called(folder, what, arrays, seconds)
+                except BaseException:
+                    self.close()  # before its folder is removed
+                    raise
+        except OSError as error:
+            self.close()
+            raise Failure(_message(error), type(error).__name__) from error
+        finally:
+            timer.cancel()
+
+    def _called(
+        self, folder: str, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
+    ) -> tuple[Any, list[Array]]:
+        stored = [_store(f"{folder}/{k}.npy", array) for k, array in enumerate(arrays)]
+        answer = self._answer(json.dumps([folder, *what, stored]))
+        if answer == _IDLE_END:
+            self.close()
+            raise _IdleProcessEnded
+        # what is interrupted while it is imported raises other exceptions
+        if self._is_late and (answer is None or "raised" in answer):
+            raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
+        if answer is None:
+            code = self._popen.wait()
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            message = f"the process ended with {how}"
+            raise Failure(message, "ended", code=code, output=self.printed())
+        if "raised" in answer:
+            raise Failure(answer["message"], answer["raised"], output=self.printed())
+        return answer["result"], [_mapped(*array) for array in answer["arrays"]]
+
+    def _answer(self, request: str) -> Any:
+        """Send a line to the process and return its answer; None if it ends before."""
+        assert self._popen.stdin is not None and self._popen.stdout is not None
+        unsent = memoryview(request.encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has ended or was closed
+            while unsent:
+                unsent = unsent[self._popen.stdin.write(unsent) :]
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            part = self._popen.stdout.read(_READ_BYTES)
+            if not part:
+                return None
+            received += part
+        return json.loads(received)
+
+    def _expire(self) -> None:
+        self._is_late = True
+        self.close()
+
+    def ask_to_end(self) -> None:
+        """Request the end of the process, without waiting for it."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(OSError):
+            self._popen.stdin.close()
+
+    def close(self) -> None:
+        """Terminate the process with its group."""
+        try:
+            self.ask_to_end()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(self.grace)
+        finally:  # a signal may interrupt the wait
+            _kill(self._popen.pid)
+            self._popen.kill()
+            self._popen.wait()
+            self._group.processes.discard(self)
+
+    def printed(self) -> str:
+        """Return the standard error output of the process."""
+        return _ends_of(self._output)
+
+
+def _kill(group: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
+        os.killpg(group, signal.SIGKILL)
+
+
+def _store(path: str, array: Array) -> tuple[str, str]:
+    """Write an array; return its path, and the name of a dtype that NumPy's files cannot store."""
+    import numpy as np
+
+    is_foreign = array.dtype.isbuiltin == 2  # a dtype of ml_dtypes
+    words = array.view(f"u{array.itemsize}") if is_foreign else array
+    try:
+        np.save(path, words, allow_pickle=False)
+    except OSError as error:
+        if error.errno is None:  # NumPy omits the reason; writing more raises it
+            with open(path, "ab") as file:
+                file.write(bytes(_PROBE))
+        raise
+    return path, array.dtype.name if is_foreign else ""
+
+
+def _mapped(path: str, dtype: str) -> Array:
+    import numpy as np
+
+    array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    if dtype:
+        import ml_dtypes
+
+        return array.view(getattr(ml_dtypes, dtype))
+    return array
+
+
+def _ends_of(file: IO[bytes]) -> str:
+    """Return the text of a file; the start and the end of a long one."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    text = file.read(_KEPT_OUTPUT)
+    file.seek(max(len(text), size - _KEPT_OUTPUT))
+    gap = b"\n...\n" if size > 2 * _KEPT_OUTPUT else b""
+    return (text + gap + file.read()).decode(errors="replace")
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return " ".join(str(error).split())
+
+
+# ---------------------------------------------------------------- in the other process
+
+
+def main(idle_seconds: float) -> None:
+    """Run functions until the caller closes the standard input, or has ended."""
+    requests = os.fdopen(os.dup(0), encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)  # other output must not be read as an answer
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    defer_symbolic_arithmetic()
+    try:
+        threading.Thread(target=_listen, args=(requests, waiting), daemon=True).start()
+        while line := waiting.get(timeout=idle_seconds):
+            answers.write(_answer(*json.loads(line)) + "\n")
+            answers.flush()
+    except queue.Empty:
+        with contextlib.suppress(BrokenPipeError):  # the caller has ended
+            answers.write(json.dumps(_IDLE_END) + "\n")
+            answers.flush()
+    except (KeyboardInterrupt, BrokenPipeError):
+        pass  # the caller does not read answers any more
+    finally:
+        _kill(0)
+        os._exit(1)
+
+
+def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
+    for line in requests:
+        waiting.put(line)
+    waiting.put("")  # ends a waiting process
+    # ends a working process and its children, which remove files that are being written
+    os.killpg(0, signal.SIGTERM)
+    time.sleep(_GRACE)
+    _kill(0)
+    os._exit(1)
+
+
+def _answer(
+    folder: str, function: str, request: Any, cpu_seconds: float, memory: int | None, arrays: Any
+) -> str:
+    """Return the result and the arrays of a function, or its exception, as JSON."""
+    module, _, name = function.partition(":")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    try:
+        code = getattr(importlib.import_module(module), name)
+        given = [_mapped(*array) for array in arrays]
+        _limit(cpu_seconds, memory)
+        result, made = code(request, given)
+        _limit(0, None)
+        stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(made)]
+        return json.dumps({"result": result, "arrays": stored})
+    except (Exception, SystemExit) as error:  # reported to the caller
+        return json.dumps({"raised": type(error).__name__, "message": _message(error)})
+
+
+def _limit(cpu_seconds: float, memory: int | None) -> None:
+    """Limit the CPU time of this process, and the memory of each process that it starts."""
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills the process
+    if sys.platform == "linux":
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = most
+        if memory is not None:
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+            own = int(status.partition("VmData:")[2].split()[0]) << 10
+            limit = own + _SLACK + memory
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
+    """Run a command; return its exit code and standard output. It inherits the standard error."""
+    words, variables, folder, removal = request
+    variables["TMPDIR"] = folder or tempfile.tempdir
+    out = tempfile.TemporaryFile()  # noqa: SIM115  read in the end
+    process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
+    code = -signal.SIGTERM
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GRACE / 2)
+        raise
+    finally:
+        if removal and code < 0:  # a container survives its client
+            with contextlib.suppress(OSError):
+                process = subprocess.Popen(
+                    removal,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                process.wait()
+    return [code, _ends_of(out)], []

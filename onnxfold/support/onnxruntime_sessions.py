@@ -1,0 +1,445 @@
+"""The one door to onnxruntime: open sessions, and convert values between NumPy and onnxruntime, on
+the same memory where that is possible.
+
+Modules besides NumPy and onnxruntime are imported only for element types that NumPy does not have,
+and for strings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from onnxfold.support import forks
+from onnxfold.support.errors import MissingFileError, UsageError, cut, option
+from onnxfold.support.memory import processors
+from onnxfold.support.process_state import THIS_PROCESS
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+logger = logging.getLogger("onnxfold")
+
+Array = npt.NDArray[Any]
+Feed = Any
+"""A NumPy array (ml_dtypes' types included), an ``onnxruntime.OrtValue``, or a sequence."""
+
+CPU = ("CPUExecutionProvider",)
+
+_NUMPY_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "float8e4m3fn": "float8_e4m3fn",
+    "float8e5m2": "float8_e5m2",
+}
+
+
+# The options that make a session write files, with the values by which it writes none.
+_WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
+
+DECIDING = (
+    *("session.set_denormal_as_zero", "session.disable_quant_qdq", "session.qdqisint8allowed"),
+    *("session.disable_double_qdq_remover", "session.disable_qdq_constant_folding"),
+    *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
+    *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
+    *("session.x64quantprecision", "session.disable_aot_function_inlining"),
+    *("session.function_expansion_byte_limit", "session.function_expansion_node_limit"),
+    *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
+    *("session.graph_optimization_level", "session.use_deterministic_compute"),
+    *("session.disable_prepacking", "session.kernel_dispatch_policy"),
+    *("session.dynamic_block_base", "session.gqa_value_layout", "session.max_shape_override"),
+    *("session.enable_saved_runtime_optimizations", "optimization.minimal_build_optimizations"),
+    *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
+    *("optimization.constant_folding_max_output_size_in_bytes", "ep.cpu.qmoe_deferred_scale"),
+    *("mlas.disable_kleidiai", "mlas.kleidiai.conv_igemm_max_work", "mlas.qnbit.force_fp32"),
+    *("mlas.nchwc_depthwise_sliding", "mlas.nchwc_pointwise_conv_max_input_channel_batch"),
+    *("mlas.use_lut_gemm", "mlas.enable_gemm_fastmath_arm64_bfloat16"),
+)
+"""Entries of session options that decide what onnxruntime makes of a model, or with which kernels
+it computes. All names of entries that onnxruntime reads are in its header
+``onnxruntime_session_options_config_keys.h``."""
+
+_STOP = "session.force_spinning_stop"
+_FOREIGN = re.compile("bfloat16|float8|float4|int4|int2")
+
+# y = Neg(x), serialized: a session on a bundle does not import onnx.
+_NEG = (
+    b'\x08\x07:8\n\r\n\x01x\x12\x01y"\x03Neg:\x00\x12\x03oneZ\x10\n\x01x\x12\x0b\n\t\x08\x01\x12\x05'
+    b"\n\x03\x12\x01nb\x10\n\x01y\x12\x0b\n\t\x08\x01\x12\x05\n\x03\x12\x01nB\x04\n\x00\x10\r"
+)
+
+_PROBE = Path(__file__).with_name("probe.onnx")
+"""A model of one node, Add, whose second operand is an external initializer in the same file."""
+
+
+class _OptionsLock(forks.Lock):
+    """Held while options of the caller are changed for a moment."""
+
+
+def open_session(
+    model: bytes | str | os.PathLike[str],
+    options: onnxruntime.SessionOptions | None = None,
+    providers: Sequence[Any] = CPU,
+) -> onnxruntime.InferenceSession:
+    """Open a serialized model, or the model at a path; onnxruntime raises any exception."""
+    import onnxruntime as ort
+
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    if isinstance(source, str) and re.search("[\ud800-\udfff]", source):
+        # onnxruntime takes no path that is not UTF-8
+        source = Path(source).read_bytes()
+    return ort.InferenceSession(source, options, providers=list(providers))
+
+
+def session_options(*, threads: int = 0, node_by_node: bool = False) -> onnxruntime.SessionOptions:
+    """Return options of a session that logs nothing, with a number of threads, or as many as
+    onnxruntime chooses. With ``node_by_node`` the nodes are computed as they stand in the model,
+    and no memory is kept. Prepacking is off then: it sums a product with a constant operand in
+    another order.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = threads
+    # threads that wait for work in a loop would disturb other sessions
+    options.add_session_config_entry(_STOP, "1")
+    if node_by_node:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # an output would keep all memory of the arena that it lies in, after the session is closed
+        options.enable_cpu_mem_arena = False
+        # learning where tensors could lie in later runs takes time quadratic in the nodes
+        options.enable_mem_pattern = False
+    return options
+
+
+def default_options() -> onnxruntime.SessionOptions:
+    """Return onnxruntime's options, except that threads wait for work in a loop for a millisecond
+    only: those of entry would disturb the next fold.
+    """
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.intra_op.spin_duration_us", "1000")
+    return options
+
+
+def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Return the caller's options for runtime_fold, whose results are allocated one by one.
+
+    Memory of an arena would be given back only as a whole.
+    """
+    options = copy_of(given)
+    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    # after a fold, threads that wait for work in a loop would disturb entry and kernels
+    if not entries_of(options, [_STOP]):
+        options.add_session_config_entry(_STOP, "1")
+    for name, value in _WRITING.items():
+        setattr(options, name, value)
+    if options.log_severity_level < 0:
+        options.log_severity_level = 3  # onnxruntime warns of each weight that is an input, too
+    return options
+
+
+def key_of(given: onnxruntime.SessionOptions | None) -> str:
+    """Return the options that may change bits, as a text; threads divide sums among themselves."""
+    if given is None:
+        return f"{processors()}"
+    entries = entries_of(given, DECIDING)
+    threads = given.intra_op_num_threads or processors()
+    return f"{given.graph_optimization_level}{given.use_deterministic_compute}{threads}{entries}"
+
+
+def entries_of(options: onnxruntime.SessionOptions, names: Iterable[str]) -> dict[str, str]:
+    """Return those configuration entries of session options that are set."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(RuntimeError):  # it is not set
+            found[name] = options.get_session_config_entry(name)
+    return found
+
+
+def with_data_below(
+    folder: str, given: onnxruntime.SessionOptions | None
+) -> onnxruntime.SessionOptions:
+    """Return a copy of options, without custom ops, by which data is looked for below a folder."""
+    options = default_options() if given is None else copy_of(given)
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
+    return options
+
+
+def copy_of(given: onnxruntime.SessionOptions | None) -> onnxruntime.SessionOptions:
+    """Return a copy of options. It has neither libraries of custom ops nor files in memory."""
+    import onnxruntime as ort
+
+    if given is None:
+        return ort.SessionOptions()
+    session, writing = _opened_with(_NEG, given)
+    options = session.get_session_options()
+    for name, value in writing.items():
+        setattr(options, name, value)
+    return options
+
+
+def _opened_with(
+    model: bytes | Path, options: onnxruntime.SessionOptions
+) -> tuple[onnxruntime.InferenceSession, dict[str, Any]]:
+    """Open a session with options of the caller, so that it writes no files.
+
+    Also return the values of the options by which it would write files.
+    """
+    with THIS_PROCESS.shared(_OptionsLock):
+        writing = {name: getattr(options, name) for name in _WRITING}
+        try:
+            for name, value in _WRITING.items():
+                setattr(options, name, value)
+            return open_session(model, options), writing
+        finally:
+            for name, value in writing.items():
+                setattr(options, name, value)
+
+
+def provides_data(options: onnxruntime.SessionOptions) -> bool:
+    """Return whether options provide external data or external initializers in memory.
+
+    These cannot be read back from the options. But with such options, onnxruntime opens only models
+    that have the external initializers, and whose data files all are in memory. The probe has no
+    other initializer than one in its own file. Options with which the probe cannot be opened for
+    another reason lead to True, too.
+    """
+    try:
+        _opened_with(_PROBE, options)
+    except Exception as error:  # the exceptions of onnxruntime have no common base class
+        logger.debug("session options may provide data: %s", error)
+        return True
+    return False
+
+
+def provides_initializers(options: onnxruntime.SessionOptions, names: Iterable[str]) -> bool:
+    """Return whether ``add_initializer`` has added an initializer of one of these names to options.
+
+    The names cannot be read back from the options. But onnxruntime refuses a second value for the
+    same name.
+    """
+    import onnxruntime as ort
+
+    probe = copy_of(options)
+    value = ort.OrtValue.ortvalue_from_numpy(np.zeros(1, np.float32))
+    try:
+        for name in {*names} - {""}:
+            probe.add_initializer(name, value)
+    except Exception as error:  # the exceptions of onnxruntime have no common base class
+        logger.debug("session options provide an initializer: %s", error)
+        return True
+    return False
+
+
+def write_optimized(
+    options: onnxruntime.SessionOptions, path: str, **entries: str
+) -> onnxruntime.SessionOptions:
+    """Change and return session options so that sessions write the model as they optimize it to a
+    path, with its weights in ``PATH.data``; with further configuration entries, without "session.".
+    """
+    options.optimized_model_filepath = path
+    options.log_severity_level = 3  # it warns that the result is for this machine only
+    name = f"{os.path.basename(path)}.data"
+    entries["optimized_model_external_initializers_file_name"] = name
+    for entry, value in entries.items():
+        options.add_session_config_entry(f"session.{entry}", value)
+    return options
+
+
+def register_custom_ops(
+    options: onnxruntime.SessionOptions, libraries: Iterable[str | os.PathLike[str]]
+) -> None:
+    """Let sessions with these options run the custom ops of shared libraries; raise a UsageError
+    for what is no such library, or a MissingFileError.
+    """
+    for library in libraries:
+        if not os.path.exists(library):
+            raise MissingFileError(file=library)
+        try:
+            options.register_custom_ops_library(os.path.abspath(library))
+        except Exception as error:  # onnxruntime raises many classes without a common base
+            reason = message_of(error).rpartition(" with error: ")[2]
+            raise UsageError(f"not a library of custom ops: {reason}", file=library) from error
+
+
+def available_providers(given: Sequence[Any] | None) -> list[Any]:
+    """Return the execution providers that are given, or the CPU's; raise a UsageError for one that
+    onnxruntime does not have here, of which it would only warn.
+    """
+    import onnxruntime as ort
+
+    available = ort.get_available_providers()
+    for provider in given or ():
+        name = provider if isinstance(provider, str) else provider[0]
+        if name not in available:
+            raise UsageError(
+                f"onnxruntime has no provider {name!r} here; it has: {', '.join(available)}"
+            )
+    return list(given or CPU)
+
+
+def message_of(error: Exception) -> str:
+    """Return the message of an error in one line, cut to 300 characters, without onnxruntime's
+    codes.
+    """
+    text = " ".join(str(error).split())
+    if text.startswith("[ONNXRuntimeError]"):
+        text = text.split(" : ", 3)[-1]
+    elif (marker := text.rfind("] : ")) >= 0:
+        text = text[marker + 4 :]
+    text = text or type(error).__name__
+    text = cut(text, 300)
+    if "is not a registered function/op" in text:
+        text += f" ({option('custom_ops')} loads the library of such ops)"
+    return text
+
+
+def ort_value(feed: Feed) -> onnxruntime.OrtValue:
+    """Return a feed as onnxruntime's value, on the same memory if that is contiguous and the CPU's.
+    Strings, and numbers of less than a byte, are copied. A UsageError says that onnxruntime does
+    not take it.
+    """
+    import onnxruntime as ort
+
+    if isinstance(feed, ort.OrtValue):
+        return feed
+    if not isinstance(feed, np.ndarray):
+        raise UsageError(f"expected an array or an OrtValue, got {type(feed).__name__}")
+    array = np.asarray(feed)
+    if is_text(array):
+        return _text_value(array)
+    native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
+    try:
+        if native.dtype.isbuiltin != 2:  # none of ml_dtypes
+            return ort.OrtValue.ortvalue_from_numpy(native)
+        return _foreign_value(native)
+    except (RuntimeError, TypeError):
+        raise UsageError(f"onnxruntime takes no arrays of {array.dtype}") from None
+
+
+def _foreign_value(array: Array) -> onnxruntime.OrtValue:
+    """Numbers of a type of ml_dtypes; of those of less than a byte, a byte holds several."""
+    import onnx_ir as ir
+    import onnxruntime as ort
+
+    dtype = ir.DataType.from_numpy(array.dtype)
+    if dtype.bitwidth >= 8:
+        words = array.view(f"u{array.itemsize}")
+        return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, dtype.value)
+    content = ir.tensor(array).tobytes()
+    value = ort.OrtValue.ortvalue_from_shape_and_type(array.shape, dtype.value)
+    ctypes.memmove(value.data_ptr(), content, len(content))
+    return value
+
+
+def _text_value(array: Array) -> onnxruntime.OrtValue:
+    """Strings as onnxruntime's value, which it makes only of strings in a model.
+
+    Bytes are UTF-8, and other objects the strings that Python makes of them.
+    """
+    import onnx
+
+    texts = texts_of(array)
+    kind = onnx.TensorProto.STRING
+    tensor = onnx.TensorProto(name="given", data_type=kind, dims=array.shape, string_data=texts)
+    result = onnx.helper.make_tensor_value_info("made", kind, array.shape)
+    node = onnx.helper.make_node("Identity", ["given"], ["made"])
+    graph = onnx.helper.make_graph([node], "strings", [], [result], [tensor])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=7)
+    session = open_session(model.SerializeToString(), session_options(threads=1))
+    return session.run_with_ort_values(None, {})[0]
+
+
+def texts_of(array: Array) -> list[bytes]:
+    """Return the elements of an array of strings, in UTF-8."""
+    elements = array.ravel().tolist()
+    return elements if array.dtype.kind == "S" else [str(text).encode() for text in elements]
+
+
+def array_of(value: Feed) -> Array:
+    """Return the elements of a tensor as an array on the same memory; strings, and numbers of less
+    than a byte, are copied. A ValueError says that it is no tensor in the CPU's memory.
+    """
+    if isinstance(value, np.ndarray):
+        return np.asarray(value)
+    kind = value.data_type() if _is_tensor(value) else ""
+    if kind == "tensor(string)":
+        strings: Array = value.numpy()
+        return strings
+    if not kind or value.device_name().lower() != "cpu":
+        raise ValueError("expected a tensor in the CPU's memory")
+    dtype, shape = kind[len("tensor(") : -1], value.shape()
+    content = bytes_at(value.data_ptr(), value.tensor_size_in_bytes(), value)
+    if not is_foreign(dtype):
+        return np.asarray(content.view(numpy_name(dtype)).reshape(shape))
+    import onnx_ir as ir
+
+    element = ir.DataType(value.element_type())
+    if element.bitwidth < 8:
+        return np.asarray(ir.PackedTensor(content, element, shape=ir.Shape(shape)).numpy())
+    return np.asarray(content.view(element.numpy()).reshape(shape))
+
+
+def bytes_at(address: int, nbytes: int, owner: Any) -> Array:
+    """Return memory as an array: uint8[nbytes], writable, which keeps the owner alive."""
+    if nbytes == 0:
+        return np.empty(0, np.uint8)
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    memory.owner = owner
+    content: Array = np.frombuffer(memory, np.uint8)
+    return content
+
+
+def ort_copy(value: onnxruntime.OrtValue) -> onnxruntime.OrtValue:
+    """Return a copy of a tensor of numbers in the CPU's memory, at a multiple of 64 bytes."""
+    import onnxruntime as ort
+
+    made = ort.OrtValue.ortvalue_from_shape_and_type(value.shape(), value.element_type())
+    ctypes.memmove(made.data_ptr(), value.data_ptr(), value.tensor_size_in_bytes())
+    return made
+
+
+def is_text(value: Feed) -> bool:
+    """Return whether a value holds strings."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "OSTU"
+    return _is_tensor(value) and value.data_type() == "tensor(string)"
+
+
+def has_numbers(value: onnxruntime.OrtValue) -> bool:
+    """Return whether a value is a tensor of numbers in the CPU's memory."""
+    return _is_tensor(value) and not is_text(value) and value.device_name().lower() == "cpu"
+
+
+def _is_tensor(value: Feed) -> bool:
+    return hasattr(value, "data_ptr") and value.has_value() and value.is_tensor()
+
+
+def size_in_bytes(value: onnxruntime.OrtValue) -> int:
+    """Return the bytes of a tensor of numbers; 0 for other values."""
+    return int(value.tensor_size_in_bytes()) if _is_tensor(value) and not is_text(value) else 0
+
+
+def numpy_name(dtype: str) -> str:
+    """Return the name that NumPy or ml_dtypes has for an element type of onnxruntime."""
+    return _NUMPY_NAMES.get(dtype, dtype)
+
+
+def is_foreign(kind: str) -> bool:
+    """Return whether NumPy itself lacks an element type of onnxruntime, ``tensor(...)`` or bare."""
+    return _FOREIGN.search(kind) is not None

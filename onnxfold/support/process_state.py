@@ -1,0 +1,96 @@
+"""The objects of a process that outlive a call, and their end.
+
+Threads share processes for evaluation, a cache of folded tensors, devices of kernels and mapped
+files. Sessions own temporary folders and compilations in the background. All of these belong to
+`THIS_PROCESS`. Variables of other modules and of threads hold none of them.
+
+A forked process uses the same state. Objects in it that only the parent can use reset themselves,
+see `onnxfold.support.forks`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+from onnxfold.support import forks
+
+Kind = TypeVar("Kind")
+
+
+class ProcessState:
+    """Owns objects that threads share, and ends what was started in this process.
+
+    As a context manager, it is closed at the end of the context.
+    """
+
+    def __init__(self) -> None:
+        self._lock = forks.Lock()
+        self._shared: dict[Callable[[], Any], Any] = {}
+        self._closings: dict[object, Callable[[], object]] = {}
+        forks.reset_after_fork(self, ProcessState._forget_closings)
+
+    def shared(self, kind: Callable[[], Kind]) -> Kind:
+        """Return the object of a class that all threads share; the first call creates it.
+
+        Args:
+            kind: A class whose objects are created without arguments. If it has a method ``close``,
+                that is called when this state is closed.
+        """
+        found: Kind | None = self._shared.get(kind)
+        if found is None:
+            with self._lock:
+                found = self._shared.get(kind)
+                if found is None:
+                    found = self._shared[kind] = kind()
+        return found
+
+    def close_with(self, owner: object, close: Callable[[], object]) -> None:
+        """Call a function once: when its owner is destroyed, this state is closed, or Python exits.
+
+        A forked process does not call it.
+
+        Args:
+            owner: An object that can be referenced weakly.
+            close: A function that does not refer to the owner.
+        """
+        key = object()
+        self._closings[key] = close
+        weakref.finalize(owner, self._close, key)
+
+    def close(self) -> None:
+        """End processes and compilations, and remove temporary folders.
+
+        Nothing can be evaluated in another process afterwards.
+        """
+        for key in list(self._closings):
+            self._close(key)
+        for each in list(self._shared.values()):
+            if hasattr(each, "close"):
+                each.close()
+
+    def __enter__(self) -> ProcessState:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _close(self, key: object) -> None:
+        close = self._closings.pop(key, None)
+        if close is not None:
+            close()
+
+    def _forget_closings(self) -> None:
+        forks.never_destroy(self._closings)  # the parent's locks of files are in there
+        self._closings = {}
+
+
+THIS_PROCESS = ProcessState()
+"""The state that is used unless another one is passed."""

@@ -1,0 +1,246 @@
+"""Results as lines and tables, for terminals and notebooks; figures in them; and progress."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import math
+import pkgutil
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from onnxfold.support.errors import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from rich.table import Table as RichTable
+
+_WIDTH = 160  # columns if the output is no terminal; tables may be wider
+_SHORT = 12  # characters of a text that is not wrapped
+_PATIENCE = 1.0  # seconds before a bar appears
+
+
+class Table(NamedTuple):
+    """A table to render: titles of columns, one with ">" before it is aligned right; the texts of
+    each row; and rows below a line. A narrow terminal shows long texts on several lines, or rows as
+    columns.
+    """
+
+    titles: Sequence[str]
+    rows: Iterable[Sequence[str]]
+    totals: Iterable[Sequence[str]] = ()
+
+
+class Shown:
+    """A dataclass whose ``repr`` is its table, in notebooks as well."""
+
+    _text = ""
+
+    def __init_subclass__(cls, text: str = "", **keywords: Any) -> None:
+        """Set the function that yields lines and tables, as ``"package.module:function"``."""
+        super().__init_subclass__(**keywords)
+        cls._text = text or cls._text
+
+    def to_text(self, **how: Any) -> str:
+        """Return the table as text; arguments are those of the function that yields it."""
+        return render(*pkgutil.resolve_name(self._text)(self, **how))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a JSON-ready dictionary; its keys are stable."""
+        return dict(_document(self))
+
+    def __repr__(self) -> str:
+        return self.to_text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return the lines and tables as HTML, for notebooks."""
+        return html_of(*pkgutil.resolve_name(self._text)(self))
+
+
+def _document(part: Any) -> Any:
+    """Return part of a result as JSON has it, with its `_derived` properties; infinity is text."""
+    if dataclasses.is_dataclass(part):
+        names = [field.name for field in dataclasses.fields(part)]
+        return {n: _document(getattr(part, n)) for n in (*names, *getattr(part, "_derived", ()))}
+    if isinstance(part, Mapping):
+        return {key: _document(each) for key, each in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_document(each) for each in part]
+    return str(part) if isinstance(part, float) and not math.isfinite(part) else part
+
+
+def ops_table(
+    before: Mapping[str, int],
+    after: Mapping[str, int],
+    bytes_before: int | None,
+    bytes_after: int | None,
+) -> Table:
+    """Return ops whose number changed, most frequent first; all ops; bytes that are stored."""
+    counts = {op: (before.get(op, 0), after.get(op, 0)) for op in {**before, **after}}
+    changed = [(op, a, b) for op, (a, b) in counts.items() if a != b]
+    changed.sort(key=lambda change: (-change[1], change[0]))
+    sums = sum(before.values()), sum(after.values())
+    totals = [("all ops", *map(str, sums), change_text(*sums))]
+    if bytes_before is not None and bytes_after is not None:
+        texts = bytes_text(bytes_before), bytes_text(bytes_after)
+        totals.append(("stored bytes", *texts, change_text(bytes_before, bytes_after)))
+    rows = [(op, str(a), str(b), f"{b - a:+d}") for op, a, b in changed]
+    return Table(("op", ">before", ">after", ">change"), rows, totals)
+
+
+def render(*parts: str | Table) -> str:
+    """Return lines and tables, escaped, for standard output: styled for a terminal, else plain."""
+    from rich.console import Console
+
+    terminal = sys.stdout.isatty()
+    text = io.StringIO()
+    console = Console(
+        file=text,
+        force_terminal=terminal,
+        width=shutil.get_terminal_size((_WIDTH, 24)).columns if terminal else _WIDTH,
+        markup=False,  # names may contain brackets
+        emoji=False,
+        highlight=False,
+    )
+    for part in parts:
+        if isinstance(part, Table):
+            console.print(_rich(part, console.width))
+        else:
+            for line in part.split("\n"):
+                console.print(printable(line), soft_wrap=True)
+    return "".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+
+def html_of(*parts: str | Table) -> str:
+    """Return lines and tables as HTML."""
+    from html import escape
+
+    made = []
+    for part in parts:
+        if isinstance(part, Table):
+            sides = ["right" if title.startswith(">") else "left" for title in part.titles]
+            titles = [title.removeprefix(">") for title in part.titles]
+            rows = [("th", titles), *(("td", row) for row in part.rows)]
+            head, *body = (
+                "".join(
+                    f'<{tag} style="text-align: {side}">{escape(printable(text))}</{tag}>'
+                    for text, side in zip(texts, sides, strict=True)
+                )
+                for tag, texts in (*rows, *(("th", row) for row in part.totals))
+            )
+            lines = "".join(f"<tr>{row}</tr>" for row in body)
+            made.append(f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>")
+        elif part:
+            made.append(f"<pre>{escape(printable(part))}</pre>")
+    return "\n".join(made)
+
+
+def _rich(table: Table, columns: int) -> RichTable:
+    """Return the table for a terminal with so many columns: where they are few, long texts are
+    folded; where they are too few for that, each row becomes a column.
+    """
+    from rich.box import SIMPLE_HEAD, Box
+    from rich.table import Table as RichTable
+
+    is_ascii = "─".encode(sys.stdout.encoding or "utf-8", "replace") == b"?"
+    box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if is_ascii else SIMPLE_HEAD
+    texts = (table.titles, *table.rows), (*table.totals,)
+    (titles, *rows), totals = ([list(map(printable, row)) for row in part] for part in texts)
+    table = Table(titles, rows, totals)
+
+    def least(made: Table) -> int:  # columns that are needed, with long texts folded
+        return max(columns, sum(min(width, _SHORT) + 2 for width in _widths(made)) - 2)
+
+    first, *others = [title.removeprefix(">") for title in titles]
+    columns_of_rows = zip(others, *(row[1:] for row in (*rows, *totals)), strict=True)
+    turned = Table((first, *(f">{row[0]}" for row in (*rows, *totals))), list(columns_of_rows))
+    table = min(table, turned, key=least)
+    widths = _widths(table)
+    made = RichTable(box=box, show_edge=False, pad_edge=False)
+    made.collapse_padding = sum(widths) + 3 * (len(widths) - 1) > columns
+    for title, width in zip(table.titles, widths, strict=True):
+        made.add_column(title.removeprefix(">"), overflow="fold", no_wrap=width <= _SHORT)
+        made.columns[-1].justify = "right" if title.startswith(">") else "left"
+    for row in table.rows:
+        made.add_row(*row)
+    made.add_section()
+    for row in table.totals:
+        made.add_row(*row, style="bold")
+    return made
+
+
+def _widths(table: Table) -> list[int]:
+    """Return the characters of the longest text of each column."""
+    titles = [title.removeprefix(">") for title in table.titles]
+    return [max(map(len, texts)) for texts in zip(titles, *table.rows, *table.totals, strict=True)]
+
+
+def bytes_text(size: int | None) -> str:
+    """Return a number of bytes with a decimal unit: "624.3 kB"."""
+    from rich.filesize import decimal
+
+    return "unknown" if size is None else decimal(size)
+
+
+def amount_text(amount: int) -> str:
+    """Return a number with a decimal prefix and three digits: "1.23 G"."""
+    scaled, prefixes = float(amount), " kMGTP"
+    while scaled >= 999.5 and len(prefixes) > 1:
+        scaled, prefixes = scaled / 1000, prefixes[1:]
+    return f"{scaled:.3g} {prefixes[0]}".rstrip()
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in milliseconds or microseconds: "1.25 ms"."""
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.0f} us"
+
+
+def change_text(before: int, after: int) -> str:
+    """Return the relative change, such as "-31 %"; "" for a negligible one."""
+    percent = round(100 * (after - before) / before) if before else 0
+    return f"{percent:+d} %" if percent else ""
+
+
+def count_text(count: int, noun: str) -> str:
+    """Return a number of things: "1 node", "2 nodes"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Return the first of the names, and how many more there are: "a, b and 3 more"."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+class LateProgress(contextlib.ExitStack):
+    """A callback `(stage, done, total)` that shows a bar once the work has taken a while.
+
+    Short work, and standard error that is no terminal, show nothing and do not import rich.
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        super().__init__()
+        self._enabled = enabled and sys.stderr.isatty()
+        self._start = time.monotonic()
+        self._bar: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        """Show that `done` of `total` units of a stage are done."""
+        if not self._enabled or time.monotonic() - self._start < _PATIENCE:
+            return
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import Progress, TimeElapsedColumn
+
+            columns = (TimeElapsedColumn(), *Progress.get_default_columns())
+            console = Console(stderr=True)
+            bar = Progress(*columns, speed_estimate_period=600, console=console, transient=True)
+            self._bar = self.enter_context(bar)
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bar.add_task(stage, total=total)
+        self._bar.update(self._tasks[stage], completed=done, total=total)

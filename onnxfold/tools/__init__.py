@@ -1,0 +1,1 @@
+"""Tools around optimization: compare, bench, tune, reduce, batch, report."""

@@ -1,0 +1,227 @@
+"""Optimize one model of a batch, on this machine or another one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from onnxfold.api.options import options_of
+from onnxfold.ir.storage.load import external_files
+from onnxfold.support import forks, isolated
+from onnxfold.support.errors import CheckFailedError, ModelError, OnnxFoldError, spelled, spellings
+from onnxfold.support.file_contents import hash_file
+from onnxfold.support.files import scratch_folder
+from onnxfold.support.memory import available_memory
+from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.tables import bytes_text
+from onnxfold.tools.batches import model_files
+from onnxfold.tools.batches.outcome import Outcome
+
+# A process killed from outside, by the system for lack of memory or by a user, was perhaps not at
+# fault: the model is tried again.
+_KILLED = (-9, -15)
+
+# Bytes of a model above which its process is not used again, as it may keep some of the memory.
+_LARGE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model and what to do with it; can be sent to another machine.
+
+    Attributes:
+        options: Those of the optimization and its check, as JSON has them.
+        only_plan: Find out the memory that it takes, and do no more.
+        seconds: Wall time that it may take; None for any.
+        limit: Bytes of memory that all models of a process may take; None for what is free.
+        before: What an earlier batch did, if it has done it.
+        spellings: How the user types options, see `onnxfold.support.errors.option`.
+    """
+
+    source: str
+    target: str
+    options: Mapping[str, Any]
+    only_plan: bool = False
+    seconds: float | None = None
+    limit: int | None = None
+    before: Outcome | None = None
+    spellings: Mapping[str, str] = field(default_factory=spellings)
+
+
+def run_task(task: Task, planned: Outcome | None = None) -> Outcome:
+    """Optimize a model as soon as enough memory is free. ``planned`` is the outcome of the same
+    task with ``only_plan``, if there is one.
+    """
+    outcome = planned or Outcome(task.source, task.target, "planned")
+    try:
+        with contextlib.ExitStack() as stack:
+            source = task.source
+            if model_files.is_url(source):
+                folder = stack.enter_context(scratch_folder("batch"))
+                source = model_files.fetch(source, folder)
+            if planned is None:
+                outcome = _planned(task, outcome, source)
+            if outcome.status != "planned" or task.only_plan:
+                return outcome
+            target = task.target
+            if model_files.is_url(target):
+                folder = stack.enter_context(scratch_folder("batch"))
+                target = os.path.join(folder, task.target.rpartition("/")[2])
+            else:
+                os.makedirs(os.path.dirname(target) or ".", exist_ok=True)
+            share = THIS_PROCESS.shared(_OwnShare).get(_MemoryShare)
+            stack.enter_context(share.of(outcome.memory or 0, _limit(task)))
+            began = time.perf_counter()
+            done = _with_figures(task, outcome, source, target)
+            if done.status == "failed":
+                return done
+            if model_files.is_url(task.target):
+                model_files.store(target, task.target)
+            seconds = round(time.perf_counter() - began, 6)
+            return replace(done, status="done", written=_content(task.target), seconds=seconds)
+    except OnnxFoldError as error:
+        reason = str(error)
+    except isolated.Failure as error:
+        reason = f"{task.source}: {error}"
+    except OSError as error:
+        named = (task.source, error.filename, error.strerror or str(error))
+        reason = ": ".join(dict.fromkeys(filter(None, named)))
+    return replace(outcome, status="failed", reason=reason)
+
+
+def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
+    outcome = replace(outcome, key=_key(task, source))
+    if task.before is not None and _is_same(task.before, outcome):
+        if task.before.is_final:
+            return task.before
+        return replace(task.before, source=task.source, status="unchanged", seconds=0.0)
+    outcome = _with_figures(task, outcome, source, None)
+    limit = _limit(task)
+    if outcome.memory is not None and outcome.memory > limit:
+        needs, has = bytes_text(outcome.memory), bytes_text(limit)
+        reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
+        return replace(outcome, status="failed", reason=reason)
+    return outcome
+
+
+def _with_figures(task: Task, outcome: Outcome, source: str, target: str | None) -> Outcome:
+    """Return the outcome with figures of a plan, or of the optimization if there is a target."""
+    request = {"source": source, "target": target, "options": task.options}
+    request["spellings"] = dict(task.spellings)
+    function = f"{__name__}:work_on"
+    keep = target is None or (outcome.memory or 0) < _LARGE
+    try:
+        figures, _ = isolated.run(function, request, seconds=task.seconds, keep=keep)
+    except isolated.Failure as failure:
+        if failure.code not in _KILLED:
+            raise
+        figures, _ = isolated.run(function, request, seconds=task.seconds, keep=keep)
+    return replace(outcome, **{**figures, "warnings": tuple(figures.get("warnings", ()))})
+
+
+def work_on(request: Mapping[str, Any], arrays: object) -> tuple[dict[str, Any], list[Any]]:
+    """Plan (without "target") or optimize a model, in another process: fields of an `Outcome`."""
+    source, target, options = (request[name] for name in ("source", "target", "options"))
+    try:
+        with spelled(request["spellings"]):
+            from onnxfold.api.optimize import optimize_file, plan
+
+            if target is None:
+                passes = options["passes"]
+                if passes is not None and "constant-propagation" not in passes:
+                    # the memory of constants is part of what is predicted: an upper bound
+                    options = {**options, "passes": [*passes, "constant-propagation"]}
+                made = plan(source, **options)
+                return {"nodes_before": made.nodes, "memory": made.prediction.peak_bytes}, []
+            report = optimize_file(source, target, **options)
+            return {
+                "nodes_before": sum(report.nodes_before.values()),
+                "nodes_after": sum(report.nodes_after.values()),
+                "bytes_before": report.bytes_before,
+                "bytes_after": report.bytes_after,
+                "peak": report.peak_rss_bytes,
+                "warnings": report.warnings,
+            }, []
+    except OnnxFoldError as error:
+        differs = isinstance(error, CheckFailedError)
+        told = {"differs": differs, "is_final": differs or isinstance(error, ModelError)}
+        return {"status": "failed", "reason": str(error), **told}, []
+    except Exception as error:  # cached results are of no use to the next model
+        reason = f"{type(error).__name__}: {error} (this is a bug)"
+        return {"status": "failed", "reason": reason}, []
+
+
+def _limit(task: Task) -> int:
+    return available_memory() if task.limit is None else task.limit
+
+
+def lost(task: Task, error: BaseException) -> Outcome:
+    """Return the outcome of a model whose worker was lost before it answered."""
+    reason = f"{task.source}: the worker was lost: {type(error).__name__}: {error}"
+    return Outcome(task.source, task.target, "failed", reason)
+
+
+def _is_same(before: Outcome, outcome: Outcome) -> bool:
+    if before.key != outcome.key or before.status == "failed":
+        return (before.key, before.source) == (outcome.key, outcome.source) and before.is_final
+    try:
+        return before.written == _content(outcome.target)
+    except (OnnxFoldError, OSError):  # it was removed meanwhile
+        return False
+
+
+def _key(task: Task, source: str) -> str:
+    """Return a key of the model, the options, the files with rules and the version of onnxfold."""
+    options = {**task.options, "check": options_of(task.options).seeds}
+    options["rules"] = [hash_file(Path(path)) for path in options["rules"]]
+    if options["feeds"] is not None:
+        path = Path(options["feeds"])  # reading them tells what is missing
+        files = sorted(path.rglob("input_*.pb")) if path.is_dir() else [path]
+        options["feeds"] = [hash_file(file) for file in files]
+    document = [_content(source), options, version("onnxfold")]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def _content(path: str) -> str:
+    """Return a key of the content of a model and its external data; of their version at a URL."""
+    if model_files.is_url(path):
+        return model_files.version_of(path)
+    digests = [hash_file(Path(file)) for file in (path, *external_files(path))]
+    return (
+        digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+    )
+
+
+class _MemoryShare:
+    """Memory that threads reserve, one at a time: small models do not overtake a large one."""
+
+    def __init__(self) -> None:
+        self._turn = forks.Lock()
+        self._released = threading.Condition()
+        self._given = 0
+
+    @contextlib.contextmanager
+    def of(self, nbytes: int, limit: int) -> Iterator[None]:
+        """Reserve bytes; wait until the sum of all reservations is within a limit in bytes."""
+        with self._turn, self._released:
+            self._released.wait_for(lambda: self._given + nbytes <= max(limit, nbytes))
+            self._given += nbytes
+        try:
+            yield
+        finally:
+            with self._released:
+                self._given -= nbytes
+                self._released.notify()
+
+
+class _OwnShare(forks.ProcessLocal[_MemoryShare]):
+    """The memory that threads of this process have reserved; none in a forked process at first."""

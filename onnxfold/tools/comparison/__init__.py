@@ -1,0 +1,6 @@
+"""Comparing what two models compute."""
+
+from onnxfold.tools.comparison.pair import compare
+from onnxfold.tools.comparison.result import Comparison, OutputResult
+
+__all__ = ["Comparison", "OutputResult", "compare"]

@@ -1,0 +1,181 @@
+"""How far apart results may be of computations that round in other places.
+
+How much a rounding costs an element depends on what was summed and multiplied for it. That is
+measured: the original runs again, and each number that it computes of its inputs changes a little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.facts import facts_of
+from onnxfold.ir import storage
+from onnxfold.ir.editing import Names, inherit, insert_constant, new_node, replace
+from onnxfold.ir.graphs import all_graphs, nodes_within, subgraphs_of
+from onnxfold.ir.onnx_ir_private import uses
+from onnxfold.ir.storage.checks import DTYPES
+from onnxfold.ops import Trait, definition_of
+from onnxfold.support.forks import cached_property
+from onnxfold.tools.comparison.feeds import Feed, Feeds
+from onnxfold.tools.comparison.result import Array, is_float
+from onnxfold.tools.comparison.runners import (
+    CannotLoad,
+    CannotRun,
+    Opener,
+    Outputs,
+    Runner,
+    Subject,
+)
+
+HALF_NOTE = (
+    "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
+    "depend on half precision may differ by a few roundings; this was allowed"
+)
+_ROUNDINGS = 16
+_T = ir.DataType
+_SPACING = {_T.DOUBLE: 2.0**-52, _T.FLOAT: 2.0**-23, _T.FLOAT16: 2.0**-10, _T.BFLOAT16: 2.0**-7}
+HALF = {kind: _ROUNDINGS * _SPACING[kind] for kind in (_T.FLOAT16, _T.BFLOAT16)}
+TOLERANCES = {_T.DOUBLE: 1e-9, _T.FLOAT: 1e-4, **HALF}
+"""How far an element may be from right, relative to its size, by type."""
+_RUNS = 8
+
+
+def types_in(model: ir.Model) -> set[ir.DataType | None]:
+    """Return the types of all values that say theirs, and those that are cast to."""
+    graph, nodes = model.graph, [node for each in all_graphs(model) for node in each]
+    values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
+    casts = (n.attributes.get_int("to", 0) for n in nodes if n.op_type == "Cast")
+    return {v.dtype for v in (*graph.inputs, *graph.outputs, *values)}.union(map(DTYPES.get, casts))
+
+
+class Noise(contextlib.ExitStack):
+    """Runs of a model in which each number of some types that is read or computed of an input is
+    rounded: it changes by the spacing of its type, up or down; but for 1 and -1 that may be a mask,
+    which is exact.
+    """
+
+    def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
+        super().__init__()
+        self._source, self._reopen, self._types = source, reopen, types
+
+    @cached_property
+    def _runner(self) -> Runner:
+        model, values = storage.load(self._source), list[ir.Value]()
+        facts, depending = facts_of(model), set(model.graph.inputs)
+        for node in model.graph.all_nodes():  # those of subgraphs behind the one that holds them
+            read = {value for each in nodes_within([node]) for value in each.inputs}
+            if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
+                depending.update(node.outputs)
+                depending.update(value for graph in subgraphs_of(node) for value in graph.inputs)
+                values += node.outputs
+        changes = _Changes(model, facts.names)
+        for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
+            if kind is not None and kind in self._types:
+                changes.add(value, kind, seed)
+        variant = self.enter_context(Subject(model, self._source))
+        try:
+            return self._reopen(variant.source)
+        except CannotLoad:  # before opset 9: then only what is read changes
+            return self._reopen(self._source)
+
+    def allowed(
+        self,
+        feeds: Feeds,
+        outputs: Outputs,
+        is_enough: Callable[[Mapping[str, Array]], bool] = lambda found: False,
+    ) -> Mapping[str, Array]:
+        """Return how far each element of float outputs may be from right, given the feeds and
+        outputs of the original: 16 times what an element moves at most in several runs, by output;
+        nothing if the variant cannot be run. Further runs allow more: there are none once
+        ``is_enough`` returns True for what was found.
+        """
+        rng = np.random.default_rng(0)
+        found = {
+            name: np.zeros(output.shape)
+            for name, output in outputs.items()
+            if isinstance(output, np.ndarray) and is_float(output.dtype)
+        }
+        try:
+            for _ in range(_RUNS):
+                moved = self._runner({name: self._noisy(feed, rng) for name, feed in feeds.items()})
+                for name, most in found.items():
+                    one, other = (np.asarray(o[name]).astype(np.float64) for o in (moved, outputs))
+                    if one.shape != other.shape:  # a size depends on the floats
+                        return {}
+                    with np.errstate(all="ignore"):
+                        apart = _ROUNDINGS * np.abs(one - other)
+                    np.maximum(most, np.where(np.isfinite(apart), apart, 0), out=most)
+                if is_enough(found):
+                    break
+        except (CannotLoad, CannotRun):
+            return {}
+        return found
+
+    def _noisy(self, feed: Feed, rng: np.random.Generator) -> Feed:
+        """Return a float input with its numbers changed."""
+        if not isinstance(feed, np.ndarray) or not is_float(feed.dtype):
+            return feed
+        kind, wide = ir.DataType.from_numpy(feed.dtype), feed.astype(np.float64)
+        change = _SPACING[kind] if kind in self._types else 0.0
+        with np.errstate(all="ignore"):
+            moved = (wide * (1 + rng.choice([-change, change], feed.shape))).astype(feed.dtype)
+        return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
+
+
+class _Changes:
+    """Replaces results of nodes by numbers that moved up or down, as random numbers say."""
+
+    def __init__(self, model: ir.Model, names: Names) -> None:
+        self._names, self._constants = names, dict[tuple[float, ir.DataType], ir.Value]()
+        self._first = next(iter(model.graph), None)
+        self._opset = storage.onnx_opset(model.opset_imports)
+
+    def _constant(self, number: float, kind: ir.DataType) -> ir.Value:
+        key = number, kind
+        if key not in self._constants:
+            assert self._first is not None
+            array = np.array(number, kind.numpy())
+            self._constants[key] = insert_constant(self._first, self._names, array)
+        return self._constants[key]
+
+    def add(self, value: ir.Value, kind: ir.DataType, seed: int) -> None:
+        """Replace the result of a node."""
+        producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
+        if producer is None or not (uses(value) or is_output):
+            return
+        spacing, wide = _SPACING[kind], _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
+
+        def add(op: str, *operands: ir.Value | float, outputs: int = 1, **how: float) -> ir.Value:
+            inputs = [v if isinstance(v, ir.Value) else self._constant(v, wide) for v in operands]
+            nodes.append(new_node(self._names, "noise", op, inputs, how, outputs=outputs))
+            return nodes[-1].outputs[-1]
+
+        number = value if kind == wide else add("Cast", value, to=wide)
+        if self._opset < 22:  # later ones have none on onnxruntime, only Dropout's: less random
+            random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
+            is_up = add("Less", random, 0.0)
+        else:
+            is_training = self._constant(True, _T.BOOL)
+            apart = seed * 1_000_003  # neighbouring seeds give similar masks
+            is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=apart)
+        traits = definition_of(producer).traits
+        changed = add("Mul", number, add("Where", is_up, 1 + spacing, 1 - spacing))
+        if Trait.ENDS_WITH_SUM in traits:  # onnxruntime rounds the sum
+            least = _SPACING[wide]
+            changed = add("Add", changed, add("Where", is_up, least, -least))
+        if Trait.HEAVY not in traits:  # these ops round to 1, as Tanh does
+            is_other = add("Cast", add("Sub", add("Abs", number), 1.0), to=_T.BOOL)
+            changed = add("Where", is_other, changed, number)
+        rounded = changed if kind == wide else add("Cast", changed, to=kind)
+        producer.append(nodes)
+        reading = [(user, index) for user, index in uses(value) if user in nodes]
+        replace(value, rounded)
+        for user, index in reading:
+            user.replace_input_with(index, value)
+        if is_output:
+            inherit(value, rounded, declared=True)
+            rounded.name, value.name = value.name, self._names.fresh("noise")

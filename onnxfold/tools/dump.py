@@ -1,0 +1,186 @@
+"""Draw a model, and write its graph after each pass: as text without large tensors, and drawn."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.facts import ModelFacts
+from onnxfold.fold.pool import BufferTensor
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs, op_name, subgraphs_of, type_text
+from onnxfold.ir.onnx_ir_private import is_a
+from onnxfold.ir.storage.encode import to_proto
+from onnxfold.support.errors import UsageError, option, printable
+from onnxfold.support.files import check_path, os_error
+
+_MOST_CHANGES = 400  # lines
+_SMALL = 128  # bytes of a tensor whose elements are written
+_LONGEST = 120  # characters of a name
+_COLOURS = {
+    Constness.VARIABLE: "#dbe9f9",
+    Constness.RUNTIME: "#fde9c8",
+    Constness.COMPILE_TIME: "#dcefd8",
+}
+_LEGEND = "blue: each run; orange: once for its runtime constants; green: constant"
+
+
+def dot_of(model: ir.Model, title: str) -> str:
+    """Return the drawing, by recorded runtime constants; functions and subgraphs are boxes."""
+    drawing = _Drawing(ModelFacts(model).constness)
+    drawing.graph(model.graph)
+    for function in model.functions.values():
+        drawing.box(f"function {function.domain}::{function.name}", function.graph)
+    head = [
+        f"label={_quoted(title, _LEGEND)}; labelloc=t; fontname=Helvetica;",
+        'node [shape=box, style="filled,rounded", fontname=Helvetica, fontsize=11];',
+        "edge [arrowsize=0.6];",
+    ]
+    return "\n".join(["digraph {", *head, *drawing.lines, *drawing.edges, "}", ""])
+
+
+class _Drawing:
+    def __init__(self, constness: ConstnessAnalysis) -> None:
+        self._constness = constness
+        self._numbers = itertools.count(1)
+        self._ids: dict[ir.Value, str] = {}
+        self.lines: list[str] = []
+        self.edges: list[str] = []
+
+    def graph(self, graph: ir.Graph) -> None:
+        for value in graph.inputs:
+            self._ids[value] = self._value(value, _COLOURS[self._constness.of(value)])
+        for node in graph:
+            self._node(node)
+        for value in graph.outputs:
+            self._edge(value, self._value(value, "white"))
+
+    def box(self, title: str, graph: ir.Graph) -> None:
+        name = next(self._numbers)
+        self.lines.append(f"subgraph cluster_{name} {{ label={_quoted(title)}; style=rounded;")
+        self.graph(graph)
+        self.lines.append("}")
+
+    def _node(self, node: ir.Node) -> None:
+        texts = [f"{value.name} {type_text(value)}" for value in node.outputs if value.name]
+        texts += [
+            f"weight {value.name} {type_text(value)}"
+            for value in node.inputs
+            if value is not None and value not in self._ids
+            if self._constness.tensor(value) is not None
+        ]
+        colour = _COLOURS[self._constness.of_node(node)]
+        name = self._shape(colour, op_name(node), *texts)
+        self._ids.update(dict.fromkeys(node.outputs, name))
+        for operand in dict.fromkeys(node.inputs):
+            self._edge(operand, name)
+        for k, inner in enumerate(subgraphs_of(node)):
+            self.box(f"{op_name(node)} {node.name or node.outputs[0].name} graph {k}", inner)
+            for value in inner.outputs:
+                self._edge(value, name, " [style=dashed]")
+
+    def _value(self, value: ir.Value, colour: str) -> str:
+        return self._shape(colour, value.name, type_text(value), style=", shape=ellipse")
+
+    def _shape(self, colour: str, *texts: str | None, style: str = "") -> str:
+        name = f"n{next(self._numbers)}"
+        self.lines.append(f'{name} [label={_quoted(*texts)}{style}, fillcolor="{colour}"];')
+        return name
+
+    def _edge(self, value: ir.Value | None, to: str, style: str = "") -> None:
+        if value in self._ids:
+            self.edges.append(f"{self._ids[value]} -> {to}{style};")
+
+
+def _quoted(*texts: str | None) -> str:
+    """Return the texts as one quoted string, a line each.
+
+    Graphviz reads backslashes as commands, and ``&lt;`` as a sign; HTML it reads in ``<...>`` only.
+    """
+    lines = []
+    for text in filter(None, texts):
+        shown = printable(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+        lines.append(shown.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;"))
+    return '"' + "\\n".join(lines) + '"'
+
+
+class Dump:
+    """Write the model after each pass; an `onnxfold.passes.context.Observer`.
+
+    ``00-source.txt`` and ``.dot`` are the model as it came. A pass that changed something adds the
+    same two with the next number and its name, and ``.diff`` with the lines that it changed. ``dot
+    -Tsvg -O DIR/*.dot`` of Graphviz draws them. The folder must be new or empty.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], model: ir.Model) -> None:
+        check_path(folder)
+        self._folder = Path(folder)
+        self._title = ""
+        self._count = 0
+        self._model: ir.Model | None = None
+        self._lines: list[str] = []
+        try:
+            if self._folder.exists() and any(self._folder.iterdir()):
+                reason = f"{option('dump_ir')} must be a new folder or an empty one"
+                raise UsageError(reason, file=folder)
+        except OSError as error:
+            raise os_error(error, os.fspath(folder)) from error
+        self.passed("source", model)
+
+    def passed(self, name: str, model: ir.Model) -> None:
+        """Write the model after a pass that changed it."""
+        text = _text_of(model)
+        values = [v for graph in all_graphs(model) for v in graph.initializers.values()]
+        weights = sorted(f"weight {value.name} {type_text(value)}" for value in values)
+        # onnx prints all weights in one line
+        lines = [line for line in text.split("\n") if not line.lstrip().startswith("<")]
+        before, self._lines = self._lines, [*map(printable, (*weights, *lines))]
+        if model is not self._model:  # the first one, or the run starts again with fewer rules
+            before, self._model, name = [], model, "source"
+        if before == self._lines:
+            return
+        old, self._title = self._title, f"{self._count:02}-{name}"
+        self._count += 1
+        texts = {"txt": text, "dot": dot_of(model, self._title)}
+        if before:
+            titles = old, self._title
+            changes = list(difflib.unified_diff(before, self._lines, *titles, n=0, lineterm=""))
+            if len(changes) > _MOST_CHANGES:
+                more = len(changes) - _MOST_CHANGES
+                changes[_MOST_CHANGES:] = [f"... {more:,} more lines"]
+            texts["diff"] = "\n".join([*changes, ""])
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for kind, text in texts.items():
+                path = self._folder / f"{self._title}.{kind}"
+                path.write_text(text, encoding="utf-8", errors="backslashreplace", newline="\n")
+        except OSError as error:
+            raise os_error(error, str(self._folder)) from error
+
+
+def _text_of(model: ir.Model) -> str:
+    """Return the model as onnx prints it. Of larger tensors there are type, shape and bytes only:
+    none is read, and nothing is computed that is postponed.
+    """
+    try:
+        return str(onnx.printer.to_text(to_proto(model, _leave_out)))
+    except UnicodeDecodeError as error:  # strings in attributes may be any bytes
+        return error.object.decode("utf-8", "backslashreplace")
+
+
+def _leave_out(tensor: ir.TensorProtocol, is_attribute: bool, proto: onnx.TensorProto) -> bool:
+    if tensor.dtype == ir.DataType.STRING:
+        return False  # a tensor in memory without bytes of its own
+    nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
+    is_known = not is_a(tensor, BufferTensor) or tensor.buffer.is_known
+    if nbytes <= _SMALL and is_known:
+        return False
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    proto.external_data.add(key="left_out", value=f"{nbytes} bytes")
+    return True

@@ -1,0 +1,115 @@
+"""Predict the memory of a run before large constants are computed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.api.options import Options
+from onnxfold.fold.block_execution import is_streamable
+from onnxfold.fold.operation import postponed
+from onnxfold.fold.pool import Buffer, Pool
+from onnxfold.fold.pool.blocks import LARGE, SLAB
+from onnxfold.fold.pool.pool import STORING_BYTES
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs
+from onnxfold.ir.storage.layout import EXTERNAL_FROM
+from onnxfold.passes.stored_cut import Cut, Decision
+from onnxfold.support.memory import rss_bytes
+from onnxfold.support.parallel import THREADS
+from onnxfold.support.tables import Shown
+
+# Memory, measured on CPython 3.11 on Linux (bytes).
+_MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
+_PER_NODE = 3_000  # data of passes about a node
+_ONNXRUNTIME = 30 << 20  # importing it, and a session
+_CHECK = 44 << 20  # running two models one after the other, besides their weights
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """An upper bound of the memory of a run: peak resident memory, and its parts in bytes, which
+    are the memory of the process so far (``now``), further imports (``modules``), data of passes
+    about the ``graph``, and ``constants`` and a ``check``, of which only the larger counts; and the
+    bytes of the tensors that are written.
+    """
+
+    peak_bytes: int
+    bytes_written: int
+    memory: dict[str, int]
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Shown, text="onnxfold.tools.report.summary:plan_text"):
+    """The result of a dry run: nodes of the model, those of them that constant propagation removes
+    first (without rules and further rounds), the memory and output of the run, and decisions about
+    nodes with constant inputs. The source is a file, or "a model in memory".
+    """
+
+    source: str
+    nodes: int
+    folded: int
+    prediction: Prediction
+    decisions: list[Decision]
+
+
+def predict(
+    model: ir.Model,
+    cut: Cut,
+    pool: Pool,
+    options: Options,
+    *,
+    bytes_before: int,
+    share_weights: bool = False,
+    check: bool = False,
+) -> Prediction:
+    """Return an upper bound of the memory and output of a run, before any rewrite, given the values
+    to store and the nodes to remove (``cut``), and the stored bytes of the model. With
+    ``share_weights``, unchanged weights stay in their files; with ``check``, both models run on
+    onnxruntime at the end.
+    """
+    stored = [pool.buffer_of(value) for value in cut.stored]
+    sizes = [buffer.nbytes for buffer in stored]
+    largest = max(sizes, default=0)
+    written = min(largest, LARGE) + THREADS * min(largest, SLAB)  # mapped pages, and blocks
+    unchanged = _unchanged(model, set(cut.removed), share_weights)
+    memory = {
+        "now": rss_bytes(),
+        "modules": 0 if "onnxruntime" in sys.modules else _ONNXRUNTIME,
+        "graph": sum(len(graph) for graph in all_graphs(model)) * _PER_NODE,
+        "constants": min(pool.memory_limit, _needed(stored)) + written,
+        "check": _CHECK + bytes_before if check else 0,
+    }
+    memory["modules"] += _MODULES if options.level > 0 else 0
+    held = memory["now"] + memory["modules"] + memory["graph"]
+    peak = held + max(memory["constants"], memory["check"])
+    return Prediction(peak, sum(sizes) + sum(unchanged), memory)
+
+
+def _needed(stored: Sequence[Buffer]) -> int:
+    """Return the bytes of results that are computed whole, of their operands, and of threads."""
+    needed: set[Buffer] = set()
+    for operation in postponed(stored):
+        if is_streamable(operation):
+            needed.update(b for b in operation.results if b is not None and b.references > 1)
+        else:
+            needed.update(b for b in (*operation.operands, *operation.results) if b is not None)
+    return sum(buffer.nbytes for buffer in needed) + STORING_BYTES * bool(needed)
+
+
+def _unchanged(model: ir.Model, removed: Collection[ir.Node], share_weights: bool) -> Iterator[int]:
+    """Yield the bytes of the model's tensors that are still used and are written again."""
+    for graph in all_graphs(model):
+        constants = [n.outputs[0] for n in graph if n.op_type == "Constant"]
+        for value in (*graph.initializers.values(), *constants):
+            tensor = storage.stored_or_default(value)
+            is_read = value.is_graph_output() or any(u.node not in removed for u in value.uses())
+            # tensors that loading left in the protobuf message are small
+            if tensor is None or isinstance(tensor, ir.TensorProtoTensor) or not is_read:
+                continue
+            nbytes = storage.data_bytes(tensor.dtype, tensor.shape)
+            if not share_weights or nbytes < EXTERNAL_FROM or storage.span_of(tensor) is None:
+                yield nbytes

@@ -1,0 +1,337 @@
+"""The inventory of a model: ops, interface and tensors; and the differences of two models."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import all_graphs, count_nodes, shaped, type_text
+from onnxfold.support.errors import ExternalDataError
+from onnxfold.support.tables import Shown, Table, amount_text, bytes_text, ops_table
+
+_MOST_LARGEST = 10  # tensors
+_NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
+_CHUNK = 1 << 20
+_MOST_SHOWN = 20  # tensors
+
+_Tensors = Mapping[tuple[str, int], tuple["TensorEntry", ir.TensorProtocol]]
+
+
+@dataclass(frozen=True)
+class InterfaceValue:
+    """An input or output: its name, and its type and shape as text."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """A stored tensor: its name, element type, shape, and size in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+    @classmethod
+    def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
+        """Return the entry of a tensor; its bytes are not read."""
+        return cls(name, shaped(tensor.dtype, None), tuple(tensor.shape.numpy()), tensor.nbytes)
+
+    @property
+    def type(self) -> str:
+        """The element type and shape: "float32[3,4]"."""
+        return shaped(self.dtype, self.shape)
+
+
+@dataclass(frozen=True, repr=False)
+class Inventory(Shown, text="onnxfold.tools.report.inventory:Inventory.lines"):
+    """The contents of a model.
+
+    Attributes:
+        opsets: Opset version by domain ("" is the default domain).
+        inputs: Graph inputs; those with a default value say so.
+        nodes: Nodes by op type, subgraphs and functions included.
+        parameters: Elements of stored tensors, except INT32, INT64, BOOL and STRING.
+        tensors: Number of stored tensors: initializers and values of `Constant` nodes.
+        stored_bytes: Bytes of the file and of the external data it refers to.
+        unread: Why external data was not read, and its declared sizes are used; or None.
+    """
+
+    path: str
+    ir_version: int
+    producer: str
+    opsets: dict[str, int]
+    inputs: list[InterfaceValue]
+    outputs: list[InterfaceValue]
+    nodes: dict[str, int]
+    functions: int
+    parameters: int
+    tensors: int
+    tensor_bytes: int
+    stored_bytes: int
+    largest: list[TensorEntry]
+    unread: str | None = None
+
+    def lines(self) -> Iterator[str | Table]:
+        """Yield the same as lines and tables."""
+        opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
+        producer = f", written by {self.producer}" if self.producer else ""
+        ops = sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))
+        yield f"{self.path}: IR {self.ir_version}, opset {opsets}{producer}"
+        yield (
+            f"{bytes_text(self.stored_bytes)} stored, of which {self.tensors} tensors are "
+            f"{bytes_text(self.tensor_bytes)}; {amount_text(self.parameters)} parameters, "
+            f"{sum(self.nodes.values())} nodes, {self.functions} functions"
+        )
+        if self.unread is not None:
+            yield f"external data could not be read: {self.unread}"
+        for title, values in (("input", self.inputs), ("output", self.outputs)):
+            yield from ("", Table((title, "type"), [(v.name, v.type) for v in values]))
+        yield from ("", Table(("op", ">nodes"), [(op, str(count)) for op, count in ops]))
+        if self.largest:
+            largest = [(t.name, t.type, bytes_text(t.bytes)) for t in self.largest]
+            yield from ("", Table(("largest tensors", "type", ">bytes"), largest))
+
+
+def take_inventory(path: str | os.PathLike[str]) -> Inventory:
+    """Return the inventory of a file, whose external data may be missing."""
+    model, reason = load_to_inspect(path)
+    found = inventory_of(model, path)
+    if reason is not None:
+        tensors = (tensor for _, tensor in stored_tensors(model))
+        unread = sum(t.nbytes for t in tensors if isinstance(t, ir.ExternalTensor))
+        found = replace(found, stored_bytes=found.stored_bytes + unread, unread=reason)
+    return found
+
+
+def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]:
+    """Load a model, without external data if that cannot be read; also return the reason."""
+    try:
+        return storage.load(path), None
+    except ExternalDataError as error:
+        return storage.load(path, external_data=False), error.reason
+
+
+def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
+    """Return the inventory of a model that was loaded from a path."""
+    tensors = largest_first(model)
+    return Inventory(
+        path=os.fspath(path),
+        ir_version=model.ir_version,
+        producer=" ".join(filter(None, [model.producer_name, model.producer_version])),
+        opsets=dict(sorted(model.opset_imports.items())),
+        inputs=[_value_info(value) for value in model.graph.inputs],
+        outputs=[_value_info(value) for value in model.graph.outputs],
+        nodes=count_nodes(model),
+        functions=len(model.functions),
+        parameters=sum(parameters_in(tensor) for _, tensor in stored_tensors(model)),
+        tensors=len(tensors),
+        tensor_bytes=sum(tensor.bytes for tensor in tensors),
+        stored_bytes=storage.model_bytes(model),
+        largest=tensors[:_MOST_LARGEST],
+    )
+
+
+def largest_first(model: ir.Model) -> list[TensorEntry]:
+    """Return the stored tensors of a model, the largest first."""
+    found = (TensorEntry.of(value.name or "", tensor) for value, tensor in stored_tensors(model))
+    return sorted(found, key=lambda tensor: -tensor.bytes)
+
+
+def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
+    """Yield the initializers of all graphs; and tensors in attributes with their node's output."""
+    for graph in all_graphs(model):
+        yield from storage.initializers_of(graph)
+        for node in graph:
+            for attribute in node.attributes.data.values():
+                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+                    # Attr.as_tensor() checks a protocol at run time, slow for 10,000 attributes
+                    tensor = attribute.value
+                    if tensor.dtype != ir.DataType.UNDEFINED:  # damaged files have such attributes
+                        yield node.outputs[0], tensor
+
+
+def parameters_in(tensor: ir.TensorProtocol) -> int:
+    """Return the number of elements; 0 for dtypes of sizes, indices, masks and strings."""
+    return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
+
+
+def _value_info(value: ir.Value) -> InterfaceValue:
+    default = " (has a default)" if value.is_graph_input() and value.is_initializer() else ""
+    return InterfaceValue(value.name or "", f"{type_text(value) or 'unknown'}{default}")
+
+
+@dataclass(frozen=True)
+class FieldChange:
+    """A property as text in each model; None in a model that does not have it."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class TensorChange:
+    """A tensor that differs between the models, with its name in the first one if it is there. The
+    kind is "removed", "added", "renamed" (the same bytes have another name in the second model), or
+    "changed" (another type, shape or content of the same name).
+    """
+
+    name: str
+    kind: str
+    before: TensorEntry | None
+    after: TensorEntry | None
+
+    @property
+    def bytes(self) -> int:
+        """The size of the larger tensor in bytes."""
+        return max(t.bytes for t in (self.before, self.after) if t is not None)
+
+
+@dataclass(frozen=True, repr=False)
+class Difference(Shown, text="onnxfold.tools.report.inventory:Difference.lines"):
+    """The differences of two models: ops, interface and tensors.
+
+    Attributes:
+        ops: Nodes by op type in both, for all op types, subgraphs and functions included.
+        header: Changes of IR version, opsets and the number of functions.
+        inputs: Changes of graph inputs; the order does not count.
+        same_tensors: Tensors that both have, by name and content.
+        tensors: All others, largest first.
+    """
+
+    before: str
+    after: str
+    bytes_before: int
+    bytes_after: int
+    ops: dict[str, tuple[int, int]]
+    header: list[FieldChange]
+    inputs: list[FieldChange]
+    outputs: list[FieldChange]
+    same_tensors: int
+    same_bytes: int
+    tensors: list[TensorChange]
+
+    def lines(self) -> Iterator[str | Table]:
+        """Yield the same as lines and tables."""
+        yield f"from {self.before} to {self.after}"
+        yield ""
+        before, after = ({op: counts[k] for op, counts in self.ops.items()} for k in (0, 1))
+        yield ops_table(before, after, self.bytes_before, self.bytes_after)
+        fields = (("model", self.header), ("input", self.inputs), ("output", self.outputs))
+        for what, changes in fields:
+            if changes:
+                rows = [(c.name, c.before or "none", c.after or "none") for c in changes]
+                yield from ("", Table((what, "before", "after"), rows))
+        counts = [f"{self.same_tensors:,} tensors are the same ({bytes_text(self.same_bytes)})"]
+        for kind in ("changed", "renamed", "removed", "added"):
+            sizes = [change.bytes for change in self.tensors if change.kind == kind]
+            if sizes:
+                counts.append(f"{len(sizes):,} {kind} ({bytes_text(sum(sizes))})")
+        yield from ("", ", ".join(counts))
+        tensors: list[tuple[str, ...]] = []
+        for change in self.tensors[:_MOST_SHOWN]:
+            both = (change.before, change.after)
+            new = f" -> {change.after.name}" if change.after and change.kind == "renamed" else ""
+            types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
+            tensors.append((f"{change.name}{new}", change.kind, *types))
+        if tensors:
+            yield from ("", Table(("tensor", "", "before", "after"), tensors))
+        if len(self.tensors) > _MOST_SHOWN:
+            yield f"and {len(self.tensors) - _MOST_SHOWN} more: --json lists all"
+
+
+def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
+    """Read two models and return their differences; raise a ModelError if one cannot be read.
+    Tensors with the same type and shape are compared in blocks of one mebibyte.
+    """
+    first, second = storage.load(before), storage.load(after)
+    with storage.reading_from(first), storage.reading_from(second):
+        a, b = inventory_of(first, before), inventory_of(second, after)
+        same, changes = _tensors(_by_name(first), _by_name(second))
+    return Difference(
+        before=a.path,
+        after=b.path,
+        bytes_before=a.stored_bytes,
+        bytes_after=b.stored_bytes,
+        ops={op: (a.nodes.get(op, 0), b.nodes.get(op, 0)) for op in sorted({**a.nodes, **b.nodes})},
+        header=_changes(_header(a), _header(b)),
+        inputs=_changes({v.name: v.type for v in a.inputs}, {v.name: v.type for v in b.inputs}),
+        outputs=_changes({v.name: v.type for v in a.outputs}, {v.name: v.type for v in b.outputs}),
+        same_tensors=len(same),
+        same_bytes=sum(entry.bytes for entry in same),
+        tensors=sorted(changes, key=lambda change: (-change.bytes, change.name)),
+    )
+
+
+def _header(inventory: Inventory) -> dict[str, str]:
+    return {
+        "IR version": str(inventory.ir_version),
+        **{f"opset {d or 'ai.onnx'}": str(v) for d, v in inventory.opsets.items()},
+        **({"functions": str(inventory.functions)} if inventory.functions else {}),
+    }
+
+
+def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldChange]:
+    return [
+        FieldChange(name, before.get(name), after.get(name))
+        for name in {**before, **after}
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _by_name(model: ir.Model) -> _Tensors:
+    """Tensors by name; those that share a name with others are counted."""
+    times: Counter[str] = Counter()
+    found: dict[tuple[str, int], tuple[TensorEntry, ir.TensorProtocol]] = {}
+    for value, tensor in stored_tensors(model):
+        name = value.name or ""
+        found[name, times[name]] = TensorEntry.of(name, tensor), tensor
+        times[name] += 1
+    return found
+
+
+def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
+    """Return the tensors that are the same in both, and the others."""
+    same: list[TensorEntry] = []
+    changes: list[TensorChange] = []
+    added: dict[tuple[str, bytes], list[TensorEntry]] = defaultdict(list)
+    for key, (entry, tensor) in after.items():
+        if key not in before:
+            added[entry.type, _digest(tensor)].append(entry)
+    for key, (entry, tensor) in before.items():
+        if key not in after:
+            twins = added[entry.type, _digest(tensor)]
+            twin = twins.pop(0) if twins else None
+            changes.append(TensorChange(entry.name, "renamed" if twin else "removed", entry, twin))
+        elif entry.type == after[key][0].type and _digest(tensor) == _digest(after[key][1]):
+            same.append(entry)
+        else:
+            changes.append(TensorChange(entry.name, "changed", entry, after[key][0]))
+    left = (entry for entries in added.values() for entry in entries)
+    return same, [*changes, *(TensorChange(entry.name, "added", None, entry) for entry in left)]
+
+
+def _digest(tensor: ir.TensorProtocol) -> bytes:
+    """Return the digest of the stored bytes, which are not held in memory."""
+    digest = hashlib.blake2b(digest_size=16)
+    span = storage.span_of(tensor)
+    if span is None:
+        is_text = tensor.dtype == ir.DataType.STRING
+        digest.update(repr(tensor.numpy().tolist()).encode() if is_text else tensor.tobytes())
+        return digest.digest()
+    stored = span.array()
+    for start in range(0, span.length, _CHUNK):
+        digest.update(stored[start : start + _CHUNK].data)
+        # pages that were read stay in memory until they are released
+        span.file.release(span.offset + start, _CHUNK)
+    return digest.digest()

@@ -1,0 +1,379 @@
+"""Record the inferred types of values in a model (its ``value_info``); nothing else changes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, overload
+
+import onnx
+import onnx_ir as ir
+
+from onnxfold.analysis.facts import facts_of
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.api.signatures import Progress, checked
+from onnxfold.ir import storage
+from onnxfold.ir.graphs import op_name
+from onnxfold.ir.onnx_ir_private import dismantled, holders_in, meta_entry, nodes_of
+from onnxfold.ir.storage import ModelLike, ModelT, PathLike, VerbatimModel
+from onnxfold.ops import Op, load_ops
+from onnxfold.passes.value_info import Description, described_values
+from onnxfold.support.memory import paused_garbage_collection
+from onnxfold.support.tables import Shown, Table, count_text, first_of
+
+_MOST_OPS = 8  # in a line of text
+
+_Ops = Sequence[str | os.PathLike[str] | type[Op]]
+
+Scope = tuple[int | str, ...]
+"""A graph of a model: the index of the function, or nothing for the main graph; then for each graph
+inside of another one, an output of its node and the name of its attribute."""
+TypesByScope = Mapping[Scope, Mapping[str, ir.Value]]
+"""The values whose types changed, by the names that they have in the model."""
+
+
+@dataclass
+class TypeCounts:
+    """Number of values whose types are known.
+
+    Attributes:
+        dtype: Values with a dtype.
+        rank: Values with a number of dimensions.
+        sizes: Values all sizes of which are numbers, names or expressions.
+        static: Values all sizes of which are numbers.
+    """
+
+    dtype: int = 0
+    rank: int = 0
+    sizes: int = 0
+    static: int = 0
+
+    def add(self, value: ir.Value) -> None:
+        """Count a value with its recorded type."""
+        shape = value.shape if value.type is not None else None
+        self.dtype += value.type is not None
+        self.rank += shape is not None
+        self.sizes += shape is not None and all(_is_known(size) for size in shape)
+        self.static += shape is not None and all(isinstance(size, int) for size in shape)
+
+
+def _is_known(size: int | ir.SymbolicDim) -> bool:
+    return isinstance(size, int) or bool(size.value)
+
+
+@dataclass(repr=False)
+class InferenceReport(Shown, text="onnxfold.tools.shape_inference:report_text"):
+    """The types of the values of a model before and after `infer_shapes`.
+
+    Values are results of nodes, in subgraphs and functions, too. Results of ``Constant`` nodes,
+    outputs of graphs, sequences, optionals and maps do not count.
+
+    Attributes:
+        source: The file read, or None for a model in memory.
+        target: The file written, or None.
+        values: Number of values.
+        before: How many of their types were recorded.
+        after: How many are recorded now.
+        changed: Number of values whose recorded type changed.
+        not_inferred: Nodes by op whose result has no dtype or rank although those of all operands
+            are known.
+        seconds: Wall time.
+        cpu_seconds: User and system time of the process.
+    """
+
+    source: str | None = None
+    target: str | None = None
+    values: int = 0
+    before: TypeCounts = field(default_factory=TypeCounts)
+    after: TypeCounts = field(default_factory=TypeCounts)
+    changed: int = 0
+    not_inferred: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+
+_ROWS = {
+    "dtype": "dtype",
+    "rank": "number of dimensions",
+    "sizes": "all sizes",
+    "static": "all sizes are numbers",
+}
+
+
+def report_text(report: InferenceReport) -> Iterator[str | Table]:
+    """Yield the numbers of values with known types, and the ops without inferred ones."""
+    before, after = asdict(report.before), asdict(report.after)
+    rows = [(text, str(before[name]), str(after[name])) for name, text in _ROWS.items()]
+    totals = [("all values", str(report.values), str(report.values))]
+    yield Table(("known", ">before", ">after"), rows, totals)
+    changed = count_text(report.changed, "type")
+    yield f"recorded {changed} in {report.seconds:.2f} s"
+    if report.not_inferred:
+        ops = [f"{count} {op}" for op, count in report.not_inferred.items()]
+        yield f"nothing inferred, though types of operands are known: {first_of(ops, _MOST_OPS)}"
+
+
+@overload
+def infer_shapes(
+    model: ModelT, *, return_report: Literal[False] = False, ops: _Ops = ()
+) -> ModelT: ...
+@overload
+def infer_shapes(
+    model: PathLike, *, return_report: Literal[False] = False, ops: _Ops = ()
+) -> ir.Model: ...
+@overload
+def infer_shapes(
+    model: ModelT, *, return_report: Literal[True], ops: _Ops = ()
+) -> tuple[ModelT, InferenceReport]: ...
+@overload
+def infer_shapes(
+    model: PathLike, *, return_report: Literal[True], ops: _Ops = ()
+) -> tuple[ir.Model, InferenceReport]: ...
+@paused_garbage_collection()
+@checked
+def infer_shapes(model: ModelLike, *, return_report: bool = False, ops: _Ops = ()) -> Any:
+    """Record the inferred dtypes and shapes of a model's values in its ``value_info``.
+
+    A size that depends on dynamic dimensions is recorded as a name or an expression of the names of
+    the inputs' dimensions, such as ``2*seq``. Sizes that depend on data stay unknown. Inferred
+    types replace recorded ones. A recorded type stays if none is inferred, as for ops of other
+    domains. Inputs and outputs of graphs, nodes, weights and metadata are not changed.
+
+    Args:
+        model: A path (returns an ``ir.Model`` whose weights are still in the file), an ``ir.Model``
+            (changed in place and returned), an ``onnx.ModelProto`` or its bytes (left alone; new
+            ones are returned), or a ``torch.onnx.ONNXProgram`` (its model is changed in place; it
+            is returned).
+        return_report: Also return the numbers of values with known types.
+        ops: Definitions of custom ops: Python files, or classes that `onnxfold.ops.op` decorates.
+
+    Returns:
+        The model with types, of the same kind as the argument; with ``return_report``, a tuple of
+        it and the report.
+
+    Raises:
+        OnnxFoldError: The model is invalid.
+    """
+    clock = _Clock()
+    for definitions in ops:
+        load_ops(definitions)
+    given = storage.model_in(model)
+    with storage.explained(given):
+        made: Any
+        if isinstance(given, onnx.ModelProto):
+            made = onnx.ModelProto()
+            made.CopyFrom(given)
+        else:
+            made = given if isinstance(given, ir.Model) else storage.load(given)
+        with storage.losses_allowed():
+            copy = storage.opened(made)
+        with dismantled(copy):
+            types, report = _infer(copy)
+            if isinstance(made, onnx.ModelProto):
+                _record_in_message(made, types)
+            else:
+                _record_in_graphs(made, types)
+    report.source = storage.path_of(given)
+    clock.stop(report)
+    if isinstance(model, storage.ONNXProgram):
+        model.release()
+        made = model
+    elif isinstance(model, bytes):
+        made = made.SerializeToString()
+    return (made, report) if return_report else made
+
+
+@paused_garbage_collection()
+@checked
+def infer_shapes_file(
+    source: PathLike,
+    destination: PathLike,
+    /,
+    *,
+    share_weights: bool = False,
+    fsync: bool = True,
+    progress: Progress | None = None,
+    ops: _Ops = (),
+) -> InferenceReport:
+    """Record the inferred dtypes and shapes of a model file's values, see `infer_shapes`.
+
+    Weights are copied from file to file and take no memory. External data stays external. If the
+    destination is the source, its data files are not written again.
+
+    Args:
+        source: The path of the model.
+        destination: Where the result goes; may be the source. It is replaced at once, at the end.
+        share_weights: Refer to the source's data files if they are in the folder of ``destination``
+            or below, instead of copying them.
+        fsync: Wait until the result is on the disk.
+        progress: Called with a stage, the work done and the total of the stage.
+        ops: Definitions of custom ops, as in `infer_shapes`.
+
+    Returns:
+        The numbers of values with known types, and seconds.
+
+    Raises:
+        OnnxFoldError: The model is invalid, or the result cannot be written.
+    """
+    clock = _Clock()
+    for definitions in ops:
+        load_ops(definitions)
+    with storage.explained(source):
+        with storage.losses_allowed():
+            model = storage.opened(source)
+        storage.check_destination(model, destination)
+        with dismantled(model), storage.reading_from(model):
+            verbatim = VerbatimModel(model)
+            types, report = _infer(model)
+            _record_in_message(verbatim.proto, types)
+            verbatim.save(
+                destination,
+                share_weights=share_weights,
+                fsync=fsync,
+                progress=None if progress is None else functools.partial(progress, "save"),
+            )
+    report.source, report.target = os.fspath(source), os.fspath(destination)
+    clock.stop(report)
+    return report
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def stop(self, report: InferenceReport) -> None:
+        """Set the times of a report."""
+        report.seconds = time.perf_counter() - self._wall
+        report.cpu_seconds = time.process_time() - self._cpu
+
+
+def _infer(model: ir.Model) -> tuple[TypesByScope, InferenceReport]:
+    """Infer the types of a model, which is changed; return those that differ from the recorded."""
+    # names first: the analysis renames values of subgraphs that have names of outer values
+    names = {
+        scope: {value: value.name or "" for node in nodes_of(graph) for value in node.outputs}
+        for scope, graph in _scopes_of_model(model)
+    }
+    analysis = facts_of(model).types
+    analysis.run()
+    report = InferenceReport()
+    description = Description(analysis)
+    changed: set[ir.Value] = set()
+    unknown: dict[ir.Node, None] = {}
+    for value in described_values(analysis):
+        is_tensor = _is_tensor(value, analysis)
+        if is_tensor:
+            report.values += 1
+            report.before.add(value)
+        if description.describe(value):
+            changed.add(value)
+        if not is_tensor:
+            continue
+        report.after.add(value)
+        node = value.producer()
+        assert node is not None
+        if value.shape is None and all(_has_rank(operand, analysis) for operand in node.inputs):
+            unknown[node] = None
+    report.changed = len(changed)
+    report.not_inferred = dict(Counter(map(op_name, unknown)).most_common())
+    types = {
+        scope: {name: value for value, name in named.items() if value in changed}
+        for scope, named in names.items()
+    }
+    return types, report
+
+
+def _is_tensor(value: ir.Value, analysis: SymbolicAnalysis) -> bool:
+    """Return False if a value is inferred or recorded to be a sequence, an optional or a map."""
+    if analysis.of(value).other is not None or meta_entry(value, storage.TYPE_KEY) is not None:
+        return False
+    return value.type is None or isinstance(value.type, ir.TensorType)
+
+
+def _has_rank(operand: ir.Value | None, analysis: SymbolicAnalysis) -> bool:
+    """Return whether an operand is omitted, or its rank is known, or it is not a tensor."""
+    if operand is None:
+        return True
+    fact = analysis.of(operand)
+    return fact.shape is not None or fact.other is not None
+
+
+def _scopes_of_model(model: ir.Model) -> Iterator[tuple[Scope, ir.Graph]]:
+    """Yield the graphs of a model with their scopes."""
+    pending: list[tuple[Scope, ir.Graph]] = [((), model.graph)]
+    pending += [((k,), function.graph) for k, function in enumerate(model.functions.values())]
+    for scope, graph in pending:  # it grows meanwhile
+        yield scope, graph
+        for node in holders_in(graph):
+            output = next((value.name for value in node.outputs if value.name), None)
+            if output is None:
+                continue
+            for attribute in node.attributes.values():
+                if attribute.type is ir.AttributeType.GRAPH and not attribute.is_ref():
+                    pending.append(((*scope, output, attribute.name), attribute.as_graph()))
+
+
+def _scopes_of_message(
+    proto: onnx.ModelProto,
+) -> Iterator[tuple[Scope, onnx.GraphProto | onnx.FunctionProto]]:
+    """Yield the graphs and functions of a model with the scopes of `_scopes_of_model`."""
+    pending: list[tuple[Scope, onnx.GraphProto | onnx.FunctionProto]] = [((), proto.graph)]
+    pending += [((k,), function) for k, function in enumerate(proto.functions)]
+    for scope, graph in pending:  # it grows meanwhile
+        yield scope, graph
+        for node in graph.node[:]:
+            for attribute in node.attribute[:]:
+                if attribute.type != onnx.AttributeProto.GRAPH:
+                    continue
+                output = next(filter(None, node.output), None)
+                if output is not None:
+                    pending.append(((*scope, output, attribute.name), attribute.g))
+
+
+def _record_in_graphs(model: ir.Model, types: TypesByScope) -> None:
+    """Set the types and shapes of the values of a model."""
+    for scope, graph in _scopes_of_model(model):
+        if not (named := types.get(scope)):
+            continue
+        for node in nodes_of(graph):
+            for value in node.outputs:
+                if (inferred := named.get(value.name or "")) is not None:
+                    value.type, value.shape = inferred.type, inferred.shape
+
+
+def _record_in_message(proto: onnx.ModelProto, types: TypesByScope) -> None:
+    """Set the types in the ``value_info`` of a model."""
+    for scope, graph in _scopes_of_message(proto):
+        entries = {entry.name: entry for entry in graph.value_info}
+        for name, value in types.get(scope, {}).items():
+            entry = entries.get(name)
+            if entry is None:
+                entry = graph.value_info.add(name=name)
+            _record_type(entry.type, value)
+
+
+def _record_type(proto: onnx.TypeProto, value: ir.Value) -> None:
+    """Set dtype and sizes; what else is recorded of a type of the same rank stays."""
+    assert value.dtype is not None
+    tensor = proto.tensor_type
+    tensor.elem_type = value.dtype.value
+    if value.shape is None:
+        tensor.ClearField("shape")
+        return
+    tensor.shape.SetInParent()
+    dims = tensor.shape.dim
+    if len(dims) != len(value.shape):
+        del dims[:]
+        for _ in value.shape:
+            dims.add()
+    for dim, size in zip(dims, value.shape, strict=True):
+        if isinstance(size, int):
+            dim.dim_value = size
+        elif size.value:
+            dim.dim_param = size.value
+        else:
+            dim.ClearField("value")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -35,7 +35,8 @@ def runs_of(model: onnx.ModelProto) -> list[tuple[dict[str, int], dict[str, np.n
     """Return for each run the sizes of dimensions by name, and the tensors of the main graph."""
     opened = storage.from_proto(model)
     inputs = [v for v in opened.graph.inputs if v.name not in opened.graph.initializers]
-    known = {value.name for value in model.graph.output}
+    declared = list(model.graph.output)
+    known = {value.name for value in declared}
     for node in model.graph.node:
         names = [name for name in node.output if name and name not in known]
         model.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, names))
@@ -46,12 +47,25 @@ def runs_of(model: onnx.ModelProto) -> list[tuple[dict[str, int], dict[str, np.n
     for seed in range(_SEEDS):
         _, made, sizes = trials.find(seed, run)
         arrays = {name: value for name, value in made.items() if isinstance(value, np.ndarray)}
-        runs.append((dict(sizes), arrays))
+        runs.append((_sizes_of_outputs(declared, arrays) | dict(sizes), arrays))
     return runs
 
 
+def _sizes_of_outputs(
+    outputs: Sequence[onnx.ValueInfoProto], arrays: Mapping[str, np.ndarray]
+) -> dict[str, int]:
+    """Return the sizes in a run that outputs have by name."""
+    sizes: dict[str, int] = {}
+    for output in outputs:
+        dims = output.type.tensor_type.shape.dim
+        if output.name in arrays and len(dims) == arrays[output.name].ndim:
+            pairs = zip(dims, arrays[output.name].shape, strict=True)
+            sizes.update({dim.dim_param: size for dim, size in pairs if dim.dim_param})
+    return sizes
+
+
 def size_of(dim: onnx.TensorShapeProto.Dimension, sizes: Mapping[str, int]) -> int | None:
-    """Return a size in a run; None if it is not an expression of names of the inputs."""
+    """Return a size in a run; None if it is no expression of known names."""
     if dim.HasField("dim_value"):
         return dim.dim_value
     if not dim.dim_param or dim.dim_param in sizes:

@@ -54,13 +54,14 @@ _TOOLS = {
 """The package of each tool, its import, and the call that infers the types."""
 
 _WORKER = """
-import importlib.metadata, json, sys, time
+import importlib.metadata, json, os, sys, time
 import onnx
 {imports}
 if len(sys.argv) == 1:
     print(importlib.metadata.version("{package}"))
     sys.exit()
 model = onnx.load(sys.argv[1])
+os.chdir(os.path.dirname(sys.argv[2]))  # onnxruntime writes temporary files
 begin = time.process_time()
 {call}
 seconds = time.process_time() - begin
@@ -86,8 +87,8 @@ class Inferred:
         seconds: CPU time of the call, without imports and reading.
         dtypes: Values with a dtype.
         ranks: Values with a number of dimensions.
-        sizes: Values all sizes of which are numbers or expressions of names of the inputs'
-            dimensions.
+        sizes: Values all sizes of which are numbers, or expressions of names that the model
+            declares for dimensions of inputs and outputs.
         others: Values that are no tensors.
         wrong: Names of values of the main graph whose type is wrong in a run.
     """
@@ -227,7 +228,15 @@ def _write_without_types(path: Path, target: Path) -> dict[Key, str]:
     return ops
 
 
+def _declared_names(path: Path) -> set[str]:
+    """Return the names of dimensions of a model's inputs and outputs."""
+    graph = onnx.load(path, load_external_data=False).graph
+    values = [*graph.input, *graph.output]
+    return {dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim} - {""}
+
+
 def _infer(tool: str, python: str, source: Path, target: Path, limits: Limits) -> Inferred:
+    """Run a tool on a model; its result goes to a file."""
     target.unlink(missing_ok=True)
     command = [python, "-c", _script(tool), str(source), str(target)]
     run = measure(command, limits.seconds, limits.memory)
@@ -235,8 +244,8 @@ def _infer(tool: str, python: str, source: Path, target: Path, limits: Limits) -
         lines = run.error.strip().splitlines() or ["it wrote nothing"]
         return Inferred(lines[-1][:160], run.cpu)
     model = onnx.load(target)
+    names = _declared_names(source)
     found = Inferred(seconds=json.loads(Path(f"{target}.json").read_text()))
-    names = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
     for key, graph in _graphs(model.graph):
         for info in graph.value_info:
             _classify(info, (*key, info.name), names, found)
@@ -267,12 +276,12 @@ def _classify(info: onnx.ValueInfoProto, key: Key, names: set[str], found: Infer
     if not tensor.HasField("shape"):
         return
     found.ranks.add(key)
-    if all(_is_of_inputs(dim, names) for dim in tensor.shape.dim):
+    if all(_is_named(dim, names) for dim in tensor.shape.dim):
         found.sizes.add(key)
 
 
-def _is_of_inputs(dim: onnx.TensorShapeProto.Dimension, names: set[str]) -> bool:
-    """Return whether a size is a number or an expression of names of the inputs' dimensions."""
+def _is_named(dim: onnx.TensorShapeProto.Dimension, names: set[str]) -> bool:
+    """Return whether a size is a number or an expression of these names."""
     if dim.HasField("dim_value"):
         return True
     text = dim.dim_param

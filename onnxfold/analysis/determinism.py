@@ -51,7 +51,7 @@ class Determinism:
                     f"{op_type} is another op at opset {version} of its function than at "
                     f"opset {model_version} of the model"
                 )
-        if any(definition.overwrites(node, k) for k in range(len(node.inputs))):
+        if definition.overwritten and definition.overwrites(node):
             return "onnxruntime writes over what it reads"
         is_deterministic = definition.is_deterministic(node, version or 1)
         if is_deterministic is not None:

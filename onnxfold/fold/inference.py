@@ -100,9 +100,11 @@ def may_be_constant(value: ir.Value, dtype: ir.DataType | None, elements: Array 
     """
     for use in uses(value):
         definition = definition_of(use.node)
-        if definition.overwrites(use.node, use.idx):
+        if use.idx in definition.overwritten and definition.overwrites(use.node):
             return False
         if elements is None or elements.size > MOST_SIZES:
+            continue
+        if use.idx not in definition.restricted_constants:
             continue
         if not definition.accepts_constant(use.node, use.idx, dtype, elements):
             return False

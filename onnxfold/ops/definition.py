@@ -129,8 +129,11 @@ class Op:
     """Attributes with the strings that the op looks up."""
     excludes_negative_zero: ClassVar[tuple[int, ...]] = ()
     """Operands; if one of them has no element -0.0, the result has none."""
-    scalar_constants: ClassVar[tuple[int, ...]] = ()
-    """Operands that onnx accepts with one axis at run time, but as constants without axes only."""
+    restricted_constants: ClassVar[tuple[int, ...]] = ()
+    """Operands for which runtimes accept fewer constants than computed values, see
+    `accepts_constant`."""
+    overwritten: ClassVar[tuple[int, ...]] = ()
+    """Operands into which onnxruntime may write a result, see `overwrites`."""
 
     def __init__(
         self,
@@ -199,15 +202,15 @@ class Op:
         """Return whether a node has equal results in every run; None if the schema decides."""
         return self.deterministic
 
-    def overwrites(self, node: ir.Node, index: int) -> bool:
-        """Return whether onnxruntime writes a result into an operand, even into a weight."""
-        return False
+    def overwrites(self, node: ir.Node) -> bool:
+        """Return whether onnxruntime writes results into `overwritten`, even into weights."""
+        return bool(self.overwritten)
 
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
-        """Return whether runtimes load a model in which a small operand is a constant."""
-        return elements.ndim == 0 or index not in self.scalar_constants
+        """Return whether runtimes load a model in which one of `restricted_constants` is this."""
+        return True
 
     def depends_on_position(self, node: NodeProperties) -> bool:
         """Return whether an element has another result at another position on a supported CPU."""

@@ -146,6 +146,7 @@ class Reshape(Op):
     """Change the shape: 0 copies a size, and -1 is inferred."""
 
     kind = Kind.VIEW
+    restricted_constants = (1,)
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes in the operand, with copied and inferred sizes."""
@@ -177,8 +178,6 @@ class Reshape(Op):
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
         """Refuse 0 and -1 with ``allowzero``, which runtimes accept for empty tensors only."""
-        if index != 1:
-            return True
         attribute = node.attributes.get("allowzero")
         allows_zero = attribute is not None and (attribute.is_ref() or attribute.value)
         return not (allows_zero and {0, -1} <= set(elements.ravel().tolist()))
@@ -859,6 +858,8 @@ class Fill(Op):
 class Pad(Op):
     """Add elements before and after those along each axis."""
 
+    restricted_constants = (3,)
+
     def shape(self, a: Application) -> Sequence[Fact]:
         """Add the padding on both sides to each size."""
         algebra = a.algebra
@@ -875,4 +876,4 @@ class Pad(Op):
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
     ) -> bool:
         """Refuse int32 axes: shape inference reads constant axes as int64 only."""
-        return index != 3 or dtype != ir.DataType.INT32
+        return dtype != ir.DataType.INT32

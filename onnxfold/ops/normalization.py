@@ -39,10 +39,12 @@ class InstanceNormalization(ChannelNormalization):
 class BatchNormalization(ChannelNormalization):
     """Normalize each channel by its mean and variance."""
 
-    def overwrites(self, node: ir.Node, index: int) -> bool:
+    overwritten = (3, 4)
+
+    def overwrites(self, node: ir.Node) -> bool:
         """In training mode, onnxruntime writes the running mean and variance."""
         mode = node.attributes.get("training_mode")
-        return index in (3, 4) and mode is not None and mode.value != 0
+        return mode is not None and mode.value != 0
 
 
 @op("LayerNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY | Trait.REREADS)

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from onnxfold.ops.definition import Op, op
+from onnxfold.ops.numpy_kernels import Array
 from onnxfold.ops.traits import Trait
 
 
+class Signal(Op):
+    """An op on signals."""
+
+    def accepts_constant(
+        self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array
+    ) -> bool:
+        """Require a constant without axes; onnx accepts one axis at run time only."""
+        return elements.ndim == 0
+
+
 @op("BlackmanWindow", "HammingWindow", "HannWindow")
-class SignalWindow(Op):
+class SignalWindow(Signal):
     """Return a window of a given size."""
 
-    scalar_constants = (0,)
+    restricted_constants = (0,)
 
 
 @op("DFT", traits=Trait.UNBOUNDED)
-class DFT(Op):
+class DFT(Signal):
     """Return a discrete Fourier transform."""
 
-    scalar_constants = (1, 2)
+    restricted_constants = (1, 2)

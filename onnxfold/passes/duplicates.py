@@ -244,4 +244,8 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
 
 def _is_overwritten(value: ir.Value) -> bool:
     """Return whether onnxruntime writes a result of a node into a value."""
-    return any(definition_of(use.node).overwrites(use.node, use.idx) for use in uses(value))
+    for use in uses(value):
+        definition = definition_of(use.node)
+        if use.idx in definition.overwritten and definition.overwrites(use.node):
+            return True
+    return False

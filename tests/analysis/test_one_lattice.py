@@ -61,7 +61,7 @@ def test_only_storage_reads_the_tensor_of_a_value() -> None:
         if node.attr == "get_const_tensor"
         or (node.attr == "const_value" and isinstance(node.ctx, ast.Load))
     }
-    assert {name for name in found if not name.startswith("storage/")} == set(READERS)
+    assert {name for name in found if not name.startswith("ir/storage/")} == set(READERS)
 
 
 def test_only_storage_and_editing_set_the_tensor_of_a_value() -> None:
@@ -72,7 +72,7 @@ def test_only_storage_and_editing_set_the_tensor_of_a_value() -> None:
         if isinstance(node, ast.Attribute)
         if node.attr == "const_value" and not isinstance(node.ctx, ast.Load)
     }
-    assert {name for name in found if not name.startswith("storage/")} == WRITERS
+    assert {name for name in found if not name.startswith("ir/storage/")} == WRITERS
 
 
 STORED = """g (float[2] x, float[2] d) => (float[2] y, float[2] z)

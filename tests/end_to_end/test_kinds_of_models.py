@@ -132,7 +132,7 @@ def test_options_without_effect_are_told(tmp_path, caplog):
         ({"levl": 2}, "unknown option 'levl'; did you mean 'level'?"),
         ({"level": 3}, "level must be 0 or 1 or 2, got 3"),
         ({"level": True}, "level must be 0 or 1 or 2, got True"),
-        ({"target": "tensorrt"}, "target must be onnxruntime or None, got 'tensorrt'"),
+        ({"target": "tensorrt"}, "there is no target 'tensorrt'; there are onnxruntime"),
         ({"precision": "double"}, "precision must be exact or wide, got 'double'"),
         ({"dims": {"batch": "1"}}, "dims['batch'] must be int, got '1'"),
         ({"dims": {3: 1}}, "a name in dims must be str, got 3"),

@@ -243,7 +243,7 @@ def test_everything_ends_with_the_caller(tmp_path, temporary, number, call):
     }
     program = (
         f"import signal, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from onnxfold import isolated\n"
+        "from onnxfold.support import isolated\n"
         f"for number in {[int(n) for n in ENDINGS[:3]]}:\n"
         "    signal.signal(number, signal.SIG_DFL)\n"  # what runs the tests may ignore them
         f"{what[call]}\n"

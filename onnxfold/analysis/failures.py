@@ -219,7 +219,13 @@ def unequal_sizes(
     unequal: list[tuple[Number, Number]] = []
     attributes = {name: python_value(a) for name, a in node.attributes.items()}
     application = Application(
-        node.op_type, operands, attributes, opset, len(node.outputs), algebra, agreeing=unequal
+        node.op_type,
+        operands,
+        attributes,
+        opset,
+        len(node.outputs),
+        algebra,
+        equal_size_pairs=unequal,
     )
     try:
         definition_of(node).shape(application)

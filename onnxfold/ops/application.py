@@ -38,7 +38,7 @@ class Application:
     infer: Callable[[], Sequence[Fact]] | None = None
     """Returns the results by onnx's inference; None where it is not available."""
 
-    agreeing: list[tuple[Number, Number]] | None = None
+    equal_size_pairs: list[tuple[Number, Number]] | None = None
     """Pairs of sizes that must be equal, or the node fails; None to not collect them."""
 
     def input(self, k: int) -> Fact | None:
@@ -79,14 +79,14 @@ class Application:
         if not holds:
             self.algebra.required.append(-1)
 
-    def agree(self, one: Number, other: Number) -> None:
+    def require_equal(self, one: Number, other: Number) -> None:
         """Record that the node fails unless these sizes are equal."""
-        if self.agreeing is not None and one != other:
-            self.agreeing.append((one, other))
+        if self.equal_size_pairs is not None and one != other:
+            self.equal_size_pairs.append((one, other))
 
-    def agree_if(self, certain: bool) -> None:
+    def may_fail_unless(self, certain: bool) -> None:
         """Record that the node may fail for some sizes unless a condition holds."""
-        self.agree(1, int(certain))
+        self.require_equal(1, int(certain))
 
     def broadcast(self, *shapes: Shape) -> Shape:
         """Return the common shape of shapes that broadcast."""
@@ -95,7 +95,7 @@ class Application:
             first = len(result) - len(shape)
             for axis, size in enumerate(shape, first):
                 if 1 not in (size, result[axis]):
-                    self.agree(result[axis], size)
+                    self.require_equal(result[axis], size)
                 result[axis] = self.algebra.broadcast(result[axis], size)
         return tuple(result)
 

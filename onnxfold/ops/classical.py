@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import onnx_ir as ir
 
@@ -14,6 +15,9 @@ from onnxfold.ops.traits import Trait
 
 class Lookup(Op):
     """Look up strings that attributes list."""
+
+    word_attributes: ClassVar[tuple[str, ...]] = ()
+    """Attributes with the strings."""
 
     def words(self, node: ir.Node, index: int) -> list[str]:
         """Return the strings of the first attribute that lists some."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +10,7 @@ import onnx_ir as ir
 
 from onnxfold.ir.symbolic.expression import Number
 from onnxfold.ir.symbolic.fact import UNKNOWN, Fact, Shape
-from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.application import Application, Undecided, axis_of
 from onnxfold.ops.definition import Op, StaticShape, Work, op
 from onnxfold.ops.products import Product, multiply_accumulates
 from onnxfold.ops.traits import Trait
@@ -37,7 +38,7 @@ class SkipNormalization(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the type of the first operand for the result and the normalized sum."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         (fact,) = a.like(a.shape(0))
         return [fact, UNKNOWN, UNKNOWN, fact][: a.n_outputs]
 
@@ -66,7 +67,7 @@ class MatMulNBits(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the rows with as many columns as the attribute N counts."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         return a.like((*a.shape(0)[:-1], a.attributes["N"]))
 
     def cost(
@@ -88,7 +89,7 @@ class Attention(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the first output, [batch, sequence, size]."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         batch, length, _ = a.shape(0)
         sizes = a.attributes.get("qkv_hidden_sizes")
         weights = a.shape(1)
@@ -105,7 +106,7 @@ class GroupQueryAttention(Op):
 
         The length of keys and values is that of the cache or longer, and left unknown.
         """
-        a.agree_if(False)
+        a.may_fail_unless(False)
         algebra = a.algebra
         batch, length, size = a.shape(0)
         heads, shared_heads = a.attributes["num_heads"], a.attributes["kv_num_heads"]
@@ -128,7 +129,7 @@ class MultiHeadAttention(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the first output, [batch, sequence, size], unless the operands are packed."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         batch, length, _ = a.shape(0)
         if a.input(2) is None:
             raise Undecided
@@ -142,6 +143,48 @@ def _first_only(a: Application, shape: Sequence[Number]) -> Sequence[Fact]:
     return [*a.like(shape), *([UNKNOWN] * (a.n_outputs - 1))]
 
 
+# Quantized ops. Scales and zero points follow each tensor.
+
+
+@op(*_name("QLinearAdd", "QLinearMul"))
+class QuantizedBinary(Op):
+    """A sum or a product of quantized tensors that broadcast."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Broadcast the shapes of the two tensors."""
+        a.may_fail_unless(False)
+        return a.like(a.broadcast(a.shape(0), a.shape(3)))
+
+
+@op(*_name("QLinearConcat"))
+class QuantizedConcat(Op):
+    """A concatenation of quantized tensors."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Add the sizes along the axis."""
+        a.may_fail_unless(False)
+        tensors = range(2, len(a.inputs), 3)
+        shapes = [a.shape(k) for k in tensors]
+        axis = axis_of(a.attributes["axis"], len(shapes[0]))
+        size = functools.reduce(a.algebra.add, (shape[axis] for shape in shapes))
+        first = shapes[0]
+        return a.like((*first[:axis], size, *first[axis + 1 :]), 1)
+
+
+@op(*_name("QLinearGlobalAveragePool"))
+class QuantizedGlobalPool(Op):
+    """The mean of each channel of quantized images."""
+
+    def shape(self, a: Application) -> Sequence[Fact]:
+        """Return size 1 for the axes of the image."""
+        a.may_fail_unless(False)
+        sizes = a.shape(0)
+        ones = [1] * (len(sizes) - 2)
+        if a.attributes.get("channels_last", 0):
+            return a.like((sizes[0], *ones, sizes[-1]))
+        return a.like((*sizes[:2], *ones))
+
+
 # Recurrent networks
 
 
@@ -151,7 +194,7 @@ class DynamicQuantizeLSTM(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [length, directions, batch, size], then the last states of output and cell."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         (length, batch, _), (directions, size, _) = a.shape(0), a.shape(2)
         (last,) = a.like((directions, batch, size))
         (states,) = a.like((length, directions, batch, size))
@@ -164,7 +207,7 @@ class LinearAttention(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [batch, sequence, size], and the state [batch, heads, key size, value size]."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         algebra, attributes = a.algebra, a.attributes
         (batch, length, _), key, value = a.shape(0), a.shape(1), a.shape(2)
         shared_heads = attributes["kv_num_heads"]
@@ -182,7 +225,7 @@ class CausalConvWithState(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the type of the operand, and the positions that the next call needs."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         attributes, sizes = a.attributes, a.shape(0)
         if any(attributes.get(name, 0) for name in _CUDA_ONLY):
             raise Undecided

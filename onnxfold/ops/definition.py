@@ -125,8 +125,6 @@ class Op:
     """Whether onnx's inference limits integer attributes to a range, whatever their number is."""
     may_be_random: ClassVar[bool] = False
     """Whether attributes or operands of a node determine if its results are random."""
-    word_attributes: ClassVar[tuple[str, ...]] = ()
-    """Attributes with the strings that the op looks up."""
     excludes_negative_zero: ClassVar[tuple[int, ...]] = ()
     """Operands; if one of them has no element -0.0, the result has none."""
     restricted_constants: ClassVar[tuple[int, ...]] = ()
@@ -164,14 +162,14 @@ class Op:
         """
         if Trait.LIKE_FIRST not in self.traits or a.n_outputs > 1:
             raise Undecided
-        if a.agreeing is not None:
-            self.agree_with_first(a)
+        if a.equal_size_pairs is not None:
+            self.require_sizes(a)
         return a.like(a.fact(0).shape)
 
-    def agree_with_first(self, a: Application) -> None:
+    def require_sizes(self, a: Application) -> None:
         """Record the sizes that the other operands of an op with `Trait.LIKE_FIRST` must have."""
         _, *others = a.shapes()
-        a.agree_if(all(shape in ((), (1,)) for shape in others))
+        a.may_fail_unless(all(shape in ((), (1,)) for shape in others))
 
     def implied_default(
         self, name: str, node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]

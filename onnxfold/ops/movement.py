@@ -118,9 +118,9 @@ class Transpose(Op):
 
 def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
     """Return a fact with other sizes, whose product must be that of the operand's sizes."""
-    if a.agreeing is not None:
+    if a.equal_size_pairs is not None:
         product = a.algebra.product
-        a.agree(product(a.shape(0)), product(sizes))
+        a.require_equal(product(a.shape(0)), product(sizes))
     return a.like(sizes)
 
 
@@ -489,7 +489,7 @@ class Split(Op):
             part = algebra.ceil_div(sizes[axis], count)
             last = algebra.sub(sizes[axis], algebra.mul(part, count - 1))
             parts = [part] * (count - 1) + [last]
-        a.agree(sizes[axis], functools.reduce(algebra.add, parts))
+        a.require_equal(sizes[axis], functools.reduce(algebra.add, parts))
         dtype = a.fact(0).dtype
         return [of_type(dtype, (*sizes[:axis], p, *sizes[axis + 1 :]), algebra) for p in parts]
 
@@ -542,7 +542,7 @@ class Concat(Op):
             else:  # they are all equal: the simplest is taken
                 result.append(next((d for d in sizes if isinstance(d, int)), sizes[0]))
                 for size in sizes:
-                    a.agree(result[-1], size)
+                    a.require_equal(result[-1], size)
         return a.like(result)
 
     def compute(self, *operands: Array, axis: int) -> Array:
@@ -867,7 +867,7 @@ class Pad(Op):
         if pads is None or pads.shape != (2 * len(sizes),) or a.input(3) is not None:
             raise Undecided
         is_constant = a.attributes.get("mode", "constant") in ("constant", b"constant")
-        a.agree_if(is_constant)  # reflected padding is limited by the size
+        a.may_fail_unless(is_constant)  # reflected padding is limited by the size
         before, after = pads[: len(sizes)], pads[len(sizes) :]
         padding = map(algebra.add, before, after)
         return a.like(list(map(algebra.add, sizes, padding)))

@@ -23,11 +23,11 @@ class Normalization(Op):
 class ChannelNormalization(Op):
     """A normalization of channels, the second axis."""
 
-    def agree_with_first(self, a: Application) -> None:
+    def require_sizes(self, a: Application) -> None:
         """Require a number for each channel."""
         first, *others = a.shapes()
         for shape in others:
-            a.agree((*shape, 0)[0], (*first, 0, 0)[1])
+            a.require_equal((*shape, 0)[0], (*first, 0, 0)[1])
 
 
 @op("InstanceNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
@@ -51,8 +51,8 @@ class BatchNormalization(ChannelNormalization):
 class LayerNormalization(Op):
     """Normalize the last axes."""
 
-    def agree_with_first(self, a: Application) -> None:
+    def require_sizes(self, a: Application) -> None:
         """Require scale and bias that broadcast to the first operand."""
         first, *others = a.shapes()
-        a.agree_if(all(len(shape) <= len(first) for shape in others))
+        a.may_fail_unless(all(len(shape) <= len(first) for shape in others))
         a.broadcast(first, *others)

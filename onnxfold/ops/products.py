@@ -39,16 +39,16 @@ class Product(Op):
         right = _transposed(a.shape(1), attributes.get("transB", 0))
         if not left or not right:
             raise Undecided
-        a.agree(left[-1], right[-2:][0])
+        a.require_equal(left[-1], right[-2:][0])
         batch = a.broadcast(left[:-2], right[:-2])
         shape = (*batch, *left[-2:-1], *(right[-1:] if len(right) > 1 else ()))
-        self.agree_with_others(a, shape)
+        self.require_other_sizes(a, shape)
         return self.result(a, shape)
 
-    def agree_with_others(self, a: Application, shape: Shape) -> None:
+    def require_other_sizes(self, a: Application, shape: Shape) -> None:
         """Record that the other operands, zero points, are single numbers."""
-        if a.agreeing is not None:
-            a.agree_if(all(other in ((), (1,)) for other in a.shapes()[2:]))
+        if a.equal_size_pairs is not None:
+            a.may_fail_unless(all(other in ((), (1,)) for other in a.shapes()[2:]))
 
     def result(self, a: Application, shape: Shape) -> Sequence[Fact]:
         """Return the product with its dtype, that of the first operand."""
@@ -89,7 +89,7 @@ class MatMul(Product):
 class Gemm(MatMul):
     """Multiply two matrices, and add a third operand."""
 
-    def agree_with_others(self, a: Application, shape: Shape) -> None:
+    def require_other_sizes(self, a: Application, shape: Shape) -> None:
         """Broadcast the third operand."""
         if a.input(2) is not None:
             a.broadcast(shape, a.shape(2))
@@ -165,7 +165,7 @@ class Attention(Op):
         onnx's inference treats unknown sizes as 0. Operands are [batch, heads, sequence, head
         size], or [batch, sequence, heads * head size] with the heads as attributes.
         """
-        a.agree_if(False)
+        a.may_fail_unless(False)
         query, value = a.fact(0), a.fact(2)
         shape: Shape | None = None
         if query.shape and value.shape and query.rank == value.rank == 4:

@@ -24,12 +24,12 @@ class Quantization(Op):
             raise Undecided
         shape = a.fact(0).shape
         is_blocked = bool(attributes.get("block_size"))
-        a.agree_if(not is_blocked)
+        a.may_fail_unless(not is_blocked)
         for k in () if is_blocked else range(1, len(a.inputs)):
             if shape and a.inputs[k] is not None and a.shape(k) not in ((), (1,)):
                 axis = axis_of(attributes.get("axis", 1), len(shape))
-                a.agree_if(len(a.shape(k)) == 1)
-                a.agree(a.shape(k)[0], shape[axis])
+                a.may_fail_unless(len(a.shape(k)) == 1)
+                a.require_equal(a.shape(k)[0], shape[axis])
         return self.result(a, shape)
 
     def result(self, a: Application, shape: Shape | None) -> Sequence[Fact]:

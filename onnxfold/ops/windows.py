@@ -152,10 +152,10 @@ class Conv(Convolution):
         """Return the first and the last sizes of the weight."""
         sizes, weight = a.shape(0), a.shape(1)
         a.require(len(weight) == len(sizes))
-        a.agree_if(isinstance(weight[0], int))
-        a.agree(sizes[1], a.algebra.mul(weight[1], a.attributes.get("group", 1)))
+        a.may_fail_unless(isinstance(weight[0], int))
+        a.require_equal(sizes[1], a.algebra.mul(weight[1], a.attributes.get("group", 1)))
         if a.input(2) is not None:
-            a.agree(weight[0], a.shape(2)[0])
+            a.require_equal(weight[0], a.shape(2)[0])
         return weight[:1], a.attributes.get("kernel_shape") or weight[2:]
 
     def implied_window(
@@ -288,7 +288,7 @@ class Resize(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes in the operand, or the input's sizes multiplied by integer scales."""
-        a.agree_if(False)
+        a.may_fail_unless(False)
         algebra = a.algebra
         sizes = a.shape(0)
         policy = a.attributes.get("keep_aspect_ratio_policy", "stretch")

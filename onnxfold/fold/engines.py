@@ -34,11 +34,12 @@ from onnxfold.support.forks import cached_property
 from onnxfold.support.isolated import Processes
 from onnxfold.support.process_state import ProcessState
 
-# Whatever the limit of memory: bytes that everything may take.
+# Minimum evaluation budget in bytes, regardless of `--memory-limit`.
 _LEAST_MEMORY = 16 << 20
-# What travels inside a model is there as a message, as its bytes, and in the engine, parsed.
+# Data inside a model is held several times: as a protobuf message, serialized, and parsed by
+# onnxruntime.
 _COPIES = 4
-# All elements of one operand meet all of the other at most: this takes milliseconds.
+# Upper bound for the number of multiplications that finish within milliseconds.
 _MOST_PRODUCTS = 1 << 24
 _KEPT_SESSIONS = 8  # of the last models that were evaluated in this process
 # Operands up to this many bytes are stored in the model, larger ones are fed.

@@ -1,14 +1,14 @@
 """A component of a runtime_fold, as a model that MLIR compilers lower well, and its demands.
 
-What compilers lower badly, or not at all, is rewritten in simpler ops. Every rewrite computes the
-same numbers, or computes them more accurately.
+Ops that compilers lower badly, or not at all, are rewritten in simpler ops. Every rewrite computes
+the same numbers, or computes them more accurately.
 
-Compiled code looks at no operands: it reads what lies behind the shorter one, or at a place that is
-none. So before a component is compiled, it has to be shown that nothing in it can fail
-(`analysis.failures`). Sizes of inputs that must be the same for that are given one name here, or a
-number, and callers are held to it. What two different expressions demand is not solved. An op
-without a table of the sizes that must agree gets operands of constant sizes only: with those, one
-trial run of the kernel shows that they do.
+Compiled code does not check its operands: with sizes or indices that do not fit, it reads memory
+outside of them. So a component is compiled only if it is proved that nothing in it can fail
+(`analysis.failures`). Sizes of inputs that must be equal for that get one name or a number here,
+and callers must pass such inputs. Equations between two different expressions are not solved. For
+an op whose definition does not state which sizes must be equal, all operands must have constant
+sizes: one trial run of the kernel then shows that they fit.
 """
 
 from __future__ import annotations

@@ -125,6 +125,8 @@ def parse(skeleton: bytes) -> onnx.ModelProto:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(skeleton)
     except DecodeError as error:
         raise ModelError(f"not an ONNX model ({error})") from None
+    except UnicodeDecodeError as error:  # protobuf's implementation in Python raises it
+        raise ModelError(f"a text of the model is not UTF-8 ({error.reason})") from None
     if not proto.HasField("graph"):
         raise ModelError(
             "not an ONNX model: it has no graph (a TensorFlow model must be converted first)"

@@ -93,7 +93,8 @@ class NominalSizes:
 
     def nbytes(self, value: ir.Value) -> int | None:
         """Return the nominal bytes; None if unknown or if the value is no tensor of numbers."""
-        shape, dtype = self.shape(value), self._facts.of(value).dtype
+        shape = self.shape(value)
+        dtype = self._facts.of(value).dtype
         if shape is None or dtype in (None, ir.DataType.UNDEFINED, ir.DataType.STRING):
             return None
         return storage.data_bytes(dtype, shape)

@@ -54,8 +54,11 @@ class Determinism:
         if definition.overwritten and definition.overwrites(node):
             return "onnxruntime writes over what it reads"
         is_deterministic = definition.is_deterministic(node, version or 1)
+        if is_deterministic:
+            return None
         if is_deterministic is not None:
-            return None if is_deterministic else f"{op_type} in training mode is random"
+            in_training = " in training mode" if definition.may_be_random else ""
+            return f"{op_type}{in_training} is random"
         subgraphs = subgraphs_of(node)
         if subgraphs:
             return self._objection_in((inner for graph in subgraphs for inner in graph), opsets)

@@ -9,7 +9,8 @@ import numpy as np
 from onnxfold.fold.pool.blocks import boxes
 from onnxfold.support.arrays import Array, distinct
 
-_ELEMENTS = 1 << 18  # looked at together
+_ELEMENTS = 1 << 18
+"""Maximum number of elements of a block that is tested at once."""
 
 
 def is_exactly(array: Array, number: float) -> bool:
@@ -29,7 +30,7 @@ def is_exactly(array: Array, number: float) -> bool:
 
 
 def repeated(array: Array) -> Array:
-    """Return the element that all elements are, as a vector; an empty one if they differ."""
+    """Return the element that an array repeats, as a vector; an empty vector if elements differ."""
     kind = array.dtype.kind
     first: Array = array[(slice(1),) * array.ndim].reshape(-1).copy()
     if first.size == 0 or kind in "OSUc" or first[0] != array[(-1,) * array.ndim]:
@@ -40,9 +41,9 @@ def repeated(array: Array) -> Array:
 
 
 def all_pass(array: Array, test: Callable[[Array], bool]) -> bool:
-    """Return whether each part of an array passes a test; False if there are no elements."""
+    """Return whether a test holds for every block of an array; False for an empty array."""
     if array.size == 0:
         return False
-    # an axis that is not walked in memory repeats the same elements
+    # an axis with stride 0 repeats the same elements
     array = distinct(np.atleast_1d(array))
     return all(test(array[box]) for box in boxes(array.shape, _ELEMENTS))

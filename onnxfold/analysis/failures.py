@@ -174,7 +174,8 @@ class _Operands:
 
     def is_determined(self, k: int) -> bool:
         """Return whether the elements are constants, or follow from sizes of inputs."""
-        fact, value = self._facts[k], self._node.inputs[k]
+        fact = self._facts[k]
+        value = self._node.inputs[k]
         numbers = None if fact is None else fact.objects
         if numbers is not None and all(map(self._failures.is_of_sizes, numbers.flat)):
             return True
@@ -182,7 +183,8 @@ class _Operands:
 
     def are_indices(self, k: int, size: Number) -> bool:
         """Return whether all elements are valid indices of an axis, or inputs that must be."""
-        fact, value = self._facts[k], self._node.inputs[k]
+        fact = self._facts[k]
+        value = self._node.inputs[k]
         if fact is None or value is None:
             return False
         indices = fact.objects
@@ -203,7 +205,8 @@ class _Operands:
         fact = self._facts[k] if k < len(self._facts) else None
         if fact is None or (fact.dtype is not None and not fact.dtype.is_integer()):
             return False
-        algebra, numbers = self._failures.algebra, fact.objects
+        algebra = self._failures.algebra
+        numbers = fact.objects
         return numbers is None or not all(
             algebra.is_positive(number) or algebra.high(number) < -1 for number in numbers.flat
         )

@@ -21,10 +21,10 @@ from onnxfold.ir.symbolic.fact import Fact, of_array
 from onnxfold.support.forks import cached_property
 
 ASSUMPTIONS = (
-    "Inputs are such that the model runs: what is broadcast fits, nothing is divided by 0, and no "
-    "executed branch yields a rank that a later Conv or LSTM rejects.",
+    "The model runs on its inputs: operands that broadcast have compatible sizes, no divisor is 0, "
+    "and no executed branch yields a rank that a later Conv or LSTM rejects.",
     "Dims of the inputs that have the same name have the same size.",
-    "Sizes and what a model computes of them fit into the integers it computes them in.",
+    "Sizes, and the integers that a model computes from them, do not overflow their dtypes.",
     "No Reshape has two axes that are empty independently of each other, both in the same run.",
     "Images that are padded before a convolution or a pool have pixels.",
     "The end 2147483647 of a Slice means the end of the axis, as ONNX defines.",

@@ -87,8 +87,8 @@ def optimize(
         the report.
 
     Raises:
-        CheckFailedError: The result does not compute what the model computes, or onnxruntime's
-            default session runs the model but not the result.
+        CheckFailedError: The outputs of the result differ from those of the model, or
+            onnxruntime's default session runs the model but not the result.
         OnnxFoldError: The model or an option is invalid.
     """
     fold = options_of(options)
@@ -191,8 +191,8 @@ def optimize_file(
         What was done, with bytes, seconds and reasons.
 
     Raises:
-        CheckFailedError: the result does not compute what the source computes, or onnxruntime's
-            default session runs the source but not the result.
+        CheckFailedError: The outputs of the result differ from those of the source, or
+            onnxruntime's default session runs the source but not the result.
         OnnxFoldError: the model or an option is invalid, or the result cannot be written.
     """
     fold = options_of(options)

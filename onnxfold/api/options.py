@@ -225,9 +225,12 @@ class Options:
     def load_ops(self) -> None:
         """Register the definitions of custom ops."""
         of_target = () if self.target is None else self.target.ops
-        for source in (*of_target, *self.ops):
-            from onnxfold.ops import load_ops
+        sources = (*of_target, *self.ops)
+        if not sources:
+            return
+        from onnxfold.ops import load_ops
 
+        for source in sources:
             load_ops(source)
 
     @property

@@ -29,6 +29,7 @@ from onnxfold.ir.storage.encode import function_proto
 from onnxfold.ir.storage.tensors import tensors_in
 from onnxfold.ops import Trait, definition_of
 from onnxfold.ops.numpy_kernels import Kind, NotExact, Unfoldable
+from onnxfold.ops.products import MatMul
 from onnxfold.support.arrays import distinct
 from onnxfold.support.forks import cached_property
 from onnxfold.support.isolated import Processes
@@ -226,19 +227,20 @@ def _supply(
 def _is_certain(operation: Operation) -> bool:
     """Return whether onnxruntime may compute an operation in this process.
 
-    Another process costs a third of a second. Functions of single elements, sums and quantized
-    weights read no element as a place or a size: nothing in a tensor could make them crash or hang.
+    Another process costs a third of a second. Element-wise ops, sums, small products and
+    dequantization use no element as an index or a size, so no tensor can make them crash or hang.
     """
     node = operation.node
     buffers = [b for b in (*operation.operands, *operation.results) if b is not None]
     if node.domain != "" or any(b.dtype == ir.DataType.STRING for b in buffers):
         return False
-    traits = definition_of(node).traits
+    definition = definition_of(node)
+    traits = definition.traits
     if Trait.REDUCES in traits:
         return True
     if not operation.results:  # onnx's shape inference could not tell the result
         return False
-    if Trait.MULTIPLIES in traits and Trait.QUANTIZES not in traits:
+    if isinstance(definition, MatMul):
         return math.prod(b.size for b in operation.operands if b is not None) <= _MOST_PRODUCTS
     if traits & (Trait.ALONG_AXES | Trait.ORDERS):
         return True

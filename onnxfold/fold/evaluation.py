@@ -102,10 +102,21 @@ def evaluate_isolated(
     processes: isolated.Processes,
     libraries: Sequence[str] = (),
 ) -> list[Array]:
-    """Run a serialized model in another process of a group, on feeds that are no strings and no
-    numbers of less than a byte. It may take its share of the time limit, where what it takes is
-    counted, and so many bytes of private memory; an `EvaluationError` says that it took more,
-    crashed, or failed.
+    """Run a serialized model in another process and return its outputs.
+
+    Args:
+        model: The serialized model.
+        feeds: The inputs by name; neither strings nor numbers of less than a byte.
+        outputs: The names of the outputs.
+        exact: Whether results that depend on the number of threads are an error.
+        limit: The time limit of the run. The evaluation may use its share; its CPU time is
+            subtracted.
+        memory: Maximum private memory of the process, in bytes.
+        processes: The group that provides the process.
+        libraries: Paths of shared libraries with custom ops.
+
+    Raises:
+        EvaluationError: The model exceeded a limit, crashed the process, or failed.
     """
     request = [list(feeds), list(outputs), exact, memory, list(libraries)]
     arrays = [np.frombuffer(model, np.uint8), *feeds.values()]

@@ -109,7 +109,8 @@ class GroupQueryAttention(Op):
         a.may_fail_unless(False)
         algebra = a.algebra
         batch, length, size = a.shape(0)
-        heads, shared_heads = a.attributes["num_heads"], a.attributes["kv_num_heads"]
+        heads = a.attributes["num_heads"]
+        shared_heads = a.attributes["kv_num_heads"]
         if a.input(1) is None:  # queries, keys and values are packed
             head_size = algebra.floor_div(size, heads + 2 * shared_heads)
             size = algebra.mul(head_size, heads)
@@ -195,7 +196,8 @@ class DynamicQuantizeLSTM(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [length, directions, batch, size], then the last states of output and cell."""
         a.may_fail_unless(False)
-        (length, batch, _), (directions, size, _) = a.shape(0), a.shape(2)
+        length, batch, _ = a.shape(0)
+        directions, size, _ = a.shape(2)
         (last,) = a.like((directions, batch, size))
         (states,) = a.like((length, directions, batch, size))
         return [states, last, last][: a.n_outputs]
@@ -208,8 +210,11 @@ class LinearAttention(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return [batch, sequence, size], and the state [batch, heads, key size, value size]."""
         a.may_fail_unless(False)
-        algebra, attributes = a.algebra, a.attributes
-        (batch, length, _), key, value = a.shape(0), a.shape(1), a.shape(2)
+        algebra = a.algebra
+        attributes = a.attributes
+        batch, length, _ = a.shape(0)
+        key = a.shape(1)
+        value = a.shape(2)
         shared_heads = attributes["kv_num_heads"]
         key_size = algebra.floor_div(key[2], shared_heads)
         value_size = algebra.floor_div(value[2], shared_heads)
@@ -226,7 +231,8 @@ class CausalConvWithState(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the type of the operand, and the positions that the next call needs."""
         a.may_fail_unless(False)
-        attributes, sizes = a.attributes, a.shape(0)
+        attributes = a.attributes
+        sizes = a.shape(0)
         if any(attributes.get(name, 0) for name in _CUDA_ONLY):
             raise Undecided
         (result,) = a.like(sizes)

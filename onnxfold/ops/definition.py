@@ -360,6 +360,17 @@ def load_missing_definitions(loader: Callable[[], None]) -> Callable[[], None]:
     return loader
 
 
+def _load_missing() -> None:
+    """Call the loaders once; one that fails is called again for the next op without definition."""
+    while _loaders:
+        loader = _loaders.pop()
+        try:
+            loader()
+        except Exception:
+            _loaders.append(loader)
+            raise
+
+
 @functools.lru_cache(maxsize=8192)
 def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
     """Return the definition of an op at an opset of its domain; the newest one without an opset.
@@ -368,8 +379,7 @@ def find(op_type: str, domain: str = "", opset: int | None = None) -> Op:
     """
     name = "" if domain == "ai.onnx" else domain
     if (name, op_type) not in _DEFINITIONS and name not in _KNOWN_DOMAINS:
-        while _loaders:
-            _loaders.pop()()
+        _load_missing()
     definitions = _DEFINITIONS.get((name, op_type), ())
     valid = [d for d in definitions if opset is None or d.since <= opset]
     return valid[-1] if valid else Op(op_type, name)

@@ -682,9 +682,11 @@ class Clip(ClipByAttributes):
         require(x, _proven(ORDERED))
         finfo: Any = ml_dtypes.finfo
         info = np.iinfo(x.dtype) if x.dtype in INTEGERS else finfo(x.dtype)
-        least, greatest = info.min, info.max
+        least = info.min
+        greatest = info.max
         if x.dtype == BFLOAT16:
-            least, greatest = -np.inf, np.inf
+            least = -np.inf
+            greatest = np.inf
         low = np.asarray(least, x.dtype) if low is None else low.reshape(())
         high = np.asarray(greatest, x.dtype) if high is None else high.reshape(())
         if not self._is_exact_at_zero and x.dtype in FLOATS and (low == 0 or high == 0):
@@ -837,8 +839,10 @@ def _refuse_out_of_range(x: Array, target: DType) -> None:
     x = distinct(x)
     # Bounds as float64: the upper one is exclusive, as the greatest int64 is not representable.
     info = np.iinfo(target)
-    low, high = float(info.min), float(int(info.max) + 1)
-    least, greatest = float(x.min()), float(x.max())
+    low = float(info.min)
+    high = float(int(info.max) + 1)
+    least = float(x.min())
+    greatest = float(x.max())
     if not (low - 1 < least and greatest < high) or (low - 1 == low and least < low):
         raise NotExact(f"a value is NaN or out of range for {target.name}")
 

@@ -412,7 +412,8 @@ def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, i
         starts = list(a.attributes["starts"])
         ends = list(a.attributes["ends"])
     else:
-        starts, ends = a.numbers(1), a.numbers(2)
+        starts = a.numbers(1)
+        ends = a.numbers(2)
     axes = a.integers("axes", 3)
     steps = a.integers("steps", 4)
     axes = list(range(len(starts))) if axes is None else [axis_of(axis, rank) for axis in axes]
@@ -580,7 +581,8 @@ class Gather(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes with those of the indices in place of the axis."""
-        data, indices = a.shape(0), a.shape(1)
+        data = a.shape(0)
+        indices = a.shape(1)
         axis = axis_of(a.attributes.get("axis", 0), len(data))
         return a.like((*data[:axis], *indices, *data[axis + 1 :]))
 
@@ -755,7 +757,8 @@ class Tile(Op):
 
     def shape(self, a: Application) -> Sequence[Fact]:
         """Return the sizes multiplied by the repetitions."""
-        sizes, repeats = a.shape(0), a.numbers(1)
+        sizes = a.shape(0)
+        repeats = a.numbers(1)
         if len(repeats) != len(sizes):
             raise Undecided
         return a.like(list(map(a.algebra.mul, sizes, repeats)))
@@ -825,7 +828,8 @@ class Range(ContribRange):
             require(x, INTEGERS)
             if x.size != 1:
                 raise Unfoldable("the bounds of a range are scalars")
-        first, step = start.reshape(()), delta.reshape(())
+        first = start.reshape(())
+        step = delta.reshape(())
         if not step:
             raise Unfoldable("a range needs a delta other than 0")
         span = int(limit.reshape(())) - int(first)
@@ -863,12 +867,14 @@ class Pad(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Add the padding on both sides to each size."""
         algebra = a.algebra
-        sizes, pads = a.shape(0), a.objects(1)
+        sizes = a.shape(0)
+        pads = a.objects(1)
         if pads is None or pads.shape != (2 * len(sizes),) or a.input(3) is not None:
             raise Undecided
         is_constant = a.attributes.get("mode", "constant") in ("constant", b"constant")
         a.may_fail_unless(is_constant)  # reflected padding is limited by the size
-        before, after = pads[: len(sizes)], pads[len(sizes) :]
+        before = pads[: len(sizes)]
+        after = pads[len(sizes) :]
         padding = map(algebra.add, before, after)
         return a.like(list(map(algebra.add, sizes, padding)))
 

@@ -95,7 +95,7 @@ class Gemm(MatMul):
             a.broadcast(shape, a.shape(2))
 
 
-@op("MatMulInteger", traits=Trait.MULTIPLIES | Trait.QUANTIZES)
+@op("MatMulInteger", traits=Trait.MULTIPLIES)
 class MatMulInteger(Product):
     """Multiply matrices of 8-bit integers."""
 
@@ -104,7 +104,7 @@ class MatMulInteger(Product):
         return a.tensor(shape, ir.DataType.INT32)
 
 
-@op("QLinearMatMul", traits=Trait.MULTIPLIES | Trait.QUANTIZES)
+@op("QLinearMatMul", traits=Trait.MULTIPLIES)
 class QLinearMatMul(Product):
     """Multiply quantized matrices; onnx infers the result."""
 
@@ -166,7 +166,8 @@ class Attention(Op):
         size], or [batch, sequence, heads * head size] with the heads as attributes.
         """
         a.may_fail_unless(False)
-        query, value = a.fact(0), a.fact(2)
+        query = a.fact(0)
+        value = a.fact(2)
         shape: Shape | None = None
         if query.shape and value.shape and query.rank == value.rank == 4:
             shape = (*query.shape[:3], value.shape[3])

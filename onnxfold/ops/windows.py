@@ -28,7 +28,8 @@ class Window(Op):
     def shape(self, a: Application) -> Sequence[Fact]:
         """Count the positions of the window along each axis."""
         sizes = a.shape(0)
-        algebra, attributes = a.algebra, a.attributes
+        algebra = a.algebra
+        attributes = a.attributes
         channels, kernel = self.window(a)
         rank = len(sizes) - 2
         if kernel is None or not all(isinstance(k, int) for k in kernel):
@@ -150,7 +151,8 @@ class Conv(Convolution):
 
     def window(self, a: Application) -> tuple[Shape, Sequence[Any] | None]:
         """Return the first and the last sizes of the weight."""
-        sizes, weight = a.shape(0), a.shape(1)
+        sizes = a.shape(0)
+        weight = a.shape(1)
         a.require(len(weight) == len(sizes))
         a.may_fail_unless(isinstance(weight[0], int))
         a.require_equal(sizes[1], a.algebra.mul(weight[1], a.attributes.get("group", 1)))

@@ -219,8 +219,8 @@ class Processes:
 
 
 _group: contextvars.ContextVar[Processes] = contextvars.ContextVar("processes")
-"""The group that a thread has entered. It is no argument, because backends of other packages start
-processes, too."""
+"""The group that the current context uses. Backends of other packages start processes through the
+same functions and have no argument for a group."""
 
 
 def _current_group() -> Processes:

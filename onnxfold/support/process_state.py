@@ -1,8 +1,8 @@
-"""The objects of a process that outlive a call, and their end.
+"""Own the objects of a process that outlive a call, and close them.
 
-Threads share processes for evaluation, a cache of folded tensors, devices of kernels and mapped
-files. Sessions own temporary folders and compilations in the background. All of these belong to
-`THIS_PROCESS`. Variables of other modules and of threads hold none of them.
+Threads share evaluation processes, a cache of folded tensors, kernel devices and mapped files.
+Sessions own temporary folders and background compilations. `THIS_PROCESS` owns all of these. Other
+modules store no such object in a module variable or thread-local variable.
 
 A forked process uses the same state. Objects in it that only the parent can use reset themselves,
 see `onnxfold.support.forks`.
@@ -21,7 +21,7 @@ Kind = TypeVar("Kind")
 
 
 class ProcessState:
-    """Owns objects that threads share, and ends what was started in this process.
+    """Owns objects that threads share, and closes what this process started.
 
     As a context manager, it is closed at the end of the context.
     """

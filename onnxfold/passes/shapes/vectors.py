@@ -1,0 +1,218 @@
+"""Assemble shape vectors of existing vectors, constants and shapes of tensors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.ir.editing import insert
+from onnxfold.ir.symbolic import Expr, Fact, Number
+from onnxfold.ir.symbolic.fact import list_of, of_items
+from onnxfold.passes.shapes.edit import Edit
+
+# Maximum number of tensors remembered for a size.
+_MOST_SOURCES = 4
+_LEVELS = tuple(Constness)
+
+
+@dataclass
+class Segment:
+    """A segment of a shape vector, provided by one value or one new node."""
+
+    length: int
+    value: ir.Value | None = None
+    """An existing vector."""
+    numbers: Sequence[int] = ()
+    """A constant vector."""
+    source: ir.Value | None = None
+    """A tensor whose sizes from ``axis`` on are the segment."""
+    axis: int = 0
+
+
+class ShapeVectors:
+    """The values of a graph, and of the graphs around it, that shape vectors can be assembled of.
+
+    What depends on runtime constants only is not made to depend on other inputs that happen to have
+    the same sizes: it could no longer run once.
+    """
+
+    def __init__(
+        self, analysis: SymbolicAnalysis, constness: ConstnessAnalysis, edit: Edit
+    ) -> None:
+        self._analysis = analysis
+        self._constness = constness
+        self._edit = edit
+        self._values: list[dict[tuple[Fact, Constness], ir.Value]] = []
+        self._sources: list[dict[tuple[Expr, Constness], list[tuple[ir.Value, int]]]] = []
+
+    def enter(self, graph: ir.Graph) -> None:
+        """Begin with a graph, which can use the values remembered so far."""
+        self._values.append({})
+        self._sources.append({})
+        for value in graph.inputs:
+            self.remember(value, self._analysis.of(value))
+
+    def leave(self) -> None:
+        """Forget the values of the graph that was entered last."""
+        self._values.pop()
+        self._sources.pop()
+
+    def remember(self, value: ir.Value, fact: Fact) -> None:
+        """Record the value so that later nodes can reuse its sizes."""
+        constness = self._constness.of(value)
+        if fact.items is not None and fact.is_symbolic:
+            self._values[-1].setdefault((fact, constness), value)
+        for axis, size in enumerate(fact.shape or ()):
+            if type(size) is Expr:
+                known = self._sources[-1].setdefault((size, constness), [])
+                if len(known) < _MOST_SOURCES:
+                    known.append((value, axis))
+
+    def find(self, fact: Fact, like: ir.Value) -> ir.Value | None:
+        """Return an available value with these elements, at least as constant as ``like``."""
+        fact = self._analysis.table.shared(fact)
+        for values, level in itertools.product(self._values, _LEVELS[self._constness.of(like) :]):
+            found = values.get((fact, level))
+            if found is not None:
+                if (found.producer() or found).graph is not None:  # it has not been removed
+                    return found
+                del values[fact, level]
+        return None
+
+    def _version(self, node: ir.Node) -> int:
+        scope = self._analysis.scopes.find(node.graph)
+        return 1 if scope is None else scope.opsets.get("", 1)
+
+    def segments(self, items: list[Number], reuse: bool, like: ir.Value) -> list[Segment]:
+        """Split the vector into a few segments, from the front; empty if one has no value."""
+        parts: list[Segment] = []
+        k = 0
+        while k < len(items):
+            part = self._segment(items, k, reuse, like)
+            if part is None:
+                return []
+            parts.append(part)
+            k += part.length
+        return parts
+
+    def _segment(
+        self, items: list[Number], start: int, reuse: bool, like: ir.Value
+    ) -> Segment | None:
+        """Return the longest next segment; in case of a tie, first a constant, then a vector.
+
+        With ``reuse`` constants and existing vectors are preferred to a longer shape.
+        """
+        best = self._from_shape(items, start, like)
+        least = 1 if best is None or reuse else best.length
+        ints = itertools.takewhile(lambda n: isinstance(n, int), items[start:])
+        numbers = [n for n in ints if isinstance(n, int)]
+        if len(numbers) >= least:
+            return Segment(len(numbers), numbers=numbers)
+        for length in range(len(items) - start, least - 1, -1):
+            found = self.find(self.list_of_sizes(items[start : start + length]), like)
+            if found is not None:
+                return Segment(length, value=found)
+        return best
+
+    def list_of_sizes(self, numbers: Sequence[Number]) -> Fact:
+        """Return the fact of a vector of sizes."""
+        return of_items(list_of(numbers), ir.DataType.INT64, self._analysis.algebra)
+
+    def _from_shape(self, items: list[Number], start: int, like: ir.Value) -> Segment | None:
+        """Return the longest segment of an existing tensor's shape from ``start`` on."""
+        sizes = ((k, size) for k, size in enumerate(items[start:]) if isinstance(size, Expr))
+        place, first = next(sizes, (0, None))  # the segment must include a symbolic size
+        if first is None:
+            return None
+        levels = itertools.product(self._sources, _LEVELS[self._constness.of(like) :])
+        known = [pair for sources, level in levels for pair in sources.get((first, level), ())]
+        found = [self._segment_of(items[start:], source, axis - place) for source, axis in known]
+        long = [part for part in found if part is not None and part.length > place]
+        return max(long, key=lambda part: part.length, default=None)
+
+    def _segment_of(self, items: list[Number], source: ir.Value, axis: int) -> Segment | None:
+        if axis < 0 or (source.producer() or source).graph is None:
+            return None
+        sizes = (self._analysis.of(source).shape or ())[axis:]
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(items, sizes, strict=False))
+        return Segment(len(list(same)), source=source, axis=axis)
+
+    def cost(self, parts: Sequence[Segment], node: ir.Node) -> int:
+        """Return the number of new nodes; a Shape for several segments counts once."""
+        count = int(len(parts) > 1)
+        shapes: set[object] = set()
+        for part in parts:
+            if part.source is None:
+                continue
+            shape = self._analysis.of(part.source).shape or ()
+            is_whole = part.length == len(shape)
+            if self._version(node) >= 15 or is_whole:
+                shapes.add((part.source, part.axis, part.length))
+            else:
+                count += 1
+                shapes.add((part.source, 0, len(shape)))
+        return count + len(shapes)
+
+    def assemble(
+        self, parts: Sequence[Segment], like: ir.Value, node: ir.Node, *, is_last: bool = True
+    ) -> ir.Value:
+        """Return the vector of some segments; new nodes are inserted before ``node``.
+
+        Args:
+            parts: The segments.
+            like: A value from whose name the new names are made.
+            node: A node that can read all segments.
+            is_last: Whether no value was remembered that this node cannot read.
+        """
+        values = [self._value(part, like, node, is_last) for part in parts]
+        if len(values) == 1:
+            return values[0]
+        items = [item for value in values for item in self._elements(value)]
+        fact = self.list_of_sizes(items)
+        return self._made("Concat", values, {"axis": 0}, node, fact, like, is_last)
+
+    def _elements(self, vector: ir.Value) -> list[Number]:
+        elements = self._analysis.of(vector).objects
+        assert elements is not None
+        return list(elements)
+
+    def _value(self, part: Segment, like: ir.Value, node: ir.Node, is_last: bool) -> ir.Value:
+        if part.value is not None:
+            return part.value
+        if part.source is None:
+            return self._edit.constant(np.array(part.numbers, np.int64), like, node)
+        shape = self._analysis.of(part.source).shape or ()
+        end = part.axis + part.length
+        fact = self.list_of_sizes(shape[part.axis : end])
+        found = self.find(fact, like) if is_last else None
+        if found is not None:
+            return found
+        if part.length == len(shape) or self._version(node) >= 15:
+            attributes = {} if part.length == len(shape) else {"start": part.axis, "end": end}
+            return self._made("Shape", [part.source], attributes, node, fact, like, is_last)
+        whole = self._value(Segment(len(shape), source=part.source), like, node, is_last)
+        places = self._edit.constant(np.arange(part.axis, end), like, node)
+        return self._made("Gather", [whole, places], {}, node, fact, like, is_last)
+
+    def _made(
+        self,
+        op_type: str,
+        inputs: list[ir.Value],
+        attributes: Mapping[str, int],
+        node: ir.Node,
+        fact: Fact,
+        like: ir.Value,
+        is_last: bool,
+    ) -> ir.Value:
+        made = insert(node, self._edit.facts.names, op_type, inputs, attributes, stem=like.name)
+        self._analysis.set(made, fact)
+        if is_last:
+            known = self._analysis.of(made), self._constness.of(made)
+            self._values[-1].setdefault(known, made)
+        return made

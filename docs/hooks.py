@@ -63,14 +63,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         rows = (f"| [{s.name}]({_page_of(s)}) | {s.doc} |\n" for s in builtin_rule_sets())
         markdown += "\n| set | subject |\n|---|---|\n" + "".join(rows)
     if uri == "ops.md":
-        markdown += "\n| op | shape | NumPy | failures | cost |\n|---|---|---|---|---|\n"
+        markdown += "\n| op | shape | NumPy | failures | cost | base |\n|---|---|---|---|---|---|\n"
         markdown += "".join(map(_row_of_op, aspects()))
     return markdown
 
 
 def _row_of_op(op: Aspects) -> str:
     name = f"{op.domain}::{op.op_type}" if op.domain else op.op_type
-    flags = (op.has_numpy_kernel, op.has_own_failures, op.has_own_cost)
+    flags = (op.has_numpy_kernel, op.has_own_failures, op.has_own_cost, op.has_base)
     marks = " | ".join("yes" if flag else "" for flag in flags)
     return f"| `{name}` | {op.shape} | {marks} |\n"
 

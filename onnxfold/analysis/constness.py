@@ -3,6 +3,9 @@
 A forward dataflow over the lattice ``variable < runtime constant < compile-time constant``. The
 result of a deterministic op is as constant as its least constant operand. Values that its subgraphs
 capture are operands, too. Any other value is variable.
+
+Between runtime and compile-time constants are values of which only the sizes depend on inputs. They
+follow from shapes, so another analysis finds them: `onnxfold.analysis.broadcasts`.
 """
 
 from __future__ import annotations
@@ -45,7 +48,10 @@ class Constness(enum.IntEnum):
     """May change with every run."""
     RUNTIME = 1
     """Known when the model runs, then the same over many runs."""
-    COMPILE_TIME = 2
+    BROADCAST = 2
+    """A constant up to a broadcast. `ModelFacts.level_of` returns this level; for
+    `ConstnessAnalysis`, these values are variable."""
+    COMPILE_TIME = 3
     """In the model file, or made of what is."""
 
 

@@ -11,7 +11,12 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.constness import ConstnessAnalysis, select_runtime_constants
+from onnxfold.analysis.broadcasts import BroadcastAnalysis
+from onnxfold.analysis.constness import (
+    Constness,
+    ConstnessAnalysis,
+    select_runtime_constants,
+)
 from onnxfold.analysis.determinism import Determinism
 from onnxfold.analysis.elements import is_exactly
 from onnxfold.analysis.scopes import Scopes
@@ -88,6 +93,25 @@ class ModelFacts:
         It shares scopes and constants with this object. `note_change` does not affect it.
         """
         return SymbolicAnalysis(self.scopes, self.constness)
+
+    def new_broadcasts(self) -> BroadcastAnalysis:
+        """Return an analysis of the values that are constant up to a broadcast."""
+        return BroadcastAnalysis(self.scopes, self.determinism, self.constness, self.types)
+
+    def level_of(self, node: ir.Node) -> Constness:
+        """Return the least constness of a node's results, for a model that does not change."""
+        level = self.constness.of_node(node)
+        if level is Constness.VARIABLE and node in self._broadcasts.nodes:
+            return Constness.BROADCAST
+        return level
+
+    @cached_property
+    def _broadcasts(self) -> BroadcastAnalysis:
+        """The values of all graphs that are constant up to a broadcast."""
+        found = self.new_broadcasts()
+        for graph in self.scopes.graphs():
+            found.visit(graph, lambda node: True)
+        return found
 
     def note_change(self) -> None:
         """Call it when a pass has changed the model."""

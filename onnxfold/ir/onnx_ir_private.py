@@ -12,7 +12,7 @@ import onnx_ir as ir
 # `ir.ExternalTensor` and similar classes have a public base only as a protocol, without names,
 # metadata and sizes. ``uses()`` returns `Usage` objects.
 from onnx_ir._core import TensorBase as TensorBase
-from onnx_ir._core import Usage
+from onnx_ir._core import Usage as Usage
 
 _GRAPHS = frozenset((ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS))
 _Tensor = TypeVar("_Tensor", bound=TensorBase)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import onnx
 
 from onnxfold.ops.definition import Op, all_definitions, find
-from onnxfold.ops.traits import WITHOUT_ARITHMETIC, Trait
+from onnxfold.ops.traits import ELEMENTWISE, WITHOUT_ARITHMETIC, Trait
 
 
 class Aspects(NamedTuple):
@@ -24,6 +24,8 @@ class Aspects(NamedTuple):
     """Whether it is known which elements of operands make the op fail."""
     has_own_cost: bool
     """Whether its operations are counted in its own way."""
+    has_base: bool
+    """Whether it can be computed on tensors of which it reads a broadcast."""
 
 
 def aspects() -> Iterator[Aspects]:
@@ -48,4 +50,5 @@ def aspects() -> Iterator[Aspects]:
             definition.kernel is not None,
             cls.can_fail is not Op.can_fail or Trait.READS_AT_FLOATS in definition.traits,
             has_cost,
+            cls.on_bases is not Op.on_bases or bool(definition.traits & ELEMENTWISE),
         )

@@ -17,8 +17,9 @@ import onnx_ir as ir
 from onnxfold.ir.symbolic.expression import Number
 from onnxfold.ir.symbolic.fact import Fact, Shape
 from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.bases import BaseOfResult, OperandBases, elementwise
 from onnxfold.ops.numpy_kernels import Array, DType, KernelResult, Kind, NumpyKernel
-from onnxfold.ops.traits import WITHOUT_ARITHMETIC, Trait
+from onnxfold.ops.traits import ELEMENTWISE, WITHOUT_ARITHMETIC, Trait
 from onnxfold.support.forks import cached_property
 
 _NONE = Trait(0)
@@ -94,9 +95,8 @@ class NodeProperties(Protocol):
     def limits(self) -> Sequence[float | None]:
         """The bounds of a Clip that has them; None for a bound that is not a constant."""
 
-    @property
-    def input_has_no_negative_zero(self) -> bool:
-        """Whether no element of the first operand is -0.0."""
+    def has_no_negative_zero(self, k: int) -> bool:
+        """Return whether no element of an operand is -0.0."""
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """Return an attribute of the node, or its default."""
@@ -221,6 +221,34 @@ class Op:
         another algorithm for functions of float64.
         """
         return Trait.VECTORIZED in self.traits and node.dtype != ir.DataType.FLOAT
+
+    # Tensors that are broadcasts of smaller ones
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return how the bases of the results follow from those of the operands.
+
+        See `onnxfold.ops.bases`. By default, only element-wise ops have an answer.
+
+        Raises:
+            Undecided: It is unknown whether the results are broadcasts of smaller tensors.
+        """
+        if self.traits & ELEMENTWISE:
+            return elementwise(a)
+        raise Undecided
+
+    def is_exact_on_bases(self, node: NodeProperties) -> bool:
+        """Return whether computing a base instead of a whole result leaves all bits equal.
+
+        By default, this holds for ops without arithmetic, and for element-wise ops whose results do
+        not depend on the position of an element.
+        """
+        if self.traits & ELEMENTWISE:
+            return not (self.depends_on_position(node) or self.rounds_by_position(node))
+        return bool(self.traits & WITHOUT_ARITHMETIC)
+
+    def broadcasts(self, index: int, opset: int) -> bool:
+        """Return whether an operand may have size 1 where the result does not."""
+        return False
 
     # Failures and costs
 

@@ -26,10 +26,12 @@ from onnxfold.ir.symbolic.fact import MOST_ELEMENTS, SIZE_DTYPES, Fact, is_small
 from onnxfold.ops.application import (
     Application,
     Undecided,
+    axis_of,
     constant_array,
     constant_number,
     each,
 )
+from onnxfold.ops.bases import BaseOfResult, OperandBases, along_axes, elementwise
 from onnxfold.ops.definition import NodeProperties, Op, OperandChecks, find, op
 from onnxfold.ops.numpy_kernels import (
     BFLOAT16,
@@ -219,6 +221,9 @@ class Classification(Op):
 class Broadcasting(Op):
     """An op on operands that broadcast, with the dtype of the first one."""
 
+    is_exact: ClassVar[bool] = True
+    """Whether onnxruntime computes each element in the same way, wherever it is."""
+
     def shape(self, a: Application) -> Sequence[Fact]:
         """Broadcast the shapes; compute symbolic elements."""
         if a.opset < _BROADCASTS or not a.inputs:
@@ -239,6 +244,20 @@ class Broadcasting(Op):
             return None
         are_sizes = all(a.algebra.is_size(item) for array in arrays for item in array.flat)
         return self.of_arrays(a.algebra, arrays, are_sizes)
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op."""
+        return elementwise(a)
+
+    def is_exact_on_bases(self, node: NodeProperties) -> bool:
+        """Return whether each element of the result is computed in the same way."""
+        return self.is_exact and not (
+            self.depends_on_position(node) or self.rounds_by_position(node)
+        )
+
+    def broadcasts(self, index: int, opset: int) -> bool:
+        """Return True if the opset has broadcasting without attributes."""
+        return opset >= _BROADCASTS
 
     def operand_dtype(self, a: Application) -> ir.DataType | None:
         """Return the dtype of the operands."""
@@ -518,6 +537,8 @@ class Max(_Extremum):
 class OnlyBroadcasting(Broadcasting):
     """An op that onnxruntime computes."""
 
+    is_exact = False
+
 
 def _refuse_traps(a: Array, b: Array) -> None:
     """Raise Unfoldable for operands of an integer division that processors refuse."""
@@ -619,6 +640,12 @@ class Where(Broadcasting):
             raise NotExact("which of 0.0 and -0.0 is selected depends on how operands repeat")
         return selected
 
+    def rounds_by_position(self, node: NodeProperties) -> bool:
+        """Return whether -0.0 of a branch may become 0.0, which depends on how operands repeat."""
+        if not node.dtype.is_floating_point():
+            return False
+        return not (node.has_no_negative_zero(1) and node.has_no_negative_zero(2))
+
     def carries(self, index: int) -> bool:
         """Return True: the results are elements of the operands."""
         return True
@@ -633,7 +660,7 @@ def _sign_of_zero_depends_on_position(node: NodeProperties, limits: Sequence[flo
         return False
     if all(limit is not None and limit != 0 for limit in limits):
         return False
-    return not node.input_has_no_negative_zero or any(
+    return not node.has_no_negative_zero(0) or any(
         limit is None or (limit == 0 and math.copysign(1, limit) < 0) for limit in limits
     )
 
@@ -650,6 +677,14 @@ class Relu(Op):
 @op("Clip", traits=Trait.LIKE_FIRST | Trait.ORDERS)
 class ClipByAttributes(Op):
     """Limit elements to an interval."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op: the bounds are numbers."""
+        return elementwise(a)
+
+    def is_exact_on_bases(self, node: NodeProperties) -> bool:
+        """Return whether the result does not depend on the position of an element."""
+        return not (self.depends_on_position(node) or self.rounds_by_position(node))
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
         """Return whether the sign of a zero depends on the position on a supported CPU."""
@@ -853,11 +888,31 @@ def _refuse_out_of_range(x: Array, target: DType) -> None:
 @op("Sigmoid", traits=Trait.VECTORIZED | Trait.LIKE_FIRST | Trait.HEAVY | Trait.ENDS_WITH_SUM)
 @op("HardSwish", "LeakyRelu", "Round", traits=Trait.EXACT | Trait.LIKE_FIRST)
 @op("Erf", "Exp", "Gelu", "Tanh", traits=Trait.VECTORIZED | Trait.LIKE_FIRST | Trait.HEAVY)
-@op("Cos", "CumSum", "Log", "Mish", "Sin", "Softplus", traits=Trait.LIKE_FIRST | Trait.HEAVY)
+@op("Cos", "Log", "Mish", "Sin", "Softplus", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 @op("Celu", "Elu", "Selu", "Softsign", traits=Trait.LIKE_FIRST)
 @op("ThresholdedRelu", traits=Trait.LIKE_FIRST)
 class Function(Op):
     """A function of each element; the result has the type of the operand."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op."""
+        return elementwise(a)
+
+
+@op("CumSum", traits=Trait.LIKE_FIRST | Trait.HEAVY)
+class CumSum(Op):
+    """Return the sums of the elements up to each one along an axis."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with all elements along the axis."""
+        axis = a.application.fact(1).known
+        if axis is None or axis.size != 1:
+            raise Undecided
+        return along_axes(a, [axis_of(int(axis.item()), a.operand(0).rank)])
+
+    def is_exact_on_bases(self, node: NodeProperties) -> bool:
+        """Return True: onnxruntime adds whole slices one after the other."""
+        return True
 
 
 @op("HardSigmoid", traits=Trait.EXACT | Trait.LIKE_FIRST)

@@ -19,6 +19,16 @@ import onnx_ir as ir
 from onnxfold.ir.symbolic.expression import Algebra, Number
 from onnxfold.ir.symbolic.fact import Fact, Shape, list_of, of_items, of_type
 from onnxfold.ops.application import Application, Undecided, axis_of, constant_array
+from onnxfold.ops.bases import (
+    BaseOfResult,
+    Filled,
+    OperandBases,
+    OpOnBases,
+    ReshapedBase,
+    along_axes,
+    reshaped,
+    uniform_in_all,
+)
 from onnxfold.ops.definition import (
     Axis,
     AxisBound,
@@ -110,10 +120,24 @@ class Transpose(Op):
             return None
         return tuple(reversed(range(len(shape))))
 
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op."""
+        operand = a.operand(0)
+        order = a.application.attributes.get("perm", range(operand.rank)[::-1])
+        return OpOnBases(frozenset(k for k, axis in enumerate(order) if axis in operand.uniform))
+
     def source_axis(self, node: ir.Node, axis: int) -> Axis | None:
         """Return the axis before the permutation."""
         perm = node.attributes.get_ints("perm")
         return None if perm is None else (0, perm[axis] - len(perm))
+
+
+class _Reshaping(Op):
+    """An op that keeps the elements and their order."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the reshaped base."""
+        return reshaped(a)
 
 
 def _reshaped_fact(a: Application, sizes: Shape) -> Sequence[Fact]:
@@ -142,7 +166,7 @@ def _reshaped_array(x: Array, shape: Sequence[int]) -> Array:
 
 
 @op("Reshape", since=5, traits=Trait.MOVES | Trait.FREE)
-class Reshape(Op):
+class Reshape(_Reshaping):
     """Change the shape: 0 copies a size, and -1 is inferred."""
 
     kind = Kind.VIEW
@@ -254,7 +278,7 @@ def _size_at(
 
 
 @op("Flatten", traits=Trait.MOVES | Trait.FREE)
-class Flatten(Op):
+class Flatten(_Reshaping):
     """Reshape to two axes."""
 
     kind = Kind.VIEW
@@ -274,7 +298,7 @@ class Flatten(Op):
 
 
 @op("Squeeze", traits=Trait.MOVES | Trait.FREE)
-class Squeeze(Op):
+class Squeeze(_Reshaping):
     """Remove axes of size 1. Models that remove another axis are excluded."""
 
     kind = Kind.VIEW
@@ -303,7 +327,7 @@ class Squeeze(Op):
 
 
 @op("Unsqueeze", traits=Trait.MOVES | Trait.FREE)
-class Unsqueeze(Op):
+class Unsqueeze(_Reshaping):
     """Insert axes of size 1."""
 
     kind = Kind.VIEW
@@ -404,6 +428,20 @@ class Slice(Op):
                 raise NotExact("onnxruntime takes this end for `to the first element`, ONNX not")
             index[axis] = _bounds(start, end, step, x.shape[axis])
         return x[tuple(index)]
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same slice of the other axes: slices of a uniform axis are equal."""
+        operand = a.operand(0)
+        ranges = slice_ranges(a.application, operand.rank)
+        varying = {axis: bounds for axis, bounds in ranges.items() if axis not in operand.uniform}
+        if not varying:
+            return ReshapedBase(operand.uniform)
+        starts, ends, steps = (np.array(bounds) for bounds in zip(*varying.values(), strict=True))
+        if "starts" in a.application.attributes or starts.dtype.hasobject or ends.dtype.hasobject:
+            raise Undecided
+        return OpOnBases(
+            operand.uniform, replaced={1: starts, 2: ends, 3: np.array(list(varying)), 4: steps}
+        )
 
 
 def slice_ranges(a: Application, rank: int) -> dict[int, tuple[Number, Number, int]]:
@@ -523,6 +561,13 @@ class Split(Op):
             raise Unfoldable(f"sizes {sizes} do not split dimension {size} in {parts}")
         return np.split(x, [*itertools.accumulate(sizes[:-1])], axis)
 
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op; the parts of a uniform axis have the same base."""
+        operand = a.operand(0)
+        if axis_of(a.application.attributes.get("axis", 0), operand.rank) in operand.uniform:
+            return ReshapedBase(operand.uniform)
+        return OpOnBases(operand.uniform)
+
 
 @op("Concat", since=4, traits=Trait.MOVES)
 class Concat(Op):
@@ -559,6 +604,15 @@ class Concat(Op):
     def moved_inputs(self, count: int) -> range:
         """Return all operands."""
         return range(count)
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with all elements along the axis, and along axes that differ."""
+        operands = a.all_operands()
+        rank = len(a.result)
+        axis = axis_of(a.application.attributes.get("axis", 1), rank)
+        uniform = uniform_in_all(operands.values(), rank) - {axis}
+        full = frozenset(range(rank)) - uniform
+        return OpOnBases(uniform, {k: operand.repeated(full) for k, operand in operands.items()})
 
     def columns_after(
         self, node: ir.Node, index: int, columns: Mapping[int, int]
@@ -607,6 +661,18 @@ class Gather(Op):
         # np.take would first copy all of a strided or zero-stride operand.
         index = (*before, indices)
         return np.ascontiguousarray(x[index])
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op; the slices of a uniform axis are equal."""
+        data = a.operand(0)
+        indices = a.operand(1)
+        axis = axis_of(a.application.attributes.get("axis", 0), data.rank)
+        last = axis + indices.rank
+        shift = indices.rank - 1
+        moved = {k + shift if k > axis else k for k in data.uniform if k != axis}
+        if axis in data.uniform:
+            return ReshapedBase(frozenset(moved.union(range(axis, last))))
+        return OpOnBases(frozenset(moved.union(axis + k for k in indices.uniform)))
 
     def can_fail(self, operands: OperandChecks) -> str | None:
         """Return whether an index may be out of range."""
@@ -697,10 +763,20 @@ class ScatterND(Op):
         return AxisBound(0, 0) if index == 1 else None
 
 
-@op("Scatter", "Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
+@op("Scatter", traits=Trait.LIKE_FIRST | Trait.PLACES)
 @op("Compress", "DepthToSpace", "ReverseSequence", "SpaceToDepth", traits=Trait.PLACES)
 class Placement(Op):
     """Move or select elements; onnx infers the results."""
+
+
+@op("Trilu", traits=Trait.LIKE_FIRST | Trait.PLACES)
+class Trilu(Op):
+    """Keep the elements of matrices on one side of a diagonal."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op on whole matrices."""
+        rank = a.operand(0).rank
+        return along_axes(a, [rank - 2, rank - 1])
 
 
 @op("NonZero", since=9, traits=Trait.PLACES)
@@ -750,6 +826,10 @@ class Expand(Op):
         """Return ``x`` broadcast to ``shape``; a dimension 1 of ``shape`` keeps that of ``x``."""
         return _broadcast(x, broadcast_shape(x.shape, integers(shape, "shape")))
 
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the base of the operand: new axes are uniform."""
+        return ReshapedBase(uniform_in_all([a.operand(0)], len(a.result)))
+
 
 @op("Tile", since=6, traits=Trait.MOVES | Trait.REPEATS)
 class Tile(Op):
@@ -774,6 +854,17 @@ class Tile(Op):
         check_allocatable(shape, x.dtype)
         return np.tile(x, counts)
 
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with the repetitions of the axes that are not uniform."""
+        operand = a.operand(0)
+        repeats = a.application.numbers(1)
+        counts = [1 if k in operand.uniform else n for k, n in enumerate(repeats)]
+        if not all(isinstance(count, int) for count in counts):
+            raise Undecided
+        if set(counts) <= {1}:
+            return ReshapedBase(operand.uniform)
+        return OpOnBases(operand.uniform, replaced={1: np.array(counts, np.int64)})
+
 
 @op("ConstantOfShape", since=9, traits=Trait.REPEATS)
 class ConstantOfShape(Op):
@@ -793,6 +884,12 @@ class ConstantOfShape(Op):
         sizes = integers(shape, "shape")
         check_representable(sizes, fill.dtype)
         return np.broadcast_to(fill, sizes)
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the element."""
+        value = a.application.attributes.get("value")
+        element = np.zeros(1, np.float32) if value is None else value
+        return Filled(frozenset(range(len(a.result))), element)
 
 
 @op("com.microsoft::Range", traits=Trait.REPEATS | Trait.SIZED_BY_FLOATS)
@@ -877,6 +974,20 @@ class Pad(Op):
         after = pads[len(sizes) :]
         padding = map(algebra.add, before, after)
         return a.like(list(map(algebra.add, sizes, padding)))
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with all elements along the padded axes."""
+        a.all_operands()
+        operand = a.operand(0)
+        pads = a.application.fact(1).known
+        mode = a.application.attributes.get("mode", "constant")
+        if pads is None or pads.size != 2 * operand.rank or a.application.input(3) is not None:
+            raise Undecided
+        if mode not in ("constant", b"constant"):
+            raise Undecided
+        padded = [k for k in range(operand.rank) if pads[k] or pads[k + operand.rank]]
+        full = operand.repeated(padded)
+        return OpOnBases(operand.uniform.difference(padded), {0: full})
 
     def accepts_constant(
         self, node: ir.Node, index: int, dtype: ir.DataType | None, elements: Array

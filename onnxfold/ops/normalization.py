@@ -4,20 +4,36 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from onnxfold.ops.application import Application
+from onnxfold.ops.application import Application, axis_of
+from onnxfold.ops.bases import BaseOfResult, OperandBases, along_axes
 from onnxfold.ops.definition import Op, op
 from onnxfold.ops.traits import Trait
 
 _SOFTMAX = Trait.LIKE_FIRST | Trait.HEAVY | Trait.ALONG_AXES | Trait.REREADS
 
 
-@op("LogSoftmax", "Softmax", traits=_SOFTMAX)
 @op("LRN", "LpNormalization", "MeanVarianceNormalization", traits=Trait.LIKE_FIRST)
 @op("SimplifiedLayerNormalization", traits=Trait.LIKE_FIRST)
 @op("GroupNormalization", traits=Trait.LIKE_FIRST | Trait.HEAVY)
 @op("RMSNormalization", traits=Trait.HEAVY)
 class Normalization(Op):
     """A normalization; the result has the type of the first operand."""
+
+
+_ONE_AXIS = 13
+"""The first opset in which Softmax normalizes one axis, not all from an axis on."""
+
+
+@op("LogSoftmax", "Softmax", traits=_SOFTMAX)
+class Softmax(Op):
+    """Normalize exponentials along an axis."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with all elements along the axis."""
+        rank = a.operand(0).rank
+        is_one_axis = a.application.opset >= _ONE_AXIS
+        axis = axis_of(a.application.attributes.get("axis", -1 if is_one_axis else 1), rank)
+        return along_axes(a, [axis] if is_one_axis else range(axis, rank))
 
 
 class ChannelNormalization(Op):
@@ -56,3 +72,8 @@ class LayerNormalization(Op):
         first, *others = a.shapes()
         a.may_fail_unless(all(len(shape) <= len(first) for shape in others))
         a.broadcast(first, *others)
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with all elements along the normalized axes."""
+        rank = a.operand(0).rank
+        return along_axes(a, range(axis_of(a.application.attributes.get("axis", -1), rank), rank))

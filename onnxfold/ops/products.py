@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnxfold.ir.symbolic.expression import Number
 from onnxfold.ir.symbolic.fact import Fact, Shape
 from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.bases import BaseOfResult, OperandBases, OpOnBases, uniform_in_all
 from onnxfold.ops.definition import Axis, Op, StaticShape, Work, op
 from onnxfold.ops.traits import Trait
 
@@ -69,6 +70,17 @@ class Product(Op):
 @op("MatMul", traits=Trait.MULTIPLIES)
 class MatMul(Product):
     """Multiply matrices."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op on whole matrices."""
+        left = a.operand(0)
+        right = a.operand(1)
+        if left.rank < 2 or right.rank < 2 or len(a.application.inputs) > 2:
+            raise Undecided
+        matrices = {k: range(v.rank - 2, v.rank) for k, v in enumerate((left, right))}
+        full = {0: left.repeated(matrices[0]), 1: right.repeated(matrices[1])}
+        rank = len(a.result)
+        return OpOnBases(uniform_in_all((left, right), rank) - {rank - 2, rank - 1}, full)
 
     def summed_axes(self, node: ir.Node) -> tuple[Axis, ...]:
         """Return the columns of the left and the rows of the right factor."""

@@ -11,6 +11,7 @@ import numpy as np
 from onnxfold.ir.symbolic.expression import Algebra, Number
 from onnxfold.ir.symbolic.fact import SIZE_DTYPES, Array, Fact, of_items
 from onnxfold.ops.application import Application, Undecided, axis_of
+from onnxfold.ops.bases import BaseOfResult, OperandBases, OpOnBases
 from onnxfold.ops.definition import Op, op
 from onnxfold.ops.traits import Trait
 
@@ -18,14 +19,31 @@ _REDUCES = Trait.REDUCES | Trait.REREADS | Trait.ANY_SIZES
 _EXACT_IN_FLOAT64 = 1 << 53
 
 
+class _Reducing(Op):
+    """An op that reduces axes."""
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the same op with all elements along the reduced axes."""
+        operand = a.operand(0)
+        application = a.application
+        axes = application.integers("axes", 1)
+        if not axes and application.attributes.get("noop_with_empty_axes") == 1:
+            raise Undecided
+        reduced = {axis_of(axis, operand.rank) for axis in axes or range(operand.rank)}
+        uniform = operand.uniform | reduced
+        if not application.attributes.get("keepdims", 1):
+            kept = [axis for axis in range(operand.rank) if axis not in reduced]
+            uniform = frozenset(k for k, axis in enumerate(kept) if axis in operand.uniform)
+        return OpOnBases(uniform, {0: operand.repeated(reduced)})
+
+
 @op("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", traits=_REDUCES)
 @op("ReduceMean", "ReduceSumSquare", traits=_REDUCES)
-@op("ArgMax", "ArgMin", traits=Trait.ANY_SIZES)
-class Reduction(Op):
+class Reduction(_Reducing):
     """Reduce axes; onnx infers the result."""
 
 
-class SizeReduction(Op):
+class SizeReduction(_Reducing):
     """A reduction that is also computed for symbolic sizes."""
 
     def shape(self, a: Application) -> Sequence[Fact]:
@@ -106,7 +124,8 @@ class ReduceMax(SizeReduction):
         return algebra.maximum(a, b)
 
 
+@op("ArgMax", "ArgMin", traits=Trait.ANY_SIZES)
 @op("TopK", traits=Trait.HEAVY)
 @op("Hardmax", traits=Trait.LIKE_FIRST)
 class Search(Op):
-    """Find elements along an axis; onnx infers the results of TopK."""
+    """Find elements along an axis; onnx infers the results, except of Hardmax."""

@@ -73,3 +73,6 @@ COPIES = Trait.MOVES | Trait.REPEATS | Trait.SELECTS | Trait.FREE
 
 WITHOUT_ARITHMETIC = COPIES | Trait.PLACES
 """Ops with one of these traits perform no arithmetic operation on elements."""
+
+ELEMENTWISE = Trait.EXACT | Trait.VECTORIZED
+"""An op with one of these traits computes each element of its result from one of its operand."""

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnxfold.ir.symbolic.expression import Number
 from onnxfold.ir.symbolic.fact import UNKNOWN, Fact, Shape
 from onnxfold.ops.application import Application, Undecided
+from onnxfold.ops.bases import BaseOfResult, OperandBases, ReshapedBase
 from onnxfold.ops.definition import Axis, Op, StaticShape, Work, op
 from onnxfold.ops.products import multiply_accumulates
 from onnxfold.ops.traits import Trait
@@ -313,6 +314,28 @@ class Resize(Op):
             return a.tensor([algebra.unknown(low=0) for _ in sizes], dtype)
         result = [algebra.mul(d, int(s)) for d, s in zip(sizes, scales, strict=True)]
         return a.tensor(result, dtype)
+
+    def on_bases(self, a: OperandBases) -> BaseOfResult:
+        """Return the base if the nearest elements are copied, and only uniform axes are resized."""
+        operand = a.operand(0)
+        attributes = a.application.attributes
+        mode = _text(attributes.get("mode", "nearest"))
+        transformation = _text(attributes.get("coordinate_transformation_mode", "half_pixel"))
+        if mode != "nearest" or transformation not in _SAME_SIZE_IS_IDENTITY:
+            raise Undecided
+        sizes = zip(operand.shape, a.result, strict=True)
+        resized = {axis for axis, (before, after) in enumerate(sizes) if before != after}
+        if not resized <= operand.uniform:
+            raise Undecided
+        return ReshapedBase(operand.uniform)
+
+
+_SAME_SIZE_IS_IDENTITY = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
+"""Transformations of coordinates that change nothing where the size of an axis stays."""
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 @op("GridSample", "MaxRoiPool", "RoiAlign", traits=Trait.READS_AT_FLOATS)

@@ -99,6 +99,10 @@ _KNOWN = {
         ".symbolic_shapes:SymbolicShapes",
         "Replace shape arithmetic by its results; dynamic dimensions stay dynamic.",
     ),
+    "dynamic-broadcasts": (
+        ".dynamic_broadcasts:DynamicBroadcasts",
+        "Compute values of which only the sizes depend on inputs on constants that broadcast.",
+    ),
     "value-info": (
         ".value_info:ValueInfo",
         "Write the dtypes and shapes of all values into the model.",

@@ -261,6 +261,7 @@ class _Level:
                 self._share_constants()
                 changed = [
                     self._do("symbolic-shapes"),
+                    self._do("dynamic-broadcasts"),
                     self._do("simplify"),
                     self._do("common-subexpressions"),
                 ]

@@ -374,7 +374,7 @@ class Value(Recorded):
         onnxruntime's SIMD code compares the lower halves of int64 as signed numbers. A float out
         of an integer's range is converted differently in vector registers and by scalar code.
         """
-        return self.definition.depends_on_position(_NodeProperties(self))
+        return self.definition.depends_on_position(NodeOfValue(self))
 
     @fact
     def is_rounded_by_position(self: Matched) -> bool:
@@ -384,7 +384,7 @@ class Value(Recorded):
         another algorithm for functions of float64. On arm64, vector code computes Reciprocal from
         an estimate, and max(-0.0, 0.0) is 0.0 there, but -0.0 in scalar code.
         """
-        return self.definition.rounds_by_position(_NodeProperties(self))
+        return self.definition.rounds_by_position(NodeOfValue(self))
 
     @fact
     def written_axes(self: Matched) -> tuple[int, ...]:
@@ -478,7 +478,7 @@ class Matched(Value):
         return [None if v is None else Matched(v, self.facts) for v in self.node.inputs]
 
 
-class _NodeProperties:
+class NodeOfValue:
     """The node of a matched value, see `onnxfold.ops.definition.NodeProperties`."""
 
     def __init__(self, value: Matched) -> None:
@@ -498,10 +498,9 @@ class _NodeProperties:
         """The dtype of the first operand."""
         return self._input.dtype
 
-    @property
-    def input_has_no_negative_zero(self) -> bool:
-        """Whether no element of the first operand is -0.0."""
-        return self._input.has_no_negative_zero
+    def has_no_negative_zero(self, k: int) -> bool:
+        """Return whether no element of an operand is -0.0."""
+        return _known(self._value.inputs[k]).has_no_negative_zero
 
     @property
     def limits(self) -> list[float | None]:

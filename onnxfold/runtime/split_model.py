@@ -323,7 +323,8 @@ class _Prepared:
             put_in_order(model)
         # rules come after the cut: they may fuse what is constant with what is not
         first = ("constant-propagation",) if self.fold_at == "compile" else ()
-        passes = (*first, "symbolic-shapes", *first, "lift-constants", "dead-code")
+        shapes = ("symbolic-shapes", "dynamic-broadcasts")
+        passes = (*first, *shapes, *first, "lift-constants", "dead-code")
         if not options.keep_metadata:
             passes = ("debugging-metadata", *passes)
         result = run_passes(model, dataclasses.replace(self.options, passes=passes))

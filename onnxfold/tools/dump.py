@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.constness import Constness
 from onnxfold.analysis.facts import ModelFacts
 from onnxfold.fold.pool import BufferTensor
 from onnxfold.ir import storage
@@ -26,14 +26,18 @@ _LONGEST = 120  # characters of a name
 _COLOURS = {
     Constness.VARIABLE: "#dbe9f9",
     Constness.RUNTIME: "#fde9c8",
+    Constness.BROADCAST: "#eef3d2",
     Constness.COMPILE_TIME: "#dcefd8",
 }
-_LEGEND = "blue: each run; orange: once for its runtime constants; green: constant"
+_LEGEND = (
+    "blue: each run; orange: once for its runtime constants; yellow: constant for each batch;"
+    " green: constant"
+)
 
 
 def dot_of(model: ir.Model, title: str) -> str:
     """Return the drawing, by recorded runtime constants; functions and subgraphs are boxes."""
-    drawing = _Drawing(ModelFacts(model).constness)
+    drawing = _Drawing(ModelFacts(model))
     drawing.graph(model.graph)
     for function in model.functions.values():
         drawing.box(f"function {function.domain}::{function.name}", function.graph)
@@ -46,8 +50,9 @@ def dot_of(model: ir.Model, title: str) -> str:
 
 
 class _Drawing:
-    def __init__(self, constness: ConstnessAnalysis) -> None:
-        self._constness = constness
+    def __init__(self, facts: ModelFacts) -> None:
+        self._facts = facts
+        self._constness = facts.constness
         self._numbers = itertools.count(1)
         self._ids: dict[ir.Value, str] = {}
         self.lines: list[str] = []
@@ -75,7 +80,7 @@ class _Drawing:
             if value is not None and value not in self._ids
             if self._constness.tensor(value) is not None
         ]
-        colour = _COLOURS[self._constness.of_node(node)]
+        colour = _COLOURS[self._facts.level_of(node)]
         name = self._shape(colour, op_name(node), *texts)
         self._ids.update(dict.fromkeys(node.outputs, name))
         for operand in dict.fromkeys(node.inputs):

@@ -13,6 +13,7 @@ MAKERS = {
     "ops": ("generate", DEFAULT),
     "mutants": ("mutants", DEFAULT),
     "branches": ("branch_models", BRANCHES),
+    "broadcasts": ("broadcast_models", DEFAULT),
 }
 
 

@@ -21,10 +21,13 @@ from .graph_runs import run
         (range(30), DEFAULT, 15, "mutants"),
         (range(40), BRANCHES, 39, "branch_models"),
         (range(40, 60), ("split", "split-late"), 19, "branch_models"),
+        (range(150), DEFAULT, 140, "broadcast_models"),
+        (range(150, 200), ("O2", FACTS), 45, "broadcast_models"),
     ],
     ids=[
         *("exact", "exact again", "for a target", "split", "what is known of values"),
         *("mutants of models", "branches that compute the same", "branches, split"),
+        *("constants up to a broadcast", "constants up to a broadcast, inexact"),
     ],
 )
 def test_random_graphs(seeds, variants, least, module):

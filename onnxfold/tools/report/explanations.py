@@ -51,6 +51,7 @@ class Why(Shown, text="onnxfold.tools.report.explanations:why_text"):
         holder: The op and name of the outermost node that holds it in a graph of its own, or "".
             This runs as a whole: inputs and blockers are those of the holder, too.
         is_variable: Whether it reads what changes from run to run, or makes what does.
+        is_constant_per_batch: Whether only the sizes of its results change from run to run.
         operands: Those of the values that it reads, in graphs that it holds as well, that change.
         path: A shortest way from one of these up to a graph input, or what changes by itself.
         inputs: All inputs of the main graph that it depends on.
@@ -65,6 +66,7 @@ class Why(Shown, text="onnxfold.tools.report.explanations:why_text"):
     op_type: str
     holder: str
     is_variable: bool
+    is_constant_per_batch: bool
     operands: list[str]
     path: list[PathStep]
     inputs: list[str]
@@ -129,6 +131,7 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
             op_type=op_name(node),
             holder="" if outer is node else _label(outer),
             is_variable=is_variable,
+            is_constant_per_batch=ways.level_of(node) is Constness.BROADCAST,
             operands=[v.name or "" for v in ways.operands(node)],
             path=path,
             inputs=[v.name or "" for v in model.graph.inputs if v in above],
@@ -182,7 +185,9 @@ class _Ways:
         facts = facts_of(model)
         self._inputs = model.graph.inputs
         self._scopes, self._determinism = facts.scopes, facts.determinism
-        self.constness = ModelFacts(model, runtime_constants=()).constness
+        without_runtime_constants = ModelFacts(model, runtime_constants=())
+        self.constness = without_runtime_constants.constness
+        self.level_of = without_runtime_constants.level_of
         self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
         """What is given to the inputs of bodies and functions."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):
@@ -275,6 +280,8 @@ def why_text(why: Why) -> Iterator[str | Table]:
     """Yield the explanation of one node."""
     name = f", node {why.node}" if why.node and why.node != why.value else ""
     what = "depends on the inputs" if why.is_variable else "constant"
+    if why.is_constant_per_batch:
+        what = "constant for each batch: only its sizes depend on the inputs"
     if why.is_variable and why.op_after is None:
         what += " in this model; not in the optimized model"
     yield f"{why.value or why.op_type} = {why.op_type}{name}: {what}"

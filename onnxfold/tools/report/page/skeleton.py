@@ -23,6 +23,7 @@ _FIRST = 6  # elements
 _WORDS = {
     Constness.VARIABLE: "depends on the inputs",
     Constness.RUNTIME: "runtime constant",
+    Constness.BROADCAST: "constant for each batch",
     Constness.COMPILE_TIME: "constant",
 }
 
@@ -51,7 +52,8 @@ class Skeleton:
         self.nodes: list[dict[str, Any]] = []
         self.total = 0
         self.drawn: list[ir.Node] = []
-        self.constness = ModelFacts(model, runtime_constants=runtime_constants).constness
+        self._facts = ModelFacts(model, runtime_constants=runtime_constants)
+        self.constness = self._facts.constness
         self._index: dict[ir.Value, int] = {}
         self._module_index: dict[tuple[str, ...], int] = {}
         self._unread = _MOST_READ
@@ -83,7 +85,7 @@ class Skeleton:
     def forget_model(self) -> dict[int, ir.Node]:
         """Keep names and types only; return the nodes in the skeleton by their index."""
         nodes = dict(enumerate(self.drawn))
-        del self.drawn, self.constness, self._index
+        del self.drawn, self.constness, self._facts, self._index
         return nodes
 
     def _graph(self, graph: ir.Graph, scope: str) -> None:
@@ -103,7 +105,7 @@ class Skeleton:
                 "name": short(node.name or ""),
                 "inputs": [self._value(value) for value in node.inputs if value is not None],
                 "outputs": [self._value(value) for value in node.outputs if value.name],
-                "constness": _WORDS[self.constness.of_node(node)],
+                "constness": _WORDS[self._facts.level_of(node)],
             }
             if number:
                 made["scope"] = number

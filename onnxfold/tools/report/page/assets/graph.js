@@ -4,6 +4,7 @@
 const KINDS = {
   "depends on the inputs": ["variable", "depends on the inputs"],
   "runtime constant": ["runtime", "runtime constant"],
+  "constant for each batch": ["shapes", "constant for each batch: only its sizes depend on the inputs"],
   "known from shapes": ["shapes", "constant after rewrites of shapes"],
   constant: ["constant", "constant: depends on the file only"],
   input: ["input", "model input"],
@@ -13,9 +14,14 @@ const RUN = 60;  // nodes of a group that is made of nodes in a row
 const MOST_DIRECT = 150;  // nodes in a group that are in no group within
 const TITLE = 24;  // height of the title of an open group
 
+// Whether a node runs each time: its elements, or only its sizes, depend on the inputs.
+function isVariable(node) {
+  return node.constness === "depends on the inputs" || node.constness === "constant for each batch";
+}
+
 function kindOf(node) {
   const proved = node.by === "constant-propagation" || node.by === "symbolic-shapes";
-  return node.constness === "depends on the inputs" && proved ? "known from shapes" : node.constness;
+  return isVariable(node) && proved ? "known from shapes" : node.constness;
 }
 
 function svg(tag, attributes, ...children) {
@@ -398,7 +404,7 @@ class GraphView {
     const node = each.node;
     if (node.decision) row("Decision", el("b", {}, node.decision));
     if (node.why) row("Reason", node.why);
-    const varies = node.constness === "depends on the inputs";
+    const varies = isVariable(node);
     row("Value", varies && each.kind === "known from shapes" ? "constant after other rewrites, though it reads an input" : node.constness);
     if (varies) row("Depends on", ...this.pathOf(k, link));
     if (node.bytes_if_folded !== undefined) row("If folded", bytes(node.bytes_if_folded));
@@ -419,7 +425,7 @@ class GraphView {
     const { nodes } = this.prepared[this.shown];
     const path = [];
     for (let at = k; at !== undefined;) {
-      at = nodes[at].from.find((other) => nodes[other].kind === "input" || nodes[other].node.constness === "depends on the inputs");
+      at = nodes[at].from.find((other) => nodes[other].kind === "input" || isVariable(nodes[other].node));
       if (at !== undefined) path.push(at);
     }
     if (!path.length) return ["itself: it is random, or its op is not known"];

@@ -1,0 +1,130 @@
+"""Find values that are constant up to a broadcast: only their sizes depend on inputs.
+
+A mask of ones for a batch of any size is an example. Such a value is a broadcast of its base, which
+is a constant. Values that are computed from such values and from constants can be of this kind,
+too. The op definitions decide this, see `onnxfold.ops.bases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import Constness, ConstnessAnalysis
+from onnxfold.analysis.determinism import Determinism
+from onnxfold.analysis.scopes import Scopes
+from onnxfold.analysis.symbolic_analysis import SymbolicAnalysis
+from onnxfold.ir.graphs import has_references
+from onnxfold.ir.onnx_ir_private import nodes_of
+from onnxfold.ir.symbolic.fact import Shape
+from onnxfold.ops import Trait, Undecided, find, ops_with
+from onnxfold.ops.application import INVALID_NODE_ERRORS, Application, python_value
+from onnxfold.ops.bases import BaseOfResult, Broadcast, OperandBases, OpOnBases, ReshapedBase
+
+
+class BroadcastAnalysis:
+    """The values of a graph that are constant up to a broadcast.
+
+    Compile-time and runtime constants are their own bases.
+    """
+
+    def __init__(
+        self,
+        scopes: Scopes,
+        determinism: Determinism,
+        constness: ConstnessAnalysis,
+        types: SymbolicAnalysis,
+    ) -> None:
+        self._scopes = scopes
+        self._determinism = determinism
+        self._constness = constness
+        self._types = types
+        self.broadcasts: dict[ir.Value, Broadcast] = {}
+        """The values that are constant up to a broadcast, without constants."""
+        self.nodes: dict[ir.Node, BaseOfResult] = {}
+        """The nodes that compute them, in topological order, with the bases of their results."""
+
+    def visit(self, graph: ir.Graph, accepts: Callable[[ir.Node], bool]) -> None:
+        """Find the values of a graph, without those of its subgraphs.
+
+        Args:
+            graph: The graph; its nodes are sorted.
+            accepts: Returns whether a base may be computed instead of the results of a node.
+        """
+        opsets = self._scopes.of(graph).opsets
+        found = self.broadcasts
+        sources = ops_with(Trait.REPEATS)
+        for node in nodes_of(graph):
+            if node.op_type not in sources and (not found or found.keys().isdisjoint(node.inputs)):
+                continue
+            if node.graph is not graph or node in self._scopes.parents:
+                continue
+            definition = find(node.op_type, node.domain, opsets.get(node.domain))
+            if self._constness.of_node(node) is not Constness.VARIABLE or has_references(node):
+                continue
+            if self._determinism.reason_not_to_fold(node, opsets) is not None:
+                continue
+            if node.op_identifier() in self._scopes.model.functions:
+                continue
+            try:
+                base = definition.on_bases(self._operands(node, opsets))
+                results = [self._result(node, value, base) for value in node.outputs]
+            except (Undecided, *INVALID_NODE_ERRORS):
+                continue
+            if accepts(node):
+                self.nodes[node] = base
+                found.update(zip(node.outputs, results, strict=True))
+
+    def of(self, value: ir.Value) -> Broadcast | None:
+        """Return the value as a broadcast of a constant; None for another value."""
+        found = self.broadcasts.get(value)
+        if found is not None or self._constness.of(value) is Constness.VARIABLE:
+            return found
+        shape = self._types.of(value).shape
+        if shape is None:
+            return None
+        return Broadcast(shape, frozenset(k for k, size in enumerate(shape) if size == 1))
+
+    def base_shape(self, value: ir.Value) -> Shape:
+        """Return the shape of the base of a value that is a broadcast of a constant."""
+        found = self.of(value)
+        assert found is not None
+        return found.base_shape
+
+    def _operands(self, node: ir.Node, opsets: Mapping[str, int]) -> OperandBases:
+        facts = [None if v is None else self._types.of(v) for v in node.inputs]
+        application = Application(
+            node.op_type,
+            facts,
+            {name: python_value(a) for name, a in node.attributes.data.items()},
+            opsets.get("", 1),
+            len(node.outputs),
+            self._types.algebra,
+        )
+        operands = [None if v is None else self.of(v) for v in node.inputs]
+        result = self._types.of(node.outputs[0]).shape
+        if result is None:
+            raise Undecided
+        return OperandBases(application, operands, result)
+
+    def _result(self, node: ir.Node, value: ir.Value, base: BaseOfResult) -> Broadcast:
+        """Return a result of a node as a broadcast.
+
+        Raises:
+            Undecided: The nodes that compute its base are unknown.
+        """
+        fact = self._types.of(value)
+        shape = fact.shape
+        # onnxruntime copies strings of larger slices in another way, see `Gather`
+        if shape is None or fact.dtype == ir.DataType.STRING:
+            raise Undecided
+        if isinstance(base, OpOnBases):
+            for k, operand in enumerate(node.inputs):
+                if operand is not None and k not in base.replaced and self.of(operand) is None:
+                    raise Undecided
+        ones = {axis for axis, size in enumerate(shape) if size == 1}
+        result = Broadcast(shape, base.uniform | ones)
+        if isinstance(base, ReshapedBase) and not result.has_static_base:
+            raise Undecided
+        return result

@@ -1,0 +1,196 @@
+"""Ops applied to tensors that are broadcasts of smaller ones.
+
+A tensor is *uniform* along an axis if all its slices along this axis are equal. It is a broadcast
+of its *base*, which has size 1 on its uniform axes. An op definition returns how the base of a
+result is computed from the bases of the operands (`Op.on_bases`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from onnxfold.ir.symbolic.expression import Algebra
+from onnxfold.ir.symbolic.fact import Array, Shape
+from onnxfold.ops.application import Application, Undecided
+
+Axes = frozenset[int]
+
+NO_AXES: Axes = frozenset()
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """The shape of a tensor, and the axes on which its base has size 1."""
+
+    shape: Shape
+    uniform: Axes
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def base_shape(self) -> Shape:
+        """The shape of the base."""
+        return self.base_shape_with(NO_AXES)
+
+    def base_shape_with(self, full_axes: Axes) -> Shape:
+        """Return the shape of the base after it is expanded along some axes."""
+        repeated = self.uniform - full_axes
+        return tuple(1 if k in repeated else size for k, size in enumerate(self.shape))
+
+    @property
+    def has_static_base(self) -> bool:
+        """Whether all sizes of the base are numbers."""
+        return all(isinstance(size, int) for size in self.base_shape)
+
+    def repeated(self, axes: Iterable[int]) -> Axes:
+        """Return those of some axes on which the tensor is larger than its base.
+
+        Raises:
+            Undecided: One of these sizes is not a number.
+        """
+        found = {axis for axis in axes if axis in self.uniform and self.shape[axis] != 1}
+        if not all(isinstance(self.shape[axis], int) for axis in found):
+            raise Undecided
+        return frozenset(found)
+
+
+@dataclass(frozen=True)
+class OpOnBases:
+    """The base of a result is the result of the same op on the bases of the operands."""
+
+    uniform: Axes
+    """The uniform axes of every result."""
+    full_axes: Mapping[int, Axes] = field(default_factory=dict)
+    """By operand, the axes on which its base is expanded to the size of the operand."""
+    replaced: Mapping[int, Array] = field(default_factory=dict)
+    """By index of an operand, the constant that the op has in its place."""
+
+
+@dataclass(frozen=True)
+class ReshapedBase:
+    """The base of every result is the base of an operand with another shape."""
+
+    uniform: Axes
+    """The uniform axes of the result."""
+    operand: int = 0
+    full_axes: Axes = NO_AXES
+    """Axes of the operand on which its base is first expanded to the size of the operand."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """All elements of the result are equal."""
+
+    uniform: Axes
+    """All axes of the result."""
+    element: Array
+    """The element, as an array with one element."""
+
+
+BaseOfResult = OpOnBases | ReshapedBase | Filled
+
+
+@dataclass(frozen=True)
+class OperandBases:
+    """The operands of a node as broadcasts: the argument of `Op.on_bases`."""
+
+    application: Application
+    """The facts of the operands, and the attributes."""
+    operands: Sequence[Broadcast | None]
+    """None for an omitted operand, and for one that is not a broadcast of a constant."""
+    result: Shape
+    """The shape of the first result."""
+
+    def operand(self, k: int) -> Broadcast:
+        """Return an operand. Raises Undecided if it is not a broadcast of a constant."""
+        operand = self.operands[k] if k < len(self.operands) else None
+        if operand is None:
+            raise Undecided
+        return operand
+
+    def all_operands(self) -> dict[int, Broadcast]:
+        """Return all operands that are not omitted.
+
+        Raises:
+            Undecided: One of them is not a broadcast of a constant.
+        """
+        given = [k for k, fact in enumerate(self.application.inputs) if fact is not None]
+        return {k: self.operand(k) for k in given}
+
+
+def elementwise(a: OperandBases) -> OpOnBases:
+    """Return the base of an element-wise op, whose operands broadcast."""
+    return OpOnBases(uniform_in_all(a.all_operands().values(), len(a.result)))
+
+
+def uniform_in_all(operands: Iterable[Broadcast], rank: int) -> Axes:
+    """Return the axes of a result that are uniform in all operands, aligned at the last axis."""
+    varying = set[int]()
+    for operand in operands:
+        first = rank - operand.rank
+        varying.update(first + k for k in range(operand.rank) if k not in operand.uniform)
+    return frozenset(range(rank)) - varying
+
+
+def along_axes(a: OperandBases, axes: Iterable[int]) -> OpOnBases:
+    """Return the base of an op that keeps the shape of the first operand and mixes some axes.
+
+    The other operands are not changed.
+    """
+    a.all_operands()
+    first = a.operand(0)
+    mixed = frozenset(axes)
+    return OpOnBases(first.uniform - first.repeated(mixed), {0: first.repeated(mixed)})
+
+
+def reshaped(a: OperandBases) -> ReshapedBase:
+    """Return the base of a result that has the elements of the first operand in the same order.
+
+    Axes of both shapes are grouped so that the numbers of elements are equal. A group is uniform in
+    the result if it is in the operand. One that is only in part is expanded.
+    """
+    operand = a.operand(0)
+    algebra = a.application.algebra
+    uniform = set[int]()
+    full = set[int]()
+    for before, after in _groups(algebra, operand.shape, a.result):
+        if operand.uniform.issuperset(before):
+            uniform.update(after)
+        elif len(before) > 1 or len(after) > 1:
+            full |= operand.repeated(before)
+    uniform |= {axis for axis, size in enumerate(a.result) if size == 1}
+    return ReshapedBase(frozenset(uniform), full_axes=frozenset(full))
+
+
+def _groups(algebra: Algebra, shape: Shape, result: Shape) -> list[tuple[range, range]]:
+    """Return the smallest consecutive groups of axes with equal numbers of elements.
+
+    Raises:
+        Undecided: Not all axes can be grouped.
+    """
+    if 0 in shape or 0 in result:
+        raise Undecided
+    groups = []
+    start = 0
+    first = 0
+    while start < len(shape) or first < len(result):
+        ends = [
+            (end, last)
+            for end in range(start, len(shape) + 1)
+            for last in range(first, len(result) + 1)
+            if end > start or last > first
+        ]
+        ends.sort(key=sum)
+        for end, last in ends:
+            if algebra.product(shape[start:end]) == algebra.product(result[first:last]):
+                groups.append((range(start, end), range(first, last)))
+                start = end
+                first = last
+                break
+        else:
+            raise Undecided
+    return groups

@@ -1,0 +1,355 @@
+"""Compute values that are constant up to a broadcast on their bases.
+
+Default masks and positions of a batch of any size are such values: only their sizes depend on the
+inputs. Here the ops that compute them are applied to the bases instead. The results are constants,
+which constant propagation folds. An element-wise op that reads such a value reads its base, which
+broadcasts. Any other op reads one Expand of the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from onnxfold.analysis.broadcasts import BroadcastAnalysis
+from onnxfold.analysis.facts import ModelFacts, facts_of
+from onnxfold.api.options import Options
+from onnxfold.ir.editing import insert, new_node
+from onnxfold.ir.onnx_ir_private import Usage, is_used, nodes_of, uses
+from onnxfold.ir.symbolic import NotKnown, Number
+from onnxfold.ir.symbolic.fact import Shape
+from onnxfold.ops import Trait, definition_of
+from onnxfold.ops.bases import NO_AXES, Axes, BaseOfResult, Filled, OpOnBases
+from onnxfold.passes.shapes.edit import Edit
+from onnxfold.passes.shapes.sharing import unused_without, values_of_segments
+from onnxfold.passes.shapes.vectors import Segment, ShapeVectors
+from onnxfold.rewrite.matched import Matched, NodeOfValue
+
+_EXPAND_EXISTS = 8
+"""The first opset with Expand."""
+
+
+class DynamicBroadcasts(ir.passes.InPlacePass):
+    """Compute values that are constant up to a broadcast on their bases.
+
+    At level 1, this is done only where all bits stay equal.
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        self._options = options or Options()
+
+    def call(self, model: ir.Model) -> ir.passes.PassResult:
+        """Run the pass on a model."""
+        facts = facts_of(model)
+        edit = Edit(facts, self._options.keeps)
+        for graph in facts.scopes.graphs():
+            if facts.scopes.of(graph).opsets.get("", 1) >= _EXPAND_EXISTS:
+                _GraphRewrite(graph, facts, edit, self._is_accepted).run()
+        return ir.passes.PassResult(model, modified=bool(edit.changes))
+
+    def _is_accepted(self, facts: ModelFacts, node: ir.Node) -> bool:
+        """Return whether the base of a node's results may be computed instead of them."""
+        if any(map(self._options.keeps, node.outputs)):
+            return False
+        return self._options.level > 1 or is_exact_on_bases(facts, node)
+
+
+def is_exact_on_bases(facts: ModelFacts, node: ir.Node) -> bool:
+    """Return whether an op has equal elements if its operands are replaced by their bases."""
+    value = NodeOfValue(Matched(node.outputs[0], facts))
+    try:
+        return definition_of(node).is_exact_on_bases(value)
+    except NotKnown:
+        return False
+
+
+@dataclass
+class _Replacement:
+    """What replaces a value that is constant up to a broadcast."""
+
+    value: ir.Value
+    readers: Sequence[Usage]
+    """Uses that read the base instead."""
+    needs_expand: bool
+    """Whether other uses read an Expand of the base; False if they keep the value."""
+    sizes: Sequence[Segment] = ()
+    """The segments of the shape vector for an Expand of the base; empty without an Expand."""
+    new_nodes: int = 0
+    """The number of nodes that expand the base, at least."""
+
+
+class _Group(NamedTuple):
+    """Connected nodes whose results are constant up to a broadcast."""
+
+    nodes: list[ir.Node]
+    """The nodes in topological order."""
+    replacements: list[_Replacement]
+    """The replacements of their results, in the same order."""
+
+
+class _GraphRewrite:
+    """The rewrite of one graph."""
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        facts: ModelFacts,
+        edit: Edit,
+        accepts: Callable[[ModelFacts, ir.Node], bool],
+    ) -> None:
+        self._graph = graph
+        self._facts = facts
+        self._edit = edit
+        self._accepts = accepts
+        self._opset = facts.scopes.of(graph).opsets.get("", 1)
+        self._analysis: BroadcastAnalysis = facts.new_broadcasts()
+        self._vectors = ShapeVectors(facts.types, facts.constness, edit)
+        self._bases: dict[ir.Value, ir.Value] = {}
+        """The bases that were inserted, by value."""
+
+    def run(self) -> None:
+        """Replace values where this removes more nodes than it adds."""
+        self._analysis.visit(self._graph, lambda node: self._accepts(self._facts, node))
+        replacements = {
+            value: replacement
+            for node in self._analysis.nodes
+            for value in node.outputs
+            if (replacement := self._replacement(value, node)) is not None
+        }
+        groups = [
+            group
+            for group in self._groups(replacements.values())
+            if self._removes_nodes(group.nodes, group.replacements)
+            or any(self._removes_nodes(group.nodes, [one]) for one in group.replacements)
+        ]
+        expanded = [one for group in groups for one in group.replacements if one.needs_expand]
+        if expanded:
+            self._find_sizes({replacement.value: replacement for replacement in expanded})
+        for group in groups:
+            if self._removes_nodes(group.nodes, group.replacements):
+                self._apply(group.replacements)
+                continue
+            for one in group.replacements:
+                if self._removes_nodes(group.nodes, [one]):
+                    self._apply([one])
+
+    def _replacement(self, value: ir.Value, node: ir.Node) -> _Replacement | None:
+        """Return the replacement of a value; None if no use can be replaced."""
+        outside = [use for use in uses(value) if use.node not in self._analysis.nodes]
+        readers = [use for use in outside if self._may_read_base(use)]
+        has_others = len(readers) < len(outside) or value.is_graph_output()
+        needs_expand = has_others and not self._is_expanded_constant(node)
+        if not readers and not needs_expand:
+            return None
+        return _Replacement(value, readers, needs_expand, new_nodes=int(needs_expand))
+
+    def _find_sizes(self, replacements: Mapping[ir.Value, _Replacement]) -> None:
+        """Find the shortest shape vectors for the values that need an Expand."""
+        self._vectors.enter(self._graph)
+        for node in nodes_of(self._graph):
+            for value in node.outputs:
+                replacement = replacements.get(value)
+                if replacement is not None:
+                    replacement.sizes = self._sizes(value, node)
+                    replacement.needs_expand = bool(replacement.sizes)
+                    replacement.new_nodes = 1 + self._vectors.cost(replacement.sizes, node)
+                if node not in self._analysis.nodes and is_used(value):
+                    self._vectors.remember(value, self._facts.types.of(value))
+        self._vectors.leave()
+
+    def _is_expanded_constant(self, node: ir.Node) -> bool:
+        """Return whether a node is one that expands a constant, as an Expand would."""
+        is_source = Trait.REPEATS in definition_of(node).traits
+        return is_source and not any(v in self._analysis.broadcasts for v in node.inputs)
+
+    def _may_read_base(self, use: Usage) -> bool:
+        """Return whether a node has the same result if it reads bases."""
+        node = use.node
+        types = self._facts.types
+        if not self._facts.is_op(node, "") or len(node.outputs) > 1:
+            return False
+        if not definition_of(node).broadcasts(use.idx, self._opset):
+            return False
+        result = types.of(node.outputs[0]).shape
+        shapes = [
+            self._analysis.base_shape(v) if v in self._analysis.broadcasts else types.of(v).shape
+            for v in node.inputs
+            if v is not None
+        ]
+        return _certainly_broadcast_to(shapes, result) and self._accepts(self._facts, node)
+
+    def _sizes(self, value: ir.Value, node: ir.Node) -> list[Segment]:
+        """Return the segments of the shortest vector for an Expand; none if a size is unknown."""
+        shape = self._analysis.broadcasts[value].shape
+        base = self._analysis.base_shape(value)
+        smallest = [
+            1 if size == of_base else size for size, of_base in zip(shape, base, strict=True)
+        ]
+        candidates = [
+            self._vectors.segments(items, reuse, value)
+            for items in (list(shape), smallest)
+            for reuse in (True, False)
+        ]
+        possible = [segments for segments in candidates if segments]
+        return min(possible, key=lambda segments: self._vectors.cost(segments, node), default=[])
+
+    def _groups(self, replacements: Iterable[_Replacement]) -> list[_Group]:
+        """Return the replacements in groups; their nodes are connected in each."""
+        members: dict[ir.Node, list[ir.Node]] = {}
+        for node in self._analysis.nodes:
+            joined = [node]
+            for value in node.inputs:
+                producer = value.producer() if value in self._analysis.broadcasts else None
+                if producer is not None and members[producer] is not joined:
+                    joined += members[producer]
+                    for member in members[producer]:
+                        members[member] = joined
+            members[node] = joined
+        position = {node: k for k, node in enumerate(self._analysis.nodes)}
+        groups: dict[int, _Group] = {}
+        for replacement in replacements:
+            producer = replacement.value.producer()
+            assert producer is not None
+            nodes = members[producer]
+            if id(nodes) not in groups:
+                groups[id(nodes)] = _Group(sorted(nodes, key=position.__getitem__), [])
+            groups[id(nodes)].replacements.append(replacement)
+        return list(groups.values())
+
+    def _removes_nodes(
+        self, nodes: Sequence[ir.Node], replacements: Sequence[_Replacement]
+    ) -> bool:
+        """Return whether replacing results of nodes of a group removes more nodes than it adds."""
+        replaced: set[Usage] = set()
+        expanded: set[ir.Value] = set()
+        for replacement in replacements:
+            replaced.update(replacement.readers)
+            if replacement.needs_expand:
+                expanded.add(replacement.value)
+        unused: set[ir.Node] = set()
+        for node in reversed(nodes):
+            if all(
+                value in expanded
+                or (
+                    not value.is_graph_output()
+                    and all(use.node in unused or use in replaced for use in uses(value))
+                )
+                for value in node.outputs
+            ):
+                unused.add(node)
+        if not unused:
+            return False
+        needed = [v for each in replacements for v in values_of_segments(each.sizes)]
+        new_nodes = sum(replacement.new_nodes for replacement in replacements)
+        return len(unused_without(unused, needed)) > new_nodes
+
+    def _apply(self, replacements: Sequence[_Replacement]) -> None:
+        """Replace some values."""
+        self._insert_bases([replacement.value for replacement in replacements])
+        expanded = {each.value: self._expand(each) for each in replacements if each.needs_expand}
+        for each in replacements:
+            base = self._bases[each.value]
+            for node, index in each.readers:
+                if node.graph is not None and node.inputs[index] is each.value:
+                    self._edit.set_input(node, index, base)
+            if each.needs_expand:
+                self._edit.replace(each.value, expanded[each.value])
+
+    def _expand(self, replacement: _Replacement) -> ir.Value:
+        """Insert an Expand of a base to the shape of the value; return its result."""
+        value = replacement.value
+        node = value.producer()
+        assert node is not None
+        vector = self._vectors.assemble(replacement.sizes, value, node, is_last=False)
+        expanded = self._insert(node, "Expand", [self._bases[value], vector])
+        # nodes that compute bases of other values may read it
+        self._analysis.broadcasts[expanded] = self._analysis.broadcasts[value]
+        self._bases[expanded] = self._bases[value]
+        return expanded
+
+    def _insert_bases(self, values: Iterable[ir.Value]) -> None:
+        """Insert nodes that compute the bases of values, and the bases that these need."""
+        needed = {value.producer() for value in values}
+        missing = []
+        for node in reversed(self._analysis.nodes):
+            if node not in needed or node.outputs[0] in self._bases:
+                continue
+            missing.append(node)
+            needed.update(v.producer() for v in node.inputs if v in self._analysis.broadcasts)
+        for node in reversed(missing):
+            self._insert_bases_of(node, self._analysis.nodes[node])
+
+    def _insert_bases_of(self, node: ir.Node, base: BaseOfResult) -> None:
+        """Insert what computes the bases of the results of one node."""
+        if isinstance(base, OpOnBases):
+            new = new_node(
+                self._facts.names,
+                node.outputs[0].name or "value",
+                node.op_type,
+                self._operands(node, base),
+                dict(node.attributes),
+                domain=node.domain,
+                outputs=len(node.outputs),
+            )
+            node.prepend(new)
+            self._bases.update(zip(node.outputs, new.outputs, strict=True))
+            return
+        for value in node.outputs:
+            shape = self._analysis.base_shape(value)
+            if isinstance(base, Filled):
+                element = base.element.reshape((1,) * len(shape))
+                self._bases[value] = self._edit.constant(element, value, node)
+                continue
+            operand = node.inputs[base.operand]
+            assert operand is not None
+            found = self._analysis.of(operand)
+            assert found is not None
+            expanded = self._expanded_base(operand, base.full_axes, node)
+            if found.base_shape_with(base.full_axes) != shape:
+                sizes = self._vector(shape, value, node)
+                expanded = self._insert(node, "Reshape", [expanded, sizes])
+            self._bases[value] = expanded
+
+    def _operands(self, node: ir.Node, base: OpOnBases) -> list[ir.Value | None]:
+        operands: list[ir.Value | None] = []
+        for k in range(max(len(node.inputs), *(index + 1 for index in base.replaced), 0)):
+            value = node.inputs[k] if k < len(node.inputs) else None
+            if k in base.replaced:
+                operands.append(self._edit.constant(base.replaced[k], node.outputs[0], node))
+            elif value is None:
+                operands.append(None)
+            else:
+                operands.append(self._expanded_base(value, base.full_axes.get(k, NO_AXES), node))
+        return operands
+
+    def _expanded_base(self, value: ir.Value, axes: Axes, node: ir.Node) -> ir.Value:
+        """Return the base of a value with the full size on some axes."""
+        base = self._bases.get(value, value)
+        if not axes:
+            return base
+        found = self._analysis.broadcasts[value]
+        shape = [size if axis in axes else 1 for axis, size in enumerate(found.shape)]
+        return self._insert(node, "Expand", [base, self._vector(shape, value, node)])
+
+    def _vector(self, sizes: Iterable[Number], like: ir.Value, node: ir.Node) -> ir.Value:
+        return self._edit.constant(np.array(list(sizes), np.int64), like, node)
+
+    def _insert(self, node: ir.Node, op_type: str, inputs: list[ir.Value]) -> ir.Value:
+        return insert(node, self._facts.names, op_type, inputs)
+
+
+def _certainly_broadcast_to(shapes: Sequence[Shape | None], result: Shape | None) -> bool:
+    """Return whether shapes broadcast to a shape in every run."""
+    known = [shape for shape in shapes if shape is not None]
+    if result is None or len(known) < len(shapes):
+        return False
+    if max(map(len, known)) != len(result):
+        return False
+    return all(
+        {size, 1} == {1, *(shape[-k] for shape in known if len(shape) >= k)}
+        for k, size in enumerate(reversed(result), 1)
+    )

@@ -328,6 +328,8 @@ class Builder:
 @functools.lru_cache(maxsize=4096)
 def is_available(op: Op, version: int | None) -> bool:
     """Return True if at least one op of an expression exists as written at this opset."""
+    if not op.is_standard:
+        return True
     if version is None or op.domain not in known_domains():
         return op.domain != ""  # imported when it is needed
     for op_type in op.op_types:

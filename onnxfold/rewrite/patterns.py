@@ -264,17 +264,29 @@ class OpVariable:
         domain: The domain of the ops.
         op_types: Their types.
         either_way: The two operands match in either order, and are made in the order that matched.
+        is_standard: Whether onnx must have a schema of the op.
     """
 
-    def __init__(self, domain: str, op_types: Sequence[str], *, either_way: bool = False) -> None:
+    def __init__(
+        self,
+        domain: str,
+        op_types: Sequence[str],
+        *,
+        either_way: bool = False,
+        is_standard: bool = True,
+    ) -> None:
         self.domain = domain
         self.op_types = tuple(op_types)
+        self._is_standard = is_standard
         self.swap = object() if either_way else None
         """Stands for whether the operands match in reverse order, if they may."""
 
     def __call__(self, *operands: Operand, **attributes: Any) -> Op:
         """Return the op with these operands."""
-        return Op(self.domain, self.op_types, self, *operands, **attributes)
+        is_standard = self._is_standard
+        return Op(
+            self.domain, self.op_types, self, *operands, _is_standard=is_standard, **attributes
+        )
 
     def __repr__(self) -> str:
         return "|".join(self.op_types)
@@ -291,6 +303,7 @@ class Op(Symbol, Expression):
         /,
         *operands: Any,
         _outputs: Any = None,
+        _is_standard: bool = True,
         **attributes: Any,
     ) -> None:
         self.domain = domain
@@ -309,6 +322,8 @@ class Op(Symbol, Expression):
         self.terms = (_outputs, *attributes.values())
         self.variable = variable
         self.op = self
+        self.is_standard = _is_standard
+        """Whether onnx must have a schema of the op if it has schemas of the domain."""
 
     def __getitem__(self, index: Any) -> OutputOf:
         return OutputOf(self, index)

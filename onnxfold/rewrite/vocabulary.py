@@ -59,19 +59,20 @@ class Ops:
     are to be kept as they are. ``op.domain("com.microsoft")`` are another domain's ops.
     """
 
-    def __init__(self, domain: str = "") -> None:
+    def __init__(self, domain: str = "", *, is_standard: bool = True) -> None:
         self._domain = domain
+        self._is_standard = is_standard
 
     def __getattr__(self, op_type: str) -> Callable[..., Op]:
         if op_type.startswith("_"):
             raise AttributeError(op_type)
-        made = functools.partial(Op, self._domain, (op_type,), None)
+        made = functools.partial(Op, self._domain, (op_type,), None, _is_standard=self._is_standard)
         setattr(self, op_type, made)  # found at once when it is used again
         return made
 
     def any_of(self, *op_types: str) -> OpVariable:
         """Return one of several ops, with whatever attributes; ``op("Conv")`` is one such op."""
-        return OpVariable(self._domain, op_types)
+        return OpVariable(self._domain, op_types, is_standard=self._is_standard)
 
     __call__ = any_of
 
@@ -85,6 +86,11 @@ class Ops:
     def domain(self, name: str) -> Ops:
         """Return the ops of another domain."""
         return Ops("" if name == "ai.onnx" else name)
+
+    @property
+    def beyond_standard(self) -> Ops:
+        """The ops that a runtime adds to the domain, at any opset and without a schema in onnx."""
+        return Ops(self._domain, is_standard=False)
 
 
 op = Ops()
@@ -317,7 +323,7 @@ def _check_replacement(replacement: Expression, bound: Container[object]) -> Non
 
 def _check_op(op: Op, low: int, high: int | None) -> None:
     """Raise ValueError if no op at these opsets has the inputs and attributes of an expression."""
-    if op.domain not in known_domains():
+    if op.domain not in known_domains() or not op.is_standard:
         return
     newest = high or onnx.defs.onnx_opset_version()
     schemas = [

@@ -362,6 +362,40 @@ def test_other_domains():
     assert model.graph.opset_imports["com.microsoft"] == 1
 
 
+def test_ops_that_onnxruntime_adds_at_opsets_without_a_schema():
+    @rule(opset=(1, 16), inexact=True, target="onnxruntime")
+    def made(x):
+        ones = op.Expand(constant(1.0, FLOAT), constant(x.shape[-1:]))
+        return op.MeanVarianceNormalization(x, axes=(1,)) >> op.beyond_standard.LayerNormalization(
+            x, ones, axis=-1, epsilon=1e-9
+        )
+
+    instance = "(float[2,8] x = normal) y = MeanVarianceNormalization<axes=[1]>(x)"
+    certify(made, f"{instance}; opset 13; ~1e-3", thorough=False)
+    certify(made, refused=[instance], thorough=False)
+    options = {"level": 2, "target": "onnxruntime"}
+    model, report = rewritten(made, f"{instance}; opset 13", **options)
+    assert report.counts == {"made": 1}
+    assert [node.op_type for node in model.graph if node.op_type != "Constant"] == [
+        "LayerNormalization"
+    ]
+    assert model.graph.opset_imports == {"": 13}
+
+
+def test_added_ops_in_a_pattern():
+    ort = op.beyond_standard
+    made = rule(lambda x, w: op.Neg(ort("SimplifiedLayerNormalization")(x, w)) >> op.Relu(x))
+    model = "(float[2,4] x) <float[4] w> t = SimplifiedLayerNormalization<axis=-1>(x, w) y = Neg(t)"
+    assert rewritten(made, model)[1].counts.total() == 1
+
+
+def test_ops_without_a_schema_are_refused_unless_they_are_added():
+    with pytest.raises(RuleError, match="LayerNormalization"):
+        rule(opset=(1, 16))(lambda x, w: op.Add(x, w) >> op.LayerNormalization(x, w))
+    with pytest.raises(RuleError, match="SimplifiedLayerNormalization"):
+        rule(lambda x, w: op.Add(x, w) >> op.SimplifiedLayerNormalization(x, w))
+
+
 def test_a_local_function_is_not_the_op_of_its_name():
     text = """<ir_version: 10, opset_import: ["": 17, "f": 1]>
     g (float[N] x) => (float[N] y) { t = f.Identity(x) y = Relu(t) }

@@ -6,6 +6,10 @@ follow from types; they need no rules.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
@@ -55,6 +59,77 @@ def where_not(x, y, z):
     """Where(not z, x, y) is Where(z, y, x)."""
     return op.Where(op.Not(z), x, y) >> op.Where(z, y, x), inexact_if(
         x.is_float & ~(x.has_no_negative_zero & y.has_no_negative_zero)
+    )
+
+
+# in onnxruntime, -0.0 of a branch may become 0.0, depending on the shape of the other branch
+@rule(
+    each={"where_of_first_branch": (True,), "where_of_second_branch": (False,)},
+    seen_in="torch/masked",
+)
+def where_of_where(x, y, z, condition, is_first):
+    """Where of a Where with the same condition selects the same branch of both."""
+    inner = op.Where(condition, x, y)
+    before = op.Where(condition, inner, z) if is_first else op.Where(condition, z, inner)
+    after = op.Where(condition, x, z) if is_first else op.Where(condition, z, y)
+    selected = (x, z) if is_first else (z, y)
+    return (
+        before >> after,
+        where(result.is_broadcast_of(condition, *selected)),
+        inexact_if(
+            x.is_float & ~(selected[0].has_no_negative_zero & selected[1].has_no_negative_zero)
+        ),
+    )
+
+
+# the benefit: after the fusions of factors into one op of onnxruntime
+@rule(opset=7, inexact=True, benefit=-1, seen_in="torch/sdpa")
+def factors_of_product(x, y, c: Constant, d: Constant):
+    """(x * c) @ (y * d) with a number d is (x * (c * d)) @ y."""
+    left = op.Mul(x, c)
+    right = op.Mul(y, d)
+    return op.MatMul(left, right) >> op.MatMul(op.Mul(x, op.Mul(c, d)), y), where(
+        d.has_one_element,
+        d.broadcasts_to(left),
+        d.broadcasts_to(y),
+        left.is_single_use,
+        right.is_single_use,
+    )
+
+
+@computed
+def signs_of_halves(negated: Matched, joined: Matched) -> np.ndarray[Any, Any]:
+    """Return -1 for each element of the negated part of a Concat on the last axis, 1 for others."""
+    (part,) = negated.sizes_of([-1])
+    (whole,) = joined.sizes_of([-1])
+    signs = np.ones(whole, np.float32)
+    signs[:part] = -1
+    return signs
+
+
+@computed
+def is_smaller(table: Matched, x: Matched) -> bool:
+    """Return whether a table is broadcast along an axis of another operand."""
+    if table.rank > x.rank:
+        return False
+    sizes = (1,) * (x.rank - table.rank) + table.shape
+    return any(size == 1 and of_x != 1 for size, of_x in zip(sizes, x.shape, strict=True))
+
+
+# the benefit: after the fusion of all of it into one op of onnxruntime
+@rule(opset=7, benefit=-1, seen_in="torch/rotated")
+def negated_half_of_rotation(x, y, z, table, a: Attribute):
+    """z + Concat(-x, y) * t is z + Concat(x, y) * (t * signs): heads share the smaller table t."""
+    negated = op.Neg(x)
+    joined = op.Concat(negated, y, axis=a)
+    signed = op.Mul(table, constant(signs_of_halves(negated, joined)))
+    before = op.Add(z, op.Mul(joined, table))
+    return before >> op.Add(z, op.Mul(op.Concat(x, y, axis=a), signed)), where(
+        x.dtype == FLOAT,
+        joined.is_single_use,
+        joined.axes == (joined.rank - 1,),
+        table.shape[-1] == joined.shape[-1],
+        is_smaller(table, joined),
     )
 
 

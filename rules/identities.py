@@ -166,6 +166,31 @@ def neutral_element(x, make, number, doc, seen_in):
     return make(x, neutral) >> x, where(neutral.broadcasts_to(x))
 
 
+@rule(opset=7, seen_in="torch/magnitude")
+def power_of_one(x):
+    """x ** 1 is x, bit for bit. onnxruntime computes powers of int64 as double, which rounds."""
+    one = filled(1)
+    return op.Pow(x, one) >> x, where(one.broadcasts_to(x), x.dtype != INT64)
+
+
+@rule(seen_in="torch/largest_of_one")
+def reduction_of_one_element(x, ys: Values):
+    """The maximum, minimum or product along axes of size 1 is the element."""
+    reduce = op.any_of("ReduceMax", "ReduceMin", "ReduceProd")
+    reduced = reduce(x, *ys)
+    after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
+    return reduced >> after, where(x.sizes_of(reduced.axes).product == 1)
+
+
+@rule(each=[("Sigmoid",), ("Exp",), ("Softmax",), ("Cos",)], seen_in="torch/zeros")
+def zero_before_function(x, op_type):
+    """f(x + 0.0) is f(x) for functions with f(-0.0) == f(0.0)."""
+    zero = filled(0)
+    function = op(op_type)
+    total = op.Add(x, zero)
+    return function(total) >> function(x), where(zero.broadcasts_to(x), total.is_single_use)
+
+
 @rule(seen_in="silero-vad/silero_vad_16k_op15")
 def add_positive_zero(x):
     """x + 0.0 is x, except that -0.0 would become 0.0: exact if x certainly has no -0.0."""

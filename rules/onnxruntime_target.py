@@ -55,7 +55,7 @@ def sum_before_layer_normalization(x, y):
         x.dtype == FLOAT,
         x.shape == y.shape,
         x.rank.is_in(2, 3),
-        result.is_read_by("LayerNormalization"),
+        result.is_read_by("LayerNormalization", "SimplifiedLayerNormalization"),
     )
 
 

@@ -93,3 +93,42 @@ def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
         *(product.attribute(name, 0) == 0 for name in more_attributes),
         bias.is_omitted | (product.same_shape(bias) & biased.is_single_use),
     )
+
+
+@rule(opset=11, shared=True, seen_in="torch/channel_shuffle")
+def channel_shuffle(x, sizes, more_sizes, index: Constant):
+    """Every n-th channel, as ShuffleNet selects it by a transposed Reshape, is a Slice."""
+    by_group = op("Reshape")(x, sizes)
+    turned = op.Transpose(by_group, perm=(1, 0, 2))
+    parts = op("Reshape")(turned, more_sizes)
+    groups = by_group.shape[1]
+    start = constant([index.number])
+    after = op.Slice(x, start, constant([2**63 - 1]), constant([1]), constant([groups]))
+    return op.Gather(parts, index, axis=0) >> after, where(
+        index.rank == 0,
+        index.number >= 0,
+        x.shape[0] == 1,
+        by_group.shape[0] * groups == x.shape[1],
+        parts.shape == (groups, 1, by_group.shape[0], *x.shape[2:]),
+    )
+
+
+@computed
+def is_size(x: Matched) -> bool:
+    """Return whether a number is a size of a value: its quotients do not overflow."""
+    table = x.inputs[0] if x.is_made_by("Gather") else None
+    return table is not None and table.is_made_by("Shape")
+
+
+@rule(opset=7, seen_in="torch/sizes")
+def unsqueezed_size_arithmetic(x, c: Constant, ys: Values):
+    """An Unsqueeze of a number that was computed from one size is applied to the size."""
+    arithmetic = op.either_way("Add", "Sub", "Mul", "Div")
+    number = arithmetic(x, c)
+    before = op("Unsqueeze")(number, *ys)
+    vector = op.Unsqueeze(x, axes=(0,))
+    return before >> arithmetic(vector, op.Reshape(c, constant([1]))), where(
+        is_size(x),
+        x.rank == 0,
+        c.rank == 0,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from onnxfold.rewrite import *
 
 _TO_THE_END = 2**31 - 1
@@ -95,10 +97,130 @@ def concat_of_concat(xs: Values, ys: Values, zs: Values, a: Attribute, b: Attrib
     )
 
 
+@computed
+def has_one_user(x: Matched) -> bool:
+    """Return whether one node reads a value, perhaps several times."""
+    return len(x.users) == 1 and not x.is_graph_output
+
+
+@rule(opset=4, shared=True, seen_in="torch/joined_twice")
+def concat_of_repeated_concat(xs: Values, ys: Values, zs: Values, us: Values, a: Attribute):
+    """A Concat that only one Concat along the same axis reads, twice, is part of it."""
+    joined = op.Concat(*ys, axis=a)
+    after = op.Concat(*xs, *ys, *zs, *ys, *us, axis=a)
+    return op.Concat(*xs, joined, *zs, joined, *us, axis=a) >> after, where(has_one_user(joined))
+
+
 @rule(opset=4, seen_in="brainmaze-eeg-models/spindle-detector-eeg")
 def concat_with_nothing(xs: Values, x, zs: Values, a: Attribute):
     """An operand of Concat with size 0 along its axis is removed."""
     return op.Concat(*xs, x, *zs, axis=a) >> op.Concat(*xs, *zs, axis=a), where(x.extent(a) == 0)
+
+
+def _sizes_along(values: Sequence[Matched], axis: int) -> int | None:
+    """Return the sum of the sizes of values on an axis; None if one is unknown."""
+    sizes = [value.extent(axis) for value in values]
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+@computed
+def is_slice_of_operand(
+    xs: Sequence[Matched], x: Matched, ys: Sequence[Matched], sliced: Matched, axis: int
+) -> bool:
+    """Return whether a Slice of a Concat of ``xs``, ``x`` and ``ys`` has the elements of ``x``."""
+    axis %= x.rank
+    bounds = _bounds(sliced)
+    before = _sizes_along(xs, axis)
+    if set(bounds) != {axis} or before is None:
+        return False
+    start, end, step = bounds[axis]
+    if start < 0 or step != 1:
+        return False
+    if not ys and end >= _TO_THE_END:
+        return start == before
+    size = x.extent(axis)
+    return size is not None and (start, end) == (before, before + size)
+
+
+@rule(opset=10, shared=True, seen_in="torch/split_and_joined")
+def slice_of_concat(xs: Values, x, ys: Values, zs: Values, a: Attribute):
+    """A Slice of a Concat that has exactly the elements of one operand is this operand."""
+    return op.Slice(op.Concat(*xs, x, *ys, axis=a), *zs) >> x, where(
+        is_slice_of_operand(xs, x, ys, result, a)
+    )
+
+
+@computed
+def is_index_of_operand(
+    xs: Sequence[Matched], ys: Sequence[Matched], index: int, axis: int
+) -> bool:
+    """Return whether an index into a Concat is that of the operand between ``xs`` and ``ys``."""
+    before = _sizes_along(xs, axis)
+    after = _sizes_along(ys, axis)
+    return index in (before, None if after is None else -1 - after)
+
+
+@rule(opset=4, shared=True, seen_in="torch/stacked")
+def gather_of_stack(xs: Values, x, ys: Values, zs: Values, i: Constant, a: Attribute, b: Attribute):
+    """A Gather of one part of a stack, a Concat of Unsqueezes, is the part."""
+    part = op("Unsqueeze")(x, *zs)
+    stack = op.Concat(*xs, part, *ys, axis=a)
+    return op.Gather(stack, i, axis=b) >> x, where(
+        i.rank == 0,
+        part.axes == stack.axes,
+        (a - b) % part.rank == 0,
+        is_index_of_operand(xs, ys, i.number, a),
+    )
+
+
+@computed
+def has_parts(split: Matched, axis: int, *operands: Matched | None) -> bool:
+    """Return whether the results of a Split have the sizes of operands on an axis."""
+    given = [operand for operand in operands if operand is not None]
+    shapes = [split.facts.types.of(value).shape for value in split.node.outputs]
+    return len(shapes) == len(given) and all(
+        shape is not None and shape[axis] == operand.shape[axis]
+        for shape, operand in zip(shapes, given, strict=True)
+    )
+
+
+@rule(each=[(2,), (3,), (4,)], opset=2, shared=True, seen_in="torch/split_and_joined")
+def split_of_concat(w, x, y, z, sizes, a: Attribute, parts):
+    """A Split of a Concat into its operands is these operands."""
+    operands = (w, x, y, z)[:parts]
+    joined = op.Concat(*operands, axis=a)
+    split = op("Split")(joined, optional(sizes))
+    before = outputs(*(split[k] for k in range(parts)))
+    return before >> outputs(*operands), where(
+        split.axes == joined.axes, has_parts(split, joined.axes[0], *operands)
+    )
+
+
+_MOST_PARTS = 4
+"""There is a rule `squeeze_of_split` for each part of a Split into at most so many."""
+
+
+@computed
+def are_squeezed_elements(split: Matched) -> bool:
+    """Return whether the parts of a Split have size 1, and only Squeezes of its axis read them."""
+    (axis,) = split.axes
+    parts = [Matched(value, split.facts) for value in split.node.outputs]
+    users = [user for part in parts for user in part.users]
+    return (
+        len(parts) <= _MOST_PARTS
+        and all(part.extent(axis) == 1 and not part.is_graph_output for part in parts)
+        and all(user.op_type == "Squeeze" and user.axes == (axis,) for user in users)
+    )
+
+
+@rule(each=[(k,) for k in range(_MOST_PARTS)], opset=2, shared=True, seen_in="torch/unbound")
+def squeeze_of_split(x, sizes, ys: Values, index):
+    """A Squeeze of a part of a Split into elements is a Gather of the element."""
+    split = op("Split")(x, optional(sizes))
+    squeezed = op("Squeeze")(split[index], *ys)
+    return squeezed >> op.Gather(x, constant(index), axis=split.axes[0]), where(
+        are_squeezed_elements(split)
+    )
 
 
 @rule(opset=11, on_constants=True, seen_in="onnxscript/sequence_at")

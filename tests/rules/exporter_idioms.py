@@ -201,6 +201,11 @@ def _modules(torch: Any) -> dict[str, Any]:
             {},
         ),
         "magnitude": (Function(lambda x: x.tanh().pow(1)), (rows,), {}),
+        "expanded": (
+            Function(lambda m, x: x @ (m.weight.expand(600, 600) * 2.0), nn.Embedding(1, 600)),
+            (torch.randn(5, 600),),
+            {},
+        ),
         "masked": (Function(masked), (rows, rows > 0), fixed),
         "rms_norm": (
             Function(lambda x: x * (x.pow(2).mean(-1, keepdim=True) + 1e-6).rsqrt() * vector),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import copy
+import functools
 import itertools
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -239,9 +240,20 @@ class Rewritten(NamedTuple):
         return find_difference(before, after, tolerance * (self.level > 1))
 
 
-_ADDITIONS = ("LayerNormalization", "SimplifiedLayerNormalization")
-"""Ops that onnxruntime adds to ONNX's domain, at all opsets."""
 _OTHER_DOMAIN = "com.microsoft"
+
+
+@functools.cache
+def _first_opsets() -> Mapping[str, int]:
+    """Return the first opset at which onnxruntime has each op of ONNX's domain."""
+    from onnxruntime.capi import onnxruntime_pybind11_state
+
+    first: dict[str, int] = {}
+    for schema in onnxruntime_pybind11_state.get_all_operator_schema():
+        if not schema.domain:
+            known = first.get(schema.name, schema.since_version)
+            first[schema.name] = min(known, schema.since_version)
+    return first
 
 
 def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -253,8 +265,9 @@ def _without_additions(model: onnx.ModelProto) -> onnx.ModelProto:
     while graphs:
         for node in graphs.pop().node:
             graphs += [each.g for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
-            is_added = node.op_type in _ADDITIONS and not node.domain
-            if is_added and not onnx.defs.has(node.op_type, version, ""):
+            if node.domain or onnx.defs.has(node.op_type, version, ""):
+                continue
+            if _first_opsets().get(node.op_type, version + 1) <= version:
                 node.domain = _OTHER_DOMAIN
                 is_changed = True
     if is_changed and all(each.domain != _OTHER_DOMAIN for each in model.opset_import):

@@ -142,7 +142,12 @@ class _GraphRewrite:
         outside = [use for use in uses(value) if use.node not in self._analysis.nodes]
         readers = [use for use in outside if self._may_read_base(use)]
         has_others = len(readers) < len(outside) or value.is_graph_output()
-        needs_expand = has_others and not self._is_expanded_constant(node)
+        needs_expand = (
+            has_others
+            and not self._is_expanded_constant(node)
+            # the declared shape of a graph output may be wrong
+            and self._facts.types.may_replace(value, value)
+        )
         if not readers and not needs_expand:
             return None
         return _Replacement(value, readers, needs_expand, new_nodes=int(needs_expand))

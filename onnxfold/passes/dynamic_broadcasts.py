@@ -130,12 +130,22 @@ class _GraphRewrite:
         if expanded:
             self._find_sizes({replacement.value: replacement for replacement in expanded})
         for group in groups:
-            if self._removes_nodes(group.nodes, group.replacements):
-                self._apply(group.replacements)
-                continue
-            for one in group.replacements:
-                if self._removes_nodes(group.nodes, [one]):
-                    self._apply([one])
+            if not self._apply_if_shorter(group.nodes, group.replacements):
+                for one in group.replacements:
+                    self._apply_if_shorter(group.nodes, [one])
+
+    def _apply_if_shorter(
+        self, nodes: Sequence[ir.Node], replacements: Sequence[_Replacement]
+    ) -> bool:
+        """Replace results of nodes of a group if this removes more nodes than it adds."""
+        # an earlier replacement may have removed a vector that nothing else read
+        needed = [v for each in replacements for v in values_of_segments(each.sizes)]
+        if any((value.producer() or value).graph is None for value in needed):
+            return False
+        if not self._removes_nodes(nodes, replacements):
+            return False
+        self._apply(replacements)
+        return True
 
     def _replacement(self, value: ir.Value, node: ir.Node) -> _Replacement | None:
         """Return the replacement of a value; None if no use can be replaced."""

@@ -38,7 +38,7 @@ def test_dynamic_broadcasts(graph: str, way: Way) -> None:
     options = way.options()
     result = onnxfold.optimize(model, **options)
     onnx.checker.check_model(result)
-    assert count_ops(ir.from_proto(result)) == way.ops
+    assert way.ops in (None, count_ops(ir.from_proto(result)))
     if "not run" in way.words:
         return
     for size in SIZES:

@@ -508,6 +508,14 @@ class Xor(_OfPairs):
 class _Extremum(_OfPairs):
     """Return the least or the greatest of any number of operands."""
 
+    def is_exact_on_bases(self, node: NodeProperties) -> bool:
+        """Return whether the elements are integers.
+
+        Of zeros with different signs, onnxruntime returns the one or the other, which depends on
+        how the operands repeat.
+        """
+        return not node.dtype.is_floating_point() and super().is_exact_on_bases(node)
+
     def carries(self, index: int) -> bool:
         """Return True: the results are elements of the operands."""
         return True

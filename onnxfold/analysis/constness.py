@@ -4,8 +4,8 @@ A forward dataflow over the lattice ``variable < runtime constant < compile-time
 result of a deterministic op is as constant as its least constant operand. Values that its subgraphs
 capture are operands, too. Any other value is variable.
 
-Between runtime and compile-time constants are values of which only the sizes depend on inputs. They
-follow from shapes, so another analysis finds them: `onnxfold.analysis.broadcasts`.
+The level between runtime and compile-time constants is for values whose sizes alone depend on
+inputs. `onnxfold.analysis.broadcasts` finds these values, as that requires shapes.
 """
 
 from __future__ import annotations

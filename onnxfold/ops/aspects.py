@@ -25,7 +25,7 @@ class Aspects(NamedTuple):
     has_own_cost: bool
     """Whether its operations are counted in its own way."""
     has_base: bool
-    """Whether it can be computed on tensors of which it reads a broadcast."""
+    """Whether it can be computed on the bases of its operands, see `onnxfold.ops.bases`."""
 
 
 def aspects() -> Iterator[Aspects]:

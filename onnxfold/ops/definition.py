@@ -243,8 +243,12 @@ class Op:
         not depend on the position of an element.
         """
         if self.traits & ELEMENTWISE:
-            return not (self.depends_on_position(node) or self.rounds_by_position(node))
+            return self.is_independent_of_position(node)
         return bool(self.traits & WITHOUT_ARITHMETIC)
+
+    def is_independent_of_position(self, node: NodeProperties) -> bool:
+        """Return whether an element has the same bits at each position on all supported CPUs."""
+        return not (self.depends_on_position(node) or self.rounds_by_position(node))
 
     def broadcasts(self, index: int, opset: int) -> bool:
         """Return whether an operand may have size 1 where the result does not."""

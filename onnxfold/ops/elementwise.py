@@ -251,9 +251,7 @@ class Broadcasting(Op):
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
         """Return whether each element of the result is computed in the same way."""
-        return self.is_exact and not (
-            self.depends_on_position(node) or self.rounds_by_position(node)
-        )
+        return self.is_exact and self.is_independent_of_position(node)
 
     def broadcasts(self, index: int, opset: int) -> bool:
         """Return True if the opset has broadcasting without attributes."""
@@ -692,7 +690,7 @@ class ClipByAttributes(Op):
 
     def is_exact_on_bases(self, node: NodeProperties) -> bool:
         """Return whether the result does not depend on the position of an element."""
-        return not (self.depends_on_position(node) or self.rounds_by_position(node))
+        return self.is_independent_of_position(node)
 
     def rounds_by_position(self, node: NodeProperties) -> bool:
         """Return whether the sign of a zero depends on the position on a supported CPU."""

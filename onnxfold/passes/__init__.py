@@ -101,7 +101,7 @@ _KNOWN = {
     ),
     "dynamic-broadcasts": (
         ".dynamic_broadcasts:DynamicBroadcasts",
-        "Compute values of which only the sizes depend on inputs on constants that broadcast.",
+        "Replace values whose sizes alone depend on inputs by constants that broadcast.",
     ),
     "value-info": (
         ".value_info:ValueInfo",

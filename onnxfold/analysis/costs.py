@@ -110,6 +110,8 @@ def work_of(node: ir.Node, sizes: NominalSizes) -> float:
         return NODE + nbytes + BYTES_PER_FLOP * _flops(node, sizes)
     if Trait.UNBOUNDED in traits:
         return NODE + _UNBOUNDED * nbytes
+    if Trait.SELECTS in traits:  # the other elements of the operand are not read
+        return NODE + _ELEMENTS * nbytes
     factor = _HEAVY_ELEMENTS if Trait.HEAVY in traits else _ELEMENTS
     return NODE + factor * max(nbytes, _bytes(node.inputs, sizes))
 

@@ -1,48 +1,45 @@
 """`onnxfold.InferenceSession`: onnxruntime's session, on a model that was optimized once and kept.
 
-The user's cache folder holds entries, folders with an optimized model, whose name is a hash of the
-source's content, the options and the versions; and links, which name the entry of a source. Both
-describe files: the status (device, inode, size, times) of each, and a hash of the content. Only
-where a status differs is the content read. So a later start reads a link and a record, asks for the
-status of a few files, and opens the kept model.
+The optimized model is in the user's cache folder, see `onnxfold.runtime.kept_models`. With
+``runtime_constants``, what depends on inputs that keep their values is computed once, see
+`onnxfold.runtime.sessions.observed`.
 """
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
+import fnmatch
 import logging
 import os
-import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import onnxruntime as ort
 
-import onnxfold
 from onnxfold.api.options import Level, OptionArguments, options_of
 from onnxfold.api.signatures import checked
 from onnxfold.api.targets import Target
-from onnxfold.support import files, forks
-from onnxfold.support.errors import ModelError, OnnxFoldError, suggestion
-from onnxfold.support.file_contents import Status, describe, recorded, statuses, write_record
-from onnxfold.support.memory import cpu_features
-from onnxfold.support.onnxruntime_sessions import (
-    DECIDING,
-    copy_of,
-    entries_of,
-    open_session,
-    provides_data,
-    provides_initializers,
-    write_optimized,
+from onnxfold.runtime.kept_models import (
+    KeptModel,
+    Provider,
+    found,
+    inputs_worth_holding,
+    is_unsupported,
+    kept_model,
+    replaces_values,
+    warn,
 )
-from onnxfold.support.user_caches import bytes_allowed, put, touch, user_folder
+from onnxfold.support import forks
+from onnxfold.support.errors import UsageError, suggestion
+from onnxfold.support.onnxruntime_sessions import Feed, copy_of
 
 if TYPE_CHECKING:
-    import onnx_ir as ir
     from typing_extensions import Unpack
+
+    from onnxfold.runtime.sessions.observed import (
+        ObservedConstants,
+        RuntimeConstants,
+        SplitSession,
+    )
 
     _Source = str | bytes | os.PathLike[str]
 else:
@@ -50,32 +47,9 @@ else:
 
 logger = logging.getLogger("onnxfold")
 
-LIMIT = "ONNXFOLD_SESSION_CACHE_BYTES"
-"""Environment variable: bytes that the cache may take; 0 keeps nothing."""
-
-DEFAULT_LIMIT = 4 << 30
-
-_FORMAT = 2
-_MODEL, _WEIGHTS, _RECORD = "model.onnx", "weights", "record.json"
-_NAMES = "names.json"
-"""The names of the values of the source, for which session options may provide initializers."""
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-_CPU = frozenset(("CPUExecutionProvider", "AzureExecutionProvider"))
-"""Providers for which onnxruntime's optimized model has no compiled nodes."""
-
-_FOREIGN = (
-    *("session.load_model_format", "session.model_external_initializers_file_folder_path"),
-    *("session.save_model_format", "session.node_partition_config_file"),
-    *("session.compile_only", "session.strict_shape_type_inference"),
-    *("session.moe.offload.mode", "session.moe.offload.source_root"),
-    *("session.layer_assignment_settings", "session.name_based_layer_assignment"),
-    *("ep.context_enable", "ep.enable_weightless", "ep.enable_weightless_mode"),
-    "ep.enable_weightless_ep_context_nodes",
-)
-"""Entries by which a session reads or writes other files, or is about the nodes of the model as it
-is: onnxruntime opens the model itself."""
-
-_Provider = str | tuple[str, dict[Any, Any]]
+_MAX_CACHE_BYTES = 1 << 30
+"""Default bound of the folded tensors of a session."""
 
 
 class _Further(TypedDict, total=False):
@@ -95,6 +69,11 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
     folder, with options that provide initializers or external data in memory, and for models that
     onnxfold refuses.
 
+    With ``runtime_constants="auto"``, the session compares the inputs that are worth holding
+    constant with those of earlier runs. If they repeat, a background thread splits the model, and
+    following runs compute what depends on these inputs once for each value. The bits are those of
+    `Session`.
+
     Args:
         path_or_bytes: The path or the bytes of a model.
         sess_options: onnxruntime's session options. Libraries of custom ops may only add ops of
@@ -103,11 +82,16 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         provider_options: Options of the providers, as onnxruntime takes them.
         level: The level of the optimization; None for 1, or 2 with a target.
         target: The target of the optimization, see `onnxfold.api.options.OptionArguments`.
+        runtime_constants: "auto": find the inputs that keep their values. Names or globs of inputs:
+            hold these constant from the first run on, and fold every new value. None: neither.
+        max_cache_bytes: Bound in bytes of the folded tensors of all values that are held; None for
+            1 GiB.
         kwargs: Further arguments of ``onnxruntime.InferenceSession``.
 
     Raises:
         TypeError: There is no such keyword.
-        UsageError: There is no such level or target.
+        UsageError: There is no such level, target or input.
+        ModelError: The model cannot be split by the inputs that are named.
         Exception: onnxruntime refuses the model, by one of many classes without a common base.
     """
 
@@ -116,32 +100,91 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         self,
         path_or_bytes: _Source,
         sess_options: ort.SessionOptions | None = None,
-        providers: Sequence[_Provider] | None = None,
+        providers: Sequence[Provider] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
         *,
         level: Level | None = None,
         target: str | Target | None = None,
+        runtime_constants: Literal["auto"] | Sequence[str] | None = None,
+        max_cache_bytes: int | None = None,
         **kwargs: Unpack[_Further],
     ) -> None:
+        own = ("level", "target", "runtime_constants", "max_cache_bytes")
         for name in kwargs.keys() - _Further.__annotations__.keys():
-            near = suggestion(name, ("level", "target", *_Further.__annotations__))
+            near = suggestion(name, (*own, *_Further.__annotations__))
             reason = f"InferenceSession() got an unexpected keyword argument {name!r}{near}"
             raise TypeError(reason)
+        if isinstance(runtime_constants, str) and runtime_constants != "auto":
+            reason = f'runtime_constants takes "auto" or a list of names, got {runtime_constants!r}'
+            raise UsageError(reason)
         chosen = options_of({"target": target, **({} if level is None else {"level": level})})
         fold: OptionArguments = {"level": chosen.level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold
         self._opened = forks.ProcessLocal[Any]()
+        self._held = runtime_constants
+        self._max_cache_bytes = _MAX_CACHE_BYTES if max_cache_bytes is None else max_cache_bytes
+        self._constants: ObservedConstants | None = None
+        self._not_observed = "runtime_constants was not given"
         self._open(providers, provider_options, kwargs)
+        self._observe(providers, provider_options)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Feed],
+        run_options: ort.RunOptions | None = None,
+    ) -> Sequence[Any]:
+        """Compute outputs, see ``onnxruntime.InferenceSession.run``."""
+        run = super().run
+        if self._constants is None:
+            return run(output_names, input_feed, run_options)  # type: ignore[no-any-return]
+        return self._constants.run("run", run, output_names, input_feed, run_options)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, ort.OrtValue],
+        run_options: ort.RunOptions | None = None,
+    ) -> Sequence[ort.OrtValue]:
+        """Compute outputs, see ``onnxruntime.InferenceSession.run_with_ort_values``."""
+        run = super().run_with_ort_values
+        feed = input_dict_ort_values
+        if self._constants is None:
+            return run(output_names, feed, run_options)  # type: ignore[no-any-return]
+        return self._constants.run("run_with_ort_values", run, output_names, feed, run_options)
+
+    @property
+    def runtime_constants(self) -> RuntimeConstants:
+        """The inputs that are held constant, how often they were folded, and what that saves."""
+        from onnxfold.runtime.sessions.observed import RuntimeConstants
+
+        if self._constants is None:
+            return RuntimeConstants("off", reason=self._not_observed)
+        return self._constants.report()
+
+    def wait_for_runtime_constants(self, timeout: float | None = None) -> RuntimeConstants:
+        """Wait until a split model that is being prepared can be used.
+
+        Args:
+            timeout: Most seconds to wait; None for no limit.
+
+        Returns:
+            The state afterwards, see `runtime_constants`.
+        """
+        if self._constants is not None:
+            self._constants.wait(timeout)
+        return self.runtime_constants
 
     def set_providers(
         self,
-        providers: Sequence[_Provider] | None = None,
+        providers: Sequence[Provider] | None = None,
         provider_options: Sequence[dict[Any, Any]] | None = None,
     ) -> None:
         """Open the model again with other providers, see ``onnxruntime.InferenceSession``."""
         fallback = vars(self)["_enable_fallback"]
         self._open(providers, provider_options, {"enable_fallback": 0})
         self._enable_fallback = fallback
+        self._observe(providers, provider_options)
 
     @property
     def _sess(self) -> Any:
@@ -162,14 +205,15 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
 
     def _open(self, providers: Any, provider_options: Any, kwargs: _Further) -> None:
         self._opening = providers, provider_options, kwargs
+        self._kept: KeptModel | None = None
         source, options, fold = self._onnxfold
         kept = None
-        if not _is_plain(source, options, kwargs):
+        if not is_unsupported(source, options, kwargs):
             try:
-                kept = _kept(source, options, providers, fold)
-            except Exception as error:  # what makes a session faster must not make it fail
-                _warn(str(error))
-        if kept is not None and kept.model is not None and not _replaces_values(options, kept):
+                kept = kept_model(source, options, providers, fold)
+            except Exception as error:  # an optimization that fails must not make the session fail
+                warn(str(error))
+        if kept is not None and kept.model is not None and not replaces_values(options, kept):
             opening = options
             try:
                 if kept.is_finished:
@@ -179,209 +223,167 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             except Exception as error:  # onnxruntime raises many classes without a common base
                 logger.info("%s is not opened: %s", kept.model, error)
             else:
-                if _found(kept.link) == kept:  # nothing was replaced meanwhile
+                if found(kept.link) == kept:  # nothing was replaced meanwhile
                     if kept.is_finished:
                         self.get_session_options().graph_optimization_level = level
                     self._model_path = None if isinstance(source, bytes) else os.fspath(source)
+                    self._kept = kept
                     return
         super().__init__(source, options, providers, provider_options, **kwargs)
 
+    def _observe(self, providers: Any, provider_options: Any) -> None:
+        """Hold constant the inputs that are named, or observe those that are worth it."""
+        if self._constants is not None:
+            self._constants.close()
+            self._constants = None
+        source, options, fold = self._onnxfold
+        name = "the model" if isinstance(source, bytes) else os.fspath(source)
+        if self._held is None:
+            self._log_savings(name)
+            return
+        if provider_options is not None:
+            providers = list(zip(providers, provider_options, strict=True))
+        observed = _Observed(self, name, source, options, providers, fold)
+        if isinstance(self._held, str):
+            self._constants, self._not_observed = observed.automatic()
+            if self._constants is None:
+                logger.info("%s: no runtime constants: %s", name, self._not_observed)
+        else:
+            self._constants = observed.named(self._held)
 
-def _is_plain(source: Any, options: ort.SessionOptions | None, kwargs: _Further) -> bool:
-    """Return whether onnxruntime must have the model as it is, or reads or writes other files."""
-    if not isinstance(source, (str, bytes, os.PathLike)) or kwargs.keys() - {"enable_fallback"}:
-        return True
-    if bytes_allowed(LIMIT, DEFAULT_LIMIT) == 0 or os.environ.get("ORT_LOAD_CONFIG_FROM_MODEL"):
-        return True
-    if not isinstance(source, bytes) and os.fspath(source).endswith(".ort"):
-        return True
-    if options is None:
-        return False
-    if options.optimized_model_filepath or any(entries_of(options, _FOREIGN).values()):
-        return True
-    return provides_data(options)
-
-
-def _replaces_values(options: ort.SessionOptions | None, kept: _Kept) -> bool:
-    """Return whether options provide an initializer for a value of the source of a kept model."""
-    if options is None:
-        return False
-    try:
-        names = json.loads(Path(str(kept.model)).with_name(_NAMES).read_bytes())
-    except (OSError, ValueError) as error:  # another process has just removed it
-        logger.debug("%s: %s", kept.model, error)
-        return True
-    return provides_initializers(options, names)
-
-
-class _Kept(NamedTuple):
-    link: Path
-    model: str | None
-    is_finished: bool  # by onnxruntime
-    files: Mapping[str, Status]  # those of the source, too
+    def _log_savings(self, name: str) -> None:
+        """Log what the observation of inputs could save."""
+        if self._kept is None or not logger.isEnabledFor(logging.DEBUG):
+            return
+        for names, share in inputs_worth_holding(self._kept):
+            text = '%s: runtime_constants="auto" folds up to %.0f %% of the work if %s repeat'
+            logger.debug(text, name, 100 * share, ", ".join(names))
 
 
-def _kept(
-    source: str | bytes | os.PathLike[str],
+class _Observed:
+    """Makes the `ObservedConstants` of a session."""
+
+    def __init__(
+        self,
+        session: InferenceSession,
+        name: str,
+        source: Any,
+        options: ort.SessionOptions | None,
+        providers: Sequence[Any] | None,
+        fold: OptionArguments,
+    ) -> None:
+        self.kept = session._kept
+        self.name = name
+        self.options = options
+        self.inputs = session.get_inputs()
+        self.optional = {value.name for value in session.get_overridable_initializers()}
+        self.max_cache_bytes = session._max_cache_bytes
+        self.open_split = _open_split(
+            source,
+            options,
+            providers or session.get_providers(),
+            fold,
+            session._kept,
+            session._max_cache_bytes,
+            is_named=not isinstance(session._held, str),
+        )
+
+    def automatic(self) -> tuple[ObservedConstants | None, str]:
+        """Return what observes the inputs that are worth it, or None and the reason."""
+        from onnxfold.runtime.kept_bundles import last_names
+
+        if self.kept is None:
+            return None, "the model is opened without optimization"
+        if self.options is not None and self.options.enable_profiling:
+            return None, "the session is profiled"
+        sets = [frozenset(names) for names, _ in inputs_worth_holding(self.kept)]
+        if not sets:
+            return None, "no input is worth holding constant"
+        observed = self._observe(sets)
+        known = last_names(self.kept)
+        if known:
+            observed.prepare(known, {})
+        return observed, ""
+
+    def named(self, globs: Sequence[str]) -> ObservedConstants:
+        """Return what holds inputs constant that are named."""
+        known = [*(value.name for value in self.inputs), *self.optional]
+        names: list[str] = []
+        for glob in globs:
+            matching = fnmatch.filter(known, glob)
+            if not matching:
+                raise UsageError(f"no input is called {glob!r}{suggestion(glob, known)}")
+            names += matching
+        observed = self._observe([frozenset(names)])
+        observed.use(names, self.open_split(names, {}), always=True)
+        return observed
+
+    def _observe(self, sets: Sequence[frozenset[str]]) -> ObservedConstants:
+        from onnxfold.runtime.sessions.observed import ObservedConstants
+
+        required = frozenset(value.name for value in self.inputs)
+        sizes_of = _sizes_of(self.inputs)
+        return ObservedConstants(
+            self.name, self.open_split, sets, required, sizes_of, self.max_cache_bytes
+        )
+
+
+def _sizes_of(inputs: Sequence[Any]) -> Callable[[Mapping[str, Feed]], dict[str, int]]:
+    """Return a function of a feed that returns the sizes of symbolic dimensions by name."""
+    dims = {value.name: value.shape for value in inputs}
+
+    def sizes_of(feed: Mapping[str, Feed]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for name, shape in dims.items():
+            value = feed.get(name)
+            given = (
+                value.shape() if isinstance(value, ort.OrtValue) else getattr(value, "shape", ())
+            )
+            for dim, size in zip(shape or (), given, strict=False):
+                if isinstance(dim, str) and size > 0:
+                    sizes.setdefault(dim, int(size))
+        return sizes
+
+    return sizes_of
+
+
+def _open_split(
+    source: Any,
     options: ort.SessionOptions | None,
-    providers: Sequence[_Provider] | None,
+    providers: Sequence[Any] | None,
     fold: OptionArguments,
-) -> _Kept | None:
-    """Return the kept model of a source, made first if it is missing; None if it cannot be kept. An
-    entry without a model stands for one that is larger than the cache, or refused by onnxfold.
-    Errors say that it cannot be optimized now, or that the cache folder cannot be written.
+    kept: KeptModel | None,
+    max_cache_bytes: int,
+    *,
+    is_named: bool,
+) -> Callable[[Sequence[str], Mapping[str, int]], SplitSession]:
+    """Return a function that opens a session on a model, split by inputs with some names.
+
+    The split model is kept beside the optimized one. Without a kept model, it is in memory.
     """
-    maker = _maker(options, providers)
-    key = [_FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
-    if maker is not None:
-        key += [cpu_features(), maker.graph_optimization_level, entries_of(maker, DECIDING)]
-    if isinstance(source, bytes):
-        name = hashlib.sha256(source).hexdigest()
-    else:
-        name = source = os.path.abspath(os.fsdecode(os.fspath(source)))
-    link = user_folder("sessions") / f"{_hash(key, name)}.json"
-    found = _found(link)
-    if found is not None:
-        return found
-    from onnxfold.ir.storage.load import external_files
 
-    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
-    try:
-        if isinstance(source, str):
-            names = [source, *external_files(source)]
-        target = describe(cache, names)
-    except (OnnxFoldError, OSError, ValueError) as error:
-        logger.debug("onnxruntime is to say what is wrong: %s", error)
-        return None
-    if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
-        return None
-    target["entry"] = _hash(key, target["digest"] if names else link.stem)
-    entry = cache / target["entry"]
-    os.makedirs(cache, mode=0o700, exist_ok=True)
-    files.remove_leftovers(str(cache))
-    with files.locked(str(entry)):
-        if recorded(entry / _RECORD) is None:
-            shutil.rmtree(entry, ignore_errors=True)
-            with files.scratch_folder("session", parent=str(cache)) as new:
-                finished = _write_model(source, new, fold, maker)
-                size = sum(file.stat().st_size for file in os.scandir(new))
-                for name in os.listdir(new) if size > limit else ():
-                    os.remove(os.path.join(new, name))
-                record = describe(Path(new), os.listdir(new))
-                write_record(Path(new, _RECORD), {**record, "settled": True, "finished": finished})
-                if statuses(cache, names) != target["files"]:
-                    raise OnnxFoldError("was changed while it was read", file=names[0])
-                put(new, str(entry), limit - len(json.dumps(target)))  # room for the link
-    write_record(link, target)
-    return _found(link)
+    def open_split(names: Sequence[str], sizes: Mapping[str, int]) -> SplitSession:
+        from onnxfold.runtime.kept_bundles import kept_bundle, make_kept_bundle
+        from onnxfold.runtime.sessions.cache import FoldCache
+        from onnxfold.runtime.sessions.observed import NotWorthwhileError, SplitSession
+        from onnxfold.runtime.sessions.session import Session
 
+        cache = FoldCache(max_bytes=max_cache_bytes)
+        if kept is None or isinstance(fold["target"], Target):  # another process cannot load it
+            session = Session(
+                source, options, providers, cache=cache, runtime_constants=names, **fold
+            )
+            session.open_fold()
+            return SplitSession(session, 0.0)
+        bundle = kept_bundle(kept, names)
+        if bundle is None:
+            path = source if isinstance(source, bytes) else os.fsdecode(os.fspath(source))
+            share = make_kept_bundle(kept, path, names, sizes, fold, is_named=is_named)
+            bundle = kept_bundle(kept, names)
+            if bundle is None:
+                raise NotWorthwhileError(f"this would save {share:.1%} of the work")
+        session = Session(bundle, options, providers, cache=cache)
+        session.open_fold()
+        return SplitSession(session, bundle.share)
 
-def _maker(
-    options: ort.SessionOptions | None, providers: Sequence[_Provider] | None
-) -> ort.SessionOptions | None:
-    """Return options by which onnxruntime optimizes a model to be kept; None if what it makes with
-    these options and providers cannot be kept.
-    """
-    available = set(ort.get_available_providers())
-    names = {p if isinstance(p, str) else p[0] for p in providers or available}
-    maker = ort.SessionOptions()
-    if options is not None:
-        if options.has_providers() or options.graph_optimization_level == _OFF:
-            return None
-        maker.graph_optimization_level = options.graph_optimization_level
-        for name, value in entries_of(options, DECIDING).items():
-            maker.add_session_config_entry(name, value)
-    return maker if names & available <= _CPU else None
-
-
-def _found(link: Path) -> _Kept | None:
-    """Return what a link leads to, if the content of all files is what it was."""
-    target = recorded(link)
-    if target is None:
-        return None
-    entry = link.parent / target["entry"]
-    record = recorded(entry / _RECORD)
-    if record is None:
-        return None
-    touch(link)
-    touch(entry)
-    model = str(entry / _MODEL) if _MODEL in record["files"] else None
-    return _Kept(link, model, record["finished"], {**target["files"], **record["files"]})
-
-
-def _write_model(
-    source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
-) -> bool:
-    """Write the optimized model into a folder; nothing if onnxfold refuses the source. Return
-    whether onnxruntime has optimized it, too. Errors are those of `_kept`.
-    """
-    from onnxfold.api.optimize import optimize
-    from onnxfold.ir import storage
-    from onnxfold.rewrite.rule import available_rule_sets, builtin_rule_sets
-    from onnxfold.runtime.bundles.in_memory import has_custom_ops
-
-    # a later start does not look for the versions of other packages
-    others = {rules.name for rules in available_rule_sets()}
-    others -= {rules.name for rules in builtin_rule_sets()}
-    try:
-        given = storage.opened(source)
-        if isinstance(source, bytes) and given.meta[storage.EXTERNAL_KEY]:
-            raise ModelError("the bytes of a model do not tell where its data files are")
-        names = _names_of_values(given)
-        options: OptionArguments = {**fold, "disable": [*others]}
-        model: ir.Model = optimize(given, **options)
-    except ModelError as error:
-        logger.info("the model is opened as it is: %s", error)
-        return False
-    path = os.path.join(folder, _MODEL)
-    Path(folder, _NAMES).write_text(json.dumps(names), encoding="ascii")
-    if maker is not None and not has_custom_ops(model):
-        with files.scratch_folder("session", parent=folder) as scratch:
-            folded, made = os.path.join(scratch, "folded.onnx"), os.path.join(scratch, "made.onnx")
-            storage.save(model, folded, external_data=True, fsync=False)
-            try:
-                open_session(folded, write_optimized(maker, made))
-                final = storage.load(made)
-                final.model_version = model.model_version
-                _save(final, path)
-                maker.optimized_model_filepath = ""
-                maker.graph_optimization_level = _OFF
-                open_session(path, maker)
-                return True
-            except Exception as error:  # onnxruntime raises many classes without a common base
-                logger.info("onnxruntime cannot open what it makes of the model: %s", error)
-    _save(model, path)
-    return False
-
-
-def _names_of_values(model: ir.Model) -> list[str]:
-    """Return the names of all initializers, and of results, which onnxruntime may fold to such."""
-    from onnxfold.ir.graphs import all_graphs
-
-    names = set[str]()
-    for graph in all_graphs(model):
-        names.update(graph.initializers)
-        names.update(value.name or "" for node in graph for value in node.outputs)
-    return sorted(names)
-
-
-def _save(model: ir.Model, path: str) -> None:
-    """Write a model with its weights beside it, at places from which onnxruntime maps them. The
-    weights get names to which no session options refer.
-    """
-    from onnxfold.ir import storage
-
-    for value in list(model.graph.initializers.values()):
-        if not value.is_graph_input() and not value.is_graph_output():
-            value.name = f"onnxfold:{value.name}"
-    storage.save(model, path, external_data=_WEIGHTS)
-
-
-def _hash(*parts: Any) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-@functools.cache
-def _warn(reason: str) -> None:
-    """Log why a model is opened as it is, once a process for each reason."""
-    logger.warning("models are opened without optimization: %s", reason)
+    return open_split

@@ -18,12 +18,15 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from reference_session import reference_options
 
 import onnxfold
-from onnxfold.runtime import inference_session
+from onnxfold.runtime import kept_models
 from onnxfold.support.onnxruntime_sessions import DECIDING
 from tests.faults.test_file_systems import mounted
 
 SWIN, DECODER = ROOT / "models" / "swin.onnx", ROOT / "models" / "t5-decoder.onnx"
 CPU = ["CPUExecutionProvider"]
+
+OWN = ("level", "target", "runtime_constants", "max_cache_bytes")
+"""The arguments that onnxruntime's class does not have."""
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +117,7 @@ def test_equal_to_onnxruntime(model: Path, start: str) -> None:
 
 def test_signature() -> None:
     ours, theirs = map(inspect.signature, (onnxfold.InferenceSession, ort.InferenceSession))
-    shared = [name for name in ours.parameters if name not in ("level", "target")]
+    shared = [name for name in ours.parameters if name not in OWN]
     assert shared == list(theirs.parameters)
     for name in shared:
         assert ours.parameters[name].default == theirs.parameters[name].default
@@ -545,7 +548,7 @@ def test_every_entry_of_options_is_known() -> None:
     pattern = rb"\0((?:session|optimization|mlas|ep)\.[a-z0-9_.]*[a-z0-9_])(?=\0)"
     names = {name.decode() for name in re.findall(pattern, library)}
     assert len(names) > 50
-    unknown = names - {*DECIDING, *inference_session._FOREIGN}
+    unknown = names - {*DECIDING, *kept_models.FOREIGN}
     assert not [name for name in sorted(unknown) if not RUN_TIME.fullmatch(name)]
 
 

@@ -59,7 +59,12 @@ class Bundle(Shown, text="onnxfold.tools.report.runtime_tables:bundle_text"):
 
     A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
     ``read`` is the path and version of the manifest file, None while the bundle is written.
+
+    Attributes:
+        compiles_ahead: Whether a session compiles kernels of the bundle while it runs.
     """
+
+    compiles_ahead = False
 
     def __init__(
         self, folder: Path, manifest: Manifest, read: tuple[Path, Version] | None = None

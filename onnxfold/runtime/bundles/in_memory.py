@@ -79,6 +79,7 @@ class InMemoryBundle(Bundle):
         self._lock = forks.Lock()  # a model cannot be used while it is serialized
 
     name = "in memory"
+    compiles_ahead = True
 
     @property
     def folder(self) -> Path:  # type: ignore[override]

@@ -7,13 +7,8 @@ another process, while onnxruntime runs the folds.
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import hashlib
 import logging
-import os
-import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -21,7 +16,6 @@ from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
 from onnxfold.runtime.backends.base import NOT_COMPILING, Misfit
 from onnxfold.runtime.backends.choice import Choice, Stopwatch
@@ -34,23 +28,17 @@ from onnxfold.runtime.backends.loading import (
 )
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Group, Kernel, TensorInfo
+from onnxfold.runtime.sessions.background import BackgroundThread
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
+from onnxfold.runtime.sessions.constant_values import ConstantValue
 from onnxfold.support import forks, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.forks import cached_property
-from onnxfold.support.memory import c_library
 from onnxfold.support.onnxruntime_sessions import (
-    Array,
-    Feed,
-    array_of,
     fold_options,
-    has_numbers,
-    is_text,
     key_of,
-    ort_copy,
     ort_value,
     size_in_bytes,
-    texts_of,
 )
 from onnxfold.support.process_state import THIS_PROCESS
 
@@ -64,102 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-_PATIENCE = 1.0  # seconds after the first fold, in which the first answer is computed
-
-_SMALL = 16 << 10
-"""Bytes up to which a copy of an array is made and compared faster than its address is found."""
-
-_SEED = secrets.randbits(64)
-"""Seed of the hashes of values within this process."""
-
-_memcmp = c_library().memcmp  # fast, and without holding the GIL
-_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-
-
-class ConstantValue:
-    """The value of a runtime constant, with its content at the time when it was set.
-
-    The content is copied, and later values are compared with the copy bit by bit. A read-only array
-    is copied, too: its owner can make it writable again. Without ``copies``, the value must not
-    change while this object is used. Values other than tensors in the CPU's memory are not
-    copied, and never equal later ones.
-
-    Attributes:
-        feed: The content as a value of onnxruntime.
-    """
-
-    def __init__(self, info: TensorInfo, value: Feed, *, copies: bool = True) -> None:
-        try:
-            feed = ort_value(value)
-            if not feed.has_value():  # reading its type would end the process
-                raise UsageError("it has no value")
-        except UsageError as error:
-            raise UsageError(f"runtime constant {info.name!r}: {error}") from None
-        kind = feed.data_type().removeprefix("tensor(").removesuffix(")")
-        shape = feed.shape() if feed.is_tensor() else None
-        if info.dtype not in (kind, "undefined") or (shape is not None and not info.takes(shape)):
-            given = TensorInfo("", kind, None if shape is None else list(shape))
-            raise UsageError(f"runtime constant {info.name!r} is {info}, not {given}")
-        # onnxruntime's memory is aligned, so that kernels do not copy it once more
-        self.feed = ort_copy(feed) if copies and has_numbers(feed) else feed
-        self._digests: dict[bool, bytes] = {}
-        try:
-            self._elements: Array | None = array_of(self.feed)
-        except ValueError:  # it is not in the CPU's memory, or not valid text
-            self._elements = None
-            return
-        self._dtype, self._shape = self._elements.dtype, self._elements.shape
-        self._is_text = is_text(self._elements)
-        self._small: bytes | None = None
-        if not self._is_text and self._elements.nbytes <= _SMALL:
-            self._small = self._elements.tobytes()
-
-    def is_same(self, value: Feed) -> bool:
-        """Return whether another value has the same type, shape and bits."""
-        mine = self._elements
-        if mine is None:
-            return False
-        is_alike = type(value) is np.ndarray and value.dtype == self._dtype
-        if is_alike or (self._is_text and isinstance(value, np.ndarray) and is_text(value)):
-            other = value
-        else:
-            try:
-                other = array_of(ort_value(value))
-            except (UsageError, ValueError):
-                return False  # of another kind, or not in the CPU's memory
-            if other.dtype != self._dtype:
-                return False
-        if other.shape != self._shape:
-            return False
-        if self._is_text:
-            return texts_of(mine) == texts_of(other)
-        if self._small is not None:  # faster than to get the address of an array
-            return bool(other.tobytes() == self._small)
-        other = np.asarray(other, order="C")
-        return not _memcmp(mine.ctypes.data, other.ctypes.data, mine.nbytes)
-
-    def digest(self, *, is_shared: bool) -> bytes:
-        """Return a hash of type, shape and elements; a random one if the elements are unknown.
-
-        The keys that processes share are SHA-256. Within a process, XXH3 takes a tenth of the time:
-        its seed is a secret of the process, so that no value can be prepared to have the hash of
-        another one.
-        """
-        if is_shared not in self._digests:
-            self._digests[is_shared] = self._hashed(is_shared)
-        return self._digests[is_shared]
-
-    def _hashed(self, is_shared: bool) -> bytes:
-        if self._elements is None:
-            return os.urandom(32)
-        about = f"{self.feed.data_type()}{self._shape}".encode()
-        digest = hashlib.sha256(about) if is_shared else xxhash.xxh3_128(about, seed=_SEED)
-        if self._is_text:
-            digest.update(repr(texts_of(self._elements)).encode())
-        else:
-            contiguous = np.asarray(self._elements, order="C")
-            digest.update(contiguous.reshape(-1).view(np.uint8).data)
-        return digest.digest()
+_PATIENCE = 1.0
+"""Seconds between the first fold and the compilation, in which the first answer is computed."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +187,13 @@ class SessionFolding:
             for outputs in list(self._sessions):
                 if not replaced.isdisjoint(outputs):
                     del self._sessions[outputs]
+
+    def open(self) -> None:
+        """Open the sessions on the groups that have no kernel."""
+        _, units, _ = self._kernels
+        for group, own in zip(self.bundle.manifest.groups, units, strict=True):
+            if not own:
+                self._opened(tuple(group.outputs))
 
     def fold(self, constants: Mapping[str, ConstantValue]) -> list[Folded]:
         """Return the folded tensors, from the cache or newly computed."""
@@ -461,34 +362,6 @@ def _sizes_of(infos: Sequence[TensorInfo], values: Mapping[str, Any]) -> dict[st
     return sizes
 
 
-class _BackgroundThread:
-    """A thread that starts some work after a while; the processes that it starts end with it."""
-
-    def __init__(self, work: Callable[[], None]) -> None:
-        self.is_urgent = threading.Event()
-        self._processes = isolated.Processes()
-        self._thread = threading.Thread(
-            target=self._run, args=(work,), name="onnxfold", daemon=True
-        )
-        self._thread.start()
-
-    def join(self) -> None:
-        """Wait until the work is done."""
-        self._thread.join()
-
-    def close(self) -> None:
-        """End the processes, and wait for the thread."""
-        self._processes.close()
-        self.is_urgent.set()
-        if self._thread is not threading.current_thread():
-            self.join()
-
-    def _run(self, work: Callable[[], None]) -> None:
-        self._processes.enter()
-        self.is_urgent.wait(_PATIENCE)
-        work()
-
-
 @dataclass(eq=False)
 class CompileAhead:
     """Compiles the kernels of `auto` after the first fold, if a compiler is installed.
@@ -508,7 +381,7 @@ class CompileAhead:
 
     def __post_init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)
-        self._running = forks.ProcessLocal[_BackgroundThread]()
+        self._running = forks.ProcessLocal[BackgroundThread]()
         self._is_closed = False
 
     def start(self, *, is_urgent: bool = False) -> None:
@@ -533,11 +406,11 @@ class CompileAhead:
         if self._running.value is not None:
             self._running.value.close()
 
-    def _started(self) -> _BackgroundThread:
+    def _started(self) -> BackgroundThread:
         owner = self._owner()
         assert owner is not None  # it calls this
         THIS_PROCESS.close_with(owner, self.close)
-        return _BackgroundThread(self._run)
+        return BackgroundThread(self._run, delay=_PATIENCE)
 
     def _run(self) -> None:
         try:

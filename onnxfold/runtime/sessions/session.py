@@ -21,9 +21,9 @@ from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_res
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache
+from onnxfold.runtime.sessions.constant_values import ConstantValue
 from onnxfold.runtime.sessions.fold_runs import (
     CompileAhead,
-    ConstantValue,
     FoldStatistics,
     Placement,
     SessionFolding,
@@ -116,7 +116,7 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
         self.bundle = _bundle_of(source, backend, arguments)
         self._ahead = None
         self._lock = forks.Lock()  # kernels are not loaded while the providers are changed
-        if backend == "auto" and type(self.bundle) is not Bundle and self.bundle.manifest.groups:
+        if backend == "auto" and self.bundle.compiles_ahead and self.bundle.manifest.groups:
             self._ahead = self._compile_ahead(arguments)
         if max_cache_bytes is not None:
             cache = cache or FoldCache(max_bytes=max_cache_bytes)
@@ -174,6 +174,10 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
         if self._ahead is not None:
             self._ahead.wait()
         return self.placements()
+
+    def open_fold(self) -> None:
+        """Open the sessions on runtime_fold now, so that the first fold takes less time."""
+        self._folding.open()
 
     def close(self) -> None:
         """End the process that compiles kernels; the session still runs."""

@@ -56,13 +56,16 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
 
 
 def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> dict[str, int]:
-    """Return the sizes of dynamic dimensions: those given, else 1 for a batch, and ``size``.
+    """Return the sizes of dynamic dimensions: those given, else 1 for a batch, and ``size``."""
+    return {name: given.get(name, 1 if is_batch(name) else size) for name in names}
+
+
+def is_batch(name: str) -> bool:
+    """Return whether the name of a dynamic dimension is that of a batch.
 
     A dimension without a name is taken for a batch if it is the first of its input.
     """
-    return {
-        n: given.get(n, 1 if "batch" in n.lower() or n.endswith("[0]") else size) for n in names
-    }
+    return "batch" in name.lower() or name.endswith("[0]")
 
 
 def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None:

@@ -1,0 +1,222 @@
+"""Keep split models in the user's cache folder, for sessions that hold inputs constant.
+
+A bundle is an entry of the same cache as the optimized model, see `onnxfold.runtime.kept_models`. A
+link names the inputs by which a model was split last, so that a later start opens that bundle at
+once. Another process splits the model: the analysis would delay the runs of this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxfold.api.options import OptionArguments, SplitArguments
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, MANIFEST, Manifest
+from onnxfold.runtime.kept_models import (
+    DEFAULT_LIMIT,
+    LIMIT,
+    RECORD,
+    KeptModel,
+    hash_of,
+    rules_of_others,
+)
+from onnxfold.support import files, isolated
+from onnxfold.support.errors import OnnxFoldError
+from onnxfold.support.file_contents import describe, recorded, statuses, write_record
+from onnxfold.support.user_caches import bytes_allowed, put, touch
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from onnxfold.runtime.bundles.in_memory import InMemoryBundle
+
+logger = logging.getLogger("onnxfold")
+
+_SHARE = "share"
+_NAMES = "names"
+
+_NICENESS = 10
+"""Priority of splitting a model: the runs of the session come first."""
+
+
+class KeptBundle(Bundle):
+    """A bundle of the cache. Its kernels are compiled for each session, as for a model in memory.
+
+    Attributes:
+        share: The share of a run's work that runtime_fold has, at the sizes when it was split.
+    """
+
+    compiles_ahead = True
+
+    def __init__(self, folder: Path, manifest: Manifest, share: float) -> None:
+        super().__init__(folder, manifest)
+        self.share = share
+
+    @property
+    def fold_key(self) -> str:
+        """The name of the folder, a hash of all that the bundle was made of."""
+        return self.folder.name
+
+    @contextlib.contextmanager
+    def serialized(self, part: str) -> Iterator[bytes]:
+        """Provide a part for `onnxfold.runtime.bundles.in_memory.deserialized`."""
+        from onnxfold.runtime.bundles.in_memory import InMemoryBundle
+
+        model = self.load(part)
+        with InMemoryBundle(self.manifest, model, model).serialized(part) as content:
+            yield content
+
+
+def last_names(kept: KeptModel) -> list[str]:
+    """Return the inputs by which a kept model was split last; none if it was not."""
+    link = recorded(_link(kept))
+    return [] if link is None else list(link[_NAMES])
+
+
+def kept_bundle(kept: KeptModel, names: Sequence[str]) -> KeptBundle | None:
+    """Return the bundle of a kept model that is split by these inputs; None if there is none."""
+    folder = _folder(kept, names)
+    record = recorded(folder / RECORD)
+    if record is None:
+        return None
+    try:
+        document = json.loads((folder / MANIFEST).read_bytes())
+        bundle = KeptBundle(folder, Manifest.from_dict(document), float(record[_SHARE]))
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        logger.debug("%s: %s", folder, error)
+        return None
+    touch(folder)
+    touch(_link(kept))
+    return bundle
+
+
+def make_kept_bundle(
+    kept: KeptModel,
+    source: str | bytes,
+    names: Sequence[str],
+    sizes: Mapping[str, int],
+    fold: OptionArguments,
+    *,
+    is_named: bool,
+) -> float:
+    """Split the source of a kept model in another process, and keep the bundle.
+
+    Args:
+        kept: The kept model.
+        source: The path or the bytes of its source.
+        names: The inputs to hold constant.
+        sizes: Sizes of symbolic dimensions, by name.
+        fold: The level and target of the optimization; the target is a name or None.
+        is_named: Whether to keep the bundle even if it saves little.
+
+    Returns:
+        The share of a run's work that is folded.
+
+    Raises:
+        onnxfold.support.isolated.Failure: The model cannot be split, or the bundle is not kept.
+    """
+    arrays = [] if isinstance(source, str) else [np.frombuffer(source, np.uint8)]
+    request = [
+        os.path.abspath(source) if isinstance(source, str) else None,
+        list(names),
+        dict(sizes),
+        dict(fold),
+        str(_folder(kept, names)),
+        dict(kept.source_files),
+        is_named,
+    ]
+    function = f"{__name__}:split_apart"
+    (share, is_kept), _ = isolated.run(function, request, arrays)
+    if is_kept and not is_named:
+        link = describe(kept.entry.parent, [])
+        write_record(_link(kept), {**link, _NAMES: list(names)})
+    return float(share)
+
+
+def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Split a model and keep the bundle; called in another process, see `make_kept_bundle`.
+
+    Returns:
+        The share of the work that is folded, and whether the bundle is kept.
+    """
+    from onnxfold.runtime.splitting.dependence import MIN_SHARE
+
+    path, names, sizes, fold, target, source_files, is_named = request
+    os.nice(_NICENESS)
+    folder = Path(target)
+    with files.locked(target):
+        record = recorded(folder / RECORD)
+        if record is not None:
+            return [record[_SHARE], True], []
+        source = path if path is not None else arrays[0].tobytes()
+        made = _split(source, names, sizes, fold)
+        share = _share_of(made.parts, sizes)
+        if share < MIN_SHARE and not is_named:
+            return [share, False], []
+        _keep(made, folder, share, source_files)
+    return [share, True], []
+
+
+def _split(
+    source: str | bytes, names: Sequence[str], sizes: Mapping[str, int], fold: OptionArguments
+) -> InMemoryBundle:
+    from onnxfold.ir import storage
+    from onnxfold.runtime.split_model import split_in_memory
+
+    arguments: SplitArguments = {
+        "runtime_constants": names,
+        "nominal": sizes,
+        "disable": rules_of_others(),
+        "level": fold["level"],
+        "target": fold["target"],
+    }
+    return split_in_memory(storage.opened(source), backend="onnxruntime", **arguments)
+
+
+def _keep(
+    made: InMemoryBundle, folder: Path, share: float, source_files: Mapping[str, Any]
+) -> None:
+    """Write a bundle to its folder of the cache."""
+    from onnxfold.ir import storage
+
+    limit = bytes_allowed(LIMIT, DEFAULT_LIMIT)
+    plans = {part: storage.planned(model, external_data=True) for part, model in made.parts.items()}
+    size = sum(plan.size for plan in plans.values())
+    if size > limit:
+        raise OnnxFoldError(f"the split model takes {size} bytes; {LIMIT} allows {limit}")
+    with files.scratch_folder("session", parent=str(folder.parent)) as scratch:
+        new = Path(scratch)
+        for part, plan in plans.items():
+            storage.save(made.parts[part], new / part, plan=plan, fsync=False)
+        (new / MANIFEST).write_text(json.dumps(made.manifest.to_dict()), encoding="utf-8")
+        if statuses(folder.parent, source_files) != source_files:
+            raise OnnxFoldError("the model was changed while it was split")
+        record = describe(new, os.listdir(new))
+        write_record(new / RECORD, {**record, "settled": True, _SHARE: share})
+        put(scratch, str(folder), limit)
+
+
+def _share_of(parts: Mapping[str, ir.Model], sizes: Mapping[str, int]) -> float:
+    """Return the share of the work that runtime_fold has, of that of both parts."""
+    if FOLD_FILE not in parts:
+        return 0.0
+    from onnxfold.runtime.splitting.dependence import work_of_graph
+
+    work = {name: work_of_graph(part.clone(), sizes) for name, part in parts.items()}
+    return work[FOLD_FILE] / sum(work.values())
+
+
+def _folder(kept: KeptModel, names: Sequence[str]) -> Path:
+    return kept.entry.parent / hash_of("bundle", kept.entry.name, sorted(names))
+
+
+def _link(kept: KeptModel) -> Path:
+    return kept.entry.parent / f"{hash_of('split by', kept.entry.name)}.json"

@@ -1,0 +1,426 @@
+"""Find the runtime constants of a session by observation, and fold them once.
+
+`ObservedConstants` compares the inputs of successive runs. When worthwhile inputs repeat, a
+background thread opens a `Session` on the split model. Following runs then fold new values, and run
+entry. Runs that the split model cannot serve use the original session.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from onnxfold.runtime.sessions.background import BackgroundThread
+from onnxfold.runtime.sessions.constant_values import content_key
+from onnxfold.runtime.sessions.fold_runs import Placement
+from onnxfold.runtime.sessions.handle import Handle
+from onnxfold.runtime.sessions.reuse import MOST_NEW, InputWatch, ValueHistory
+from onnxfold.runtime.sessions.session import Session
+from onnxfold.support import forks
+from onnxfold.support.onnxruntime_sessions import Feed
+from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.tables import bytes_text, count_text
+
+logger = logging.getLogger("onnxfold")
+
+_FIRST_PAUSE = 1000
+"""Number of runs for which values are not compared after they changed in `MOST_NEW` runs. Each
+further pause is twice as long."""
+
+_MOST_FAILURES = 3
+"""Number of failures of entry, where the original session succeeds, after which it is not used."""
+
+_MOST_VALUES = 256
+"""Number of values that are remembered, if their folded tensors are small."""
+
+_WEIGHT = 1 / 16
+"""Weight of the latest run in the mean duration of a run."""
+
+_CHANGING = f"the values changed in {MOST_NEW} successive runs"
+
+State = Literal["watching", "preparing", "in use", "paused", "off"]
+Run = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class RuntimeConstants:
+    """The runtime constants that a session found, or was given.
+
+    Attributes:
+        state: "watching": inputs are compared. "preparing": the split model is being made.
+            "in use": values are folded. "paused": the values changed in every run, and are compared
+            again later. "off": the original session runs always.
+        names: The inputs that are held constant, or that are watched.
+        share: The share of a run's work that folding saves, from 0 to 1; 0 if it is unknown.
+        reason: Why the state is "off" or "paused".
+        runs: Number of runs of entry.
+        original_runs: Number of runs of the original session while inputs were compared.
+        folds: Number of runs of runtime_fold.
+        original_seconds: Mean duration of the latest runs of the original session.
+        entry_seconds: Mean duration of the latest runs of entry, without folds.
+        cached_bytes: Bytes of the folded tensors that are held.
+        placements: The backend of each part of runtime_fold.
+    """
+
+    state: State
+    names: tuple[str, ...] = ()
+    share: float = 0.0
+    reason: str | None = None
+    runs: int = 0
+    original_runs: int = 0
+    folds: int = 0
+    original_seconds: float | None = None
+    entry_seconds: float | None = None
+    cached_bytes: int = 0
+    placements: tuple[Placement, ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        names = ", ".join(self.names) or "none"
+        text = f"runtime constants: {names} ({self.state})"
+        if self.reason is not None:
+            text += f": {self.reason}"
+        if self.state != "in use":
+            return text
+        lines = [text]
+        folds = count_text(self.folds, "fold")
+        runs = count_text(self.runs, "run")
+        lines.append(f"{self.share:.0%} of the work is folded: {folds} for {runs}")
+        if self.original_seconds is not None and self.entry_seconds is not None:
+            before, after = self.original_seconds * 1000, self.entry_seconds * 1000
+            lines.append(f"a run takes {after:.2f} ms instead of {before:.2f} ms")
+        lines.append(f"{bytes_text(self.cached_bytes)} of folded tensors are held")
+        parts = Counter((each.backend, each.reason) for each in self.placements)
+        for (backend, reason), count in parts.items():
+            why = "" if reason is None else f": {reason}"
+            lines.append(f"{count_text(count, 'part')} of runtime_fold on {backend}{why}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class SplitSession:
+    """A session on the split model, with the share of the work that it folds."""
+
+    session: Session
+    share: float
+
+
+class NotWorthwhileError(Exception):
+    """Holding these inputs constant saves too little; the message is the reason."""
+
+
+@dataclass(eq=False)
+class _InUse:
+    """The split model in use.
+
+    Attributes:
+        names: The inputs that are held constant.
+        required: Those of them without a default value.
+        last: The key of the value that was used last, with its handle.
+    """
+
+    names: frozenset[str]
+    required: frozenset[str]
+    split: SplitSession
+    history: ValueHistory
+    last: tuple[Hashable, Handle] | None = None
+    failures: int = 0
+
+
+class ObservedConstants:
+    """Runs a model by its original session, or by entry with folded runtime constants.
+
+    Threads may use it at the same time. In a forked process, it continues as in the parent; a
+    preparation that was running is started again when values repeat.
+
+    Args:
+        name: The model, for log messages.
+        open_split: Opens a session on the model, split by inputs with these names, at these sizes
+            of symbolic dimensions. Called in another thread. It must not refer to this object.
+        sets: The sets of inputs that are worth holding constant, the largest share first.
+        required: The inputs of the model without a default value.
+        sizes_of: Returns the sizes of symbolic dimensions in a feed.
+        max_cache_bytes: Bound of the folded tensors.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_split: Callable[[Sequence[str], Mapping[str, int]], SplitSession],
+        sets: Sequence[frozenset[str]],
+        required: frozenset[str],
+        sizes_of: Callable[[Mapping[str, Feed]], dict[str, int]],
+        max_cache_bytes: int,
+    ) -> None:
+        self._name = name
+        self._open_split = open_split
+        self._sets = sets
+        self._required = required
+        self._sizes_of = sizes_of
+        self._max_cache_bytes = max_cache_bytes
+        self._lock = forks.Lock()
+        self._watch = InputWatch(sets, required)
+        self._preparation: BackgroundThread | None = None
+        self._in_use: _InUse | None = None
+        self._folds_always = False
+        self._off: str | None = None
+        self._next_pause = _FIRST_PAUSE
+        self._pause = 0
+        """Number of runs until values are compared again."""
+        self._pause_reason = ""
+        self._runs = 0
+        self._original_runs = 0
+        self._original_seconds: float | None = None
+        self._entry_seconds: float | None = None
+        self._is_logged = False
+        forks.reset_after_fork(self, ObservedConstants._forget_thread)
+
+    def use(self, names: Iterable[str], split: SplitSession, *, always: bool) -> None:
+        """Hold inputs constant from the next run on.
+
+        Args:
+            names: The names of the inputs.
+            split: A session on the model that is split by them.
+            always: Whether every new value is folded, and the session is never closed.
+        """
+        held = frozenset(names)
+        capacity = self._max_cache_bytes // max(1, split.session.setting_bytes)
+        history = ValueHistory(max(2, min(_MOST_VALUES, capacity)))
+        with self._lock:
+            self._folds_always = always
+            self._in_use = _InUse(held, held & self._required, split, history)
+        if not self._is_logged:
+            self._is_logged = True
+            found = ", ".join(sorted(held))
+            text = "%s: the values of %s repeat; %.0f %% of the work now runs once for each value"
+            logger.info(text, self._name, found, 100 * split.share)
+
+    def prepare(self, names: Iterable[str], sizes: Mapping[str, int]) -> None:
+        """Start to open the split model in a background thread, unless one is running."""
+        held = sorted(names)
+        with self._lock:
+            if self._preparation is not None or self._in_use is not None or self._off is not None:
+                return
+            observer = weakref.ref(self)
+            open_split = self._open_split
+
+            def work() -> None:
+                outcome: SplitSession | Exception
+                try:
+                    outcome = open_split(held, sizes)
+                except Exception as error:  # of onnxfold, onnxruntime and the operating system
+                    outcome = error
+                this = observer()
+                if this is not None:
+                    this._finish_preparation(held, outcome)
+
+            self._preparation = BackgroundThread(work)
+            THIS_PROCESS.close_with(self, self._preparation.close)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until a running preparation is finished, or for some seconds."""
+        preparation = self._preparation
+        if preparation is not None:
+            preparation.join(timeout)
+
+    def close(self) -> None:
+        """End the preparation and release the folded tensors; the original session still runs."""
+        with self._lock:
+            preparation = self._preparation
+            self._off = self._off or "the session was closed"
+        if preparation is not None:
+            preparation.close()
+        self._release()
+
+    def run(
+        self,
+        method: str,
+        original: Run,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Feed],
+        run_options: Any,
+    ) -> Sequence[Any]:
+        """Run the model on a feed.
+
+        Args:
+            method: The method of `Handle` that runs entry.
+            original: The same method of the original session.
+            output_names: The names of the outputs.
+            feed: The inputs.
+            run_options: ``onnxruntime.RunOptions``.
+        """
+        in_use = self._in_use
+        if in_use is None:
+            if self._off is not None or not isinstance(feed, Mapping):
+                return original(output_names, feed, run_options)
+            if self._pause > 0:
+                self._pause -= 1  # threads may count a run less
+                return original(output_names, feed, run_options)
+            self._observe(feed)
+            return self._timed_original(original, output_names, feed, run_options)
+        try:
+            handle = self._handle_for(in_use, feed)
+            if handle is not None:
+                return self._run_entry(in_use, handle, method, output_names, feed, run_options)
+        except Exception as error:  # the exceptions of onnxruntime have no common base class
+            outputs = original(output_names, feed, run_options)  # may raise its own error
+            self._count_failure(in_use, error)
+            return outputs
+        return self._timed_original(original, output_names, feed, run_options)
+
+    def report(self) -> RuntimeConstants:
+        """Return what was found and done so far."""
+        with self._lock:
+            in_use = self._in_use
+            state: State = "watching"
+            reason = self._off
+            if reason is not None:
+                state = "off"
+            elif in_use is not None:
+                state = "in use"
+            elif self._preparation is not None:
+                state = "preparing"
+            elif self._pause > 0:
+                state = "paused"
+                reason = self._pause_reason
+        watched: frozenset[str] = frozenset().union(*self._sets)
+        common: dict[str, Any] = {
+            "state": state,
+            "reason": reason,
+            "runs": self._runs,
+            "original_runs": self._original_runs,
+            "original_seconds": self._original_seconds,
+            "entry_seconds": self._entry_seconds,
+        }
+        if in_use is None:
+            return RuntimeConstants(names=tuple(sorted(watched)), **common)
+        session = in_use.split.session
+        return RuntimeConstants(
+            names=tuple(sorted(in_use.names)),
+            share=in_use.split.share,
+            folds=session.fold_statistics().folds,
+            cached_bytes=session.cache_statistics().bytes,
+            placements=tuple(session.placements()),
+            **common,
+        )
+
+    def _observe(self, feed: Mapping[str, Feed]) -> None:
+        """Note the values of a run, and prepare the split model if worthwhile inputs repeat."""
+        with self._lock:
+            if self._preparation is not None:
+                return
+            names = self._watch.observe(feed)
+            if self._watch.changes >= MOST_NEW:
+                self._start_pause(_CHANGING)
+        if names:
+            self.prepare(names, self._sizes_of(feed))
+
+    def _start_pause(self, reason: str) -> None:
+        """Stop comparing values for a while; the caller holds the lock."""
+        self._pause_reason = reason
+        self._pause = self._next_pause
+        self._next_pause *= 2
+        self._watch = InputWatch(self._sets, self._required)
+
+    def _finish_preparation(self, names: Sequence[str], outcome: SplitSession | Exception) -> None:
+        if isinstance(outcome, SplitSession):
+            with self._lock:
+                is_off = self._off is not None
+            if is_off:
+                outcome.session.close()
+            else:
+                self.use(names, outcome, always=False)
+        elif isinstance(outcome, NotWorthwhileError):
+            logger.debug("%s: %s are not held constant: %s", self._name, ", ".join(names), outcome)
+            with self._lock:
+                self._start_pause(str(outcome))
+        else:
+            self._turn_off(f"the model cannot be split: {outcome}")
+        with self._lock:
+            self._preparation = None
+
+    def _turn_off(self, reason: str) -> None:
+        """Run the original session from now on."""
+        with self._lock:
+            if self._off is not None:
+                return
+            self._off = reason
+        logger.info("%s: runtime constants are not folded: %s", self._name, reason)
+        self._release()
+
+    def _release(self) -> None:
+        """Release the split model and its folded tensors."""
+        with self._lock:
+            in_use = self._in_use
+            self._in_use = None
+        if in_use is not None:
+            in_use.split.session.close()
+
+    def _handle_for(self, in_use: _InUse, feed: Mapping[str, Feed]) -> Handle | None:
+        """Return the folded tensors for a feed; None if the original session is to run."""
+        if not isinstance(feed, Mapping) or not in_use.required <= feed.keys():
+            return None  # the original session raises its own error
+        constants = {name: feed[name] for name in in_use.names if name in feed}
+        keys = {name: content_key(value) for name, value in constants.items()}
+        if None in keys.values():  # such as a tensor on a GPU
+            return None
+        key = tuple(sorted(keys.items()))
+        with self._lock:
+            last = in_use.last
+            is_folded = in_use.history.add(key) or self._folds_always
+            is_changing = in_use.history.new_values >= MOST_NEW and not self._folds_always
+        if last is not None and last[0] == key:
+            return last[1]
+        if is_changing:
+            self._release()
+            with self._lock:
+                self._start_pause(_CHANGING)
+            return None
+        if not is_folded:
+            return None
+        handle = in_use.split.session.fold(constants)
+        in_use.last = key, handle
+        return handle
+
+    def _run_entry(
+        self,
+        in_use: _InUse,
+        handle: Handle,
+        method: str,
+        output_names: Sequence[str] | None,
+        feed: Mapping[str, Feed],
+        run_options: Any,
+    ) -> Sequence[Any]:
+        rest = {name: value for name, value in feed.items() if name not in in_use.names}
+        begin = time.perf_counter()
+        outputs: Sequence[Any] = getattr(handle, method)(output_names, rest, run_options)
+        self._entry_seconds = _mean(self._entry_seconds, time.perf_counter() - begin)
+        self._runs += 1
+        return outputs
+
+    def _count_failure(self, in_use: _InUse, error: Exception) -> None:
+        logger.debug("%s: the original session runs instead: %s", self._name, error)
+        in_use.failures += 1
+        if in_use.failures >= _MOST_FAILURES:
+            self._turn_off(f"the split model fails: {error}")
+
+    def _timed_original(
+        self, original: Run, output_names: Sequence[str] | None, feed: Any, run_options: Any
+    ) -> Sequence[Any]:
+        begin = time.perf_counter()
+        outputs = original(output_names, feed, run_options)
+        self._original_seconds = _mean(self._original_seconds, time.perf_counter() - begin)
+        self._original_runs += 1
+        return outputs
+
+    def _forget_thread(self) -> None:
+        self._preparation = None
+
+
+def _mean(mean: float | None, latest: float) -> float:
+    """Return the exponentially weighted mean with one more value."""
+    return latest if mean is None else mean + _WEIGHT * (latest - mean)

@@ -1,0 +1,141 @@
+"""Estimate the share of a model's work that depends on a set of its inputs only.
+
+A forward dataflow computes the set of inputs that each value depends on. Work is added up by these
+sets, so the work that a set of inputs would save is the sum over its subsets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from onnxfold.analysis.constness import Constness
+from onnxfold.analysis.costs import NominalSizes, work_of
+from onnxfold.analysis.facts import ModelFacts, put_in_order
+from onnxfold.ir.graphs import captured_values, has_references, is_constant_node
+from onnxfold.tools.comparison.dims import is_batch, symbols_of
+
+MIN_SHARE = 0.05
+"""Share of a run's work from which inputs are worth holding constant: below it, comparing them and
+feeding the folded tensors may take as long as the work that is saved."""
+
+_MOST_SETS = 12
+"""Number of sets of inputs that are examined, the smallest first; each takes one pass of shape
+inference. The caches of a language model are many inputs, and their sets are never worthwhile."""
+
+_ONE = 1
+"""Size of a dimension that only varying inputs have: a decoder may run one token at a time."""
+
+
+@dataclass(frozen=True)
+class WorthwhileInputs:
+    """Inputs that are worth holding constant together.
+
+    Attributes:
+        names: The names of the inputs, in the order of the model.
+        share: The share of a run's work that depends on these inputs only, from 0 to 1. Batches and
+            dynamic dimensions that none of these inputs has count as 1, all others as
+            `onnxfold.analysis.costs.NOMINAL`.
+    """
+
+    names: tuple[str, ...]
+    share: float
+
+
+class InputDependence:
+    """The set of inputs that the nodes of a sorted main graph depend on.
+
+    Nodes that cannot be folded, such as random ones, depend on all inputs.
+    """
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self._facts = facts
+        graph = facts.model.graph
+        self._inputs = list(graph.inputs)
+        self._bits = {value: 1 << k for k, value in enumerate(self._inputs)}
+        self._all = (1 << len(self._inputs)) - 1
+        optional = graph.initializers
+        self._required = sum(b for v, b in self._bits.items() if v.name not in optional)
+        self._sets: dict[ir.Node, int] = {}
+        """The inputs that each node depends on, as bits. Constant nodes are left out."""
+        self._find_sets()
+
+    def worthwhile(self) -> list[WorthwhileInputs]:
+        """Return the sets of inputs that are worth holding constant, the largest share first.
+
+        A set that contains another one saves at least `MIN_SHARE` more. No set contains all inputs
+        without a default value: the whole model would be constant.
+        """
+        work = self._work_by_set({})
+        candidates = [bits for bits in work if self._required & ~bits]
+        candidates.sort(key=lambda bits: (bits.bit_count(), -_saved(work, bits)))
+        found: dict[int, float] = {}
+        for bits in candidates[:_MOST_SETS]:
+            sized = self._work_by_set(self._sizes_for(bits))
+            total = sum(sized.values())
+            share = _saved(sized, bits) / total
+            smaller = [_saved(sized, other) / total for other in candidates if other & ~bits == 0]
+            smaller = [each for each in smaller if each < share]
+            if share - max(smaller, default=0.0) >= MIN_SHARE:
+                found[bits] = share
+        ordered = sorted(found, key=lambda bits: -found[bits])
+        return [WorthwhileInputs(self._names(bits), found[bits]) for bits in ordered]
+
+    def _find_sets(self) -> None:
+        constness = self._facts.constness
+        # All inputs count as runtime constants, so a variable result means that it is not folded.
+        foldable = ModelFacts(self._facts.model, runtime_constants=self._inputs).constness
+        by_value: dict[ir.Value, int] = dict(self._bits)
+        for node in self._facts.model.graph:
+            if is_constant_node(node) or constness.of_node(node) is Constness.COMPILE_TIME:
+                continue
+            bits = 0
+            for value in (*node.inputs, *captured_values(node)):
+                if value is not None:
+                    bits |= by_value.get(value, 0)
+            if has_references(node) or foldable.of_node(node) is Constness.VARIABLE:
+                bits = self._all
+            self._sets[node] = bits
+            by_value.update(dict.fromkeys(node.outputs, bits))
+
+    def _work_by_set(self, sizes: Mapping[str, int]) -> dict[int, float]:
+        nominal = NominalSizes(self._facts, sizes)
+        work: dict[int, float] = defaultdict(float)
+        for node, bits in self._sets.items():
+            work[bits] += work_of(node, nominal)
+        return dict(work)
+
+    def _sizes_for(self, bits: int) -> dict[str, int]:
+        """Return the size 1 for batches, and for dimensions that no input of a set has."""
+        own: set[str] = set()
+        others: set[str] = set()
+        for value, bit in self._bits.items():
+            names = own if bit & bits else others
+            names.update(symbols_of([value]))
+        batches = {name for name in own if is_batch(name)}
+        return dict.fromkeys(others - own | batches, _ONE)
+
+    def _names(self, bits: int) -> tuple[str, ...]:
+        return tuple(value.name or "" for value, bit in self._bits.items() if bit & bits)
+
+
+def _saved(work: Mapping[int, float], bits: int) -> float:
+    """Return the work of the nodes that depend on a set of inputs only."""
+    return sum(amount for own, amount in work.items() if own & ~bits == 0)
+
+
+def work_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> float:
+    """Return the work of the nodes of a main graph, at these sizes of symbolic dimensions."""
+    put_in_order(model)
+    facts = ModelFacts(model)
+    nominal = NominalSizes(facts, sizes)
+    return sum(work_of(node, nominal) for node in model.graph)
+
+
+def worthwhile_inputs(model: ir.Model) -> list[WorthwhileInputs]:
+    """Return the sets of inputs of a model that are worth holding constant."""
+    put_in_order(model)
+    return InputDependence(ModelFacts(model)).worthwhile()

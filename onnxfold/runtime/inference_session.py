@@ -114,9 +114,6 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             near = suggestion(name, (*own, *_Further.__annotations__))
             reason = f"InferenceSession() got an unexpected keyword argument {name!r}{near}"
             raise TypeError(reason)
-        if isinstance(runtime_constants, str) and runtime_constants != "auto":
-            reason = f'runtime_constants takes "auto" or a list of names, got {runtime_constants!r}'
-            raise UsageError(reason)
         chosen = options_of({"target": target, **({} if level is None else {"level": level})})
         fold: OptionArguments = {"level": chosen.level, "target": target}
         self._onnxfold = path_or_bytes, sess_options, fold

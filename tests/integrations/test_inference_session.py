@@ -555,8 +555,8 @@ def test_every_entry_of_options_is_known() -> None:
 def test_unknown_keywords(path: Path) -> None:
     with pytest.raises(TypeError, match="argument 'levle'; did you mean 'level'"):
         onnxfold.InferenceSession(path, levle=2)
-    with pytest.raises(TypeError, match="argument 'runtime_constants'"):
-        onnxfold.InferenceSession(path, runtime_constants=["x"])
+    with pytest.raises(TypeError, match="argument 'runtime_constant'; did you mean"):
+        onnxfold.InferenceSession(path, runtime_constant=["x"])
     for name, value in {"enable_fallback": 0, "read_config_from_model": 0}.items():
         assert close(onnxfold.InferenceSession(path, **{name: value}))
     assert close(onnxfold.InferenceSession(path, disabled_optimizers=["ConstantFolding"]))

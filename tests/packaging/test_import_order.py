@@ -48,7 +48,9 @@ LAYERS = (
     ("tools.report",),
     ("testing",),
     ("api.optimize",),
-    ("api.drop_in", "runtime.inference_session"),
+    ("api.drop_in", "runtime.kept_models"),
+    ("runtime.kept_bundles",),
+    ("runtime.inference_session",),
     ("tools.batches", "tools.reduction", "tools.tuning"),
     ("cli",),
 )

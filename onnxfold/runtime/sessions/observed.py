@@ -28,12 +28,19 @@ from onnxfold.support.tables import bytes_text, count_text
 
 logger = logging.getLogger("onnxfold")
 
-_FIRST_PAUSE = 1000
+_FIRST_PAUSE = 200
 """Number of runs for which values are not compared after they changed in `MOST_NEW` runs. Each
 further pause is twice as long."""
 
 _MOST_FAILURES = 3
 """Number of failures of entry, where the original session succeeds, after which it is not used."""
+
+_MOST_SPLITS = 4
+"""Number of different splits of the model that a session tries."""
+
+_MISSES = 2
+"""Number of successive runs after which other inputs are held constant. The first runs of a server
+often repeat all inputs, and later ones only some of them."""
 
 _MOST_VALUES = 256
 """Number of values that are remembered, if their folded tensors are small."""
@@ -165,6 +172,9 @@ class ObservedConstants:
         self._lock = forks.Lock()
         self._watch = InputWatch(sets, required)
         self._preparation: BackgroundThread | None = None
+        self._splits = 0
+        self._misses = 0
+        """Number of successive runs in which other inputs than those in use repeated."""
         self._in_use: _InUse | None = None
         self._folds_always = False
         self._off: str | None = None
@@ -191,8 +201,12 @@ class ObservedConstants:
         capacity = self._max_cache_bytes // max(1, split.session.setting_bytes)
         history = ValueHistory(max(2, min(_MOST_VALUES, capacity)))
         with self._lock:
+            before = self._in_use
             self._folds_always = always
+            self._misses = 0
             self._in_use = _InUse(held, held & self._required, split, history)
+        if before is not None:
+            before.split.session.close()
         if not self._is_logged:
             self._is_logged = True
             found = ", ".join(sorted(held))
@@ -203,8 +217,10 @@ class ObservedConstants:
         """Start to open the split model in a background thread, unless one is running."""
         held = sorted(names)
         with self._lock:
-            if self._preparation is not None or self._in_use is not None or self._off is not None:
+            is_running = self._preparation is not None
+            if is_running or self._off is not None or self._splits >= _MOST_SPLITS:
                 return
+            self._splits += 1
             observer = weakref.ref(self)
             open_split = self._open_split
 
@@ -262,6 +278,8 @@ class ObservedConstants:
                 return original(output_names, feed, run_options)
             self._observe(feed)
             return self._timed_original(original, output_names, feed, run_options)
+        if not isinstance(feed, Mapping):
+            return original(output_names, feed, run_options)  # raises its own error
         try:
             handle = self._handle_for(in_use, feed)
             if handle is not None:
@@ -270,6 +288,8 @@ class ObservedConstants:
             outputs = original(output_names, feed, run_options)  # may raise its own error
             self._count_failure(in_use, error)
             return outputs
+        if not self._folds_always:
+            self._observe(feed)
         return self._timed_original(original, output_names, feed, run_options)
 
     def report(self) -> RuntimeConstants:
@@ -314,7 +334,12 @@ class ObservedConstants:
             if self._preparation is not None:
                 return
             names = self._watch.observe(feed)
-            if self._watch.changes >= MOST_NEW:
+            if self._in_use is not None:
+                is_other = bool(names) and names != self._in_use.names
+                self._misses = self._misses + 1 if is_other else 0
+                if self._misses < _MISSES:
+                    return
+            elif self._watch.changes >= MOST_NEW:
                 self._start_pause(_CHANGING)
         if names:
             self.prepare(names, self._sizes_of(feed))
@@ -362,7 +387,7 @@ class ObservedConstants:
 
     def _handle_for(self, in_use: _InUse, feed: Mapping[str, Feed]) -> Handle | None:
         """Return the folded tensors for a feed; None if the original session is to run."""
-        if not isinstance(feed, Mapping) or not in_use.required <= feed.keys():
+        if not in_use.required <= feed.keys():
             return None  # the original session raises its own error
         constants = {name: feed[name] for name in in_use.names if name in feed}
         keys = {name: content_key(value) for name, value in constants.items()}

@@ -1,4 +1,4 @@
-"""Random sequences of runs: repeated, new, returning, mutated and omitted inputs, threads, forks."""
+"""Run sessions with repeated, new, returning, mutated and omitted inputs, in threads and forks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`InferenceSession` with ``runtime_constants``: what it finds, when it folds, and what it gives."""
+"""Tests of `InferenceSession` with ``runtime_constants``."""
 
 import logging
 import threading
@@ -105,7 +105,7 @@ def test_new_values_are_folded_at_once_if_the_last_ones_stayed(original):
 def test_values_that_change_in_every_run_are_given_up(original):
     session = in_use(original)
     for seed in range(MOST_NEW + 2):
-        assert_same(session, original, {**states(seed + 1, 9), **ids(seed)})
+        assert_same(session, original, {**states(seed + 1, 9), **ids(10 + seed)})
     found = session.runtime_constants
     assert found.state == "paused"
     assert "changed" in found.reason

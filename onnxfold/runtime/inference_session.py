@@ -375,10 +375,10 @@ def _open_split(
         bundle = kept_bundle(kept, names)
         if bundle is None:
             path = source if isinstance(source, bytes) else os.fsdecode(os.fspath(source))
-            share = make_kept_bundle(kept, path, names, sizes, fold, is_named=is_named)
+            objection = make_kept_bundle(kept, path, names, sizes, fold, is_named=is_named)
             bundle = kept_bundle(kept, names)
             if bundle is None:
-                raise NotWorthwhileError(f"this would save {share:.1%} of the work")
+                raise NotWorthwhileError(objection or "the cache has no room for the split model")
         session = Session(bundle, options, providers, cache=cache)
         session.open_fold()
         return SplitSession(session, bundle.share)

@@ -11,7 +11,8 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from onnxfold.runtime.kept_models import (
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.file_contents import describe, recorded, statuses, write_record
+from onnxfold.support.onnxruntime_sessions import open_session, session_options
 from onnxfold.support.user_caches import bytes_allowed, put, touch
 
 if TYPE_CHECKING:
@@ -42,6 +44,15 @@ logger = logging.getLogger("onnxfold")
 
 _SHARE = "share"
 _NAMES = "names"
+
+_CLEAR_SHARE = 0.5
+"""Share of the work from which entry certainly is faster, and is not measured."""
+
+_MIN_SPEEDUP = 1.05
+"""Measured speed of entry, relative to the model, from which inputs are held constant."""
+
+_ROUNDS = 5
+"""Number of runs of each that are measured."""
 
 _NICENESS = 10
 """Priority of splitting a model: the runs of the session come first."""
@@ -106,7 +117,7 @@ def make_kept_bundle(
     fold: OptionArguments,
     *,
     is_named: bool,
-) -> float:
+) -> str | None:
     """Split the source of a kept model in another process, and keep the bundle.
 
     Args:
@@ -118,7 +129,7 @@ def make_kept_bundle(
         is_named: Whether to keep the bundle even if it saves little.
 
     Returns:
-        The share of a run's work that is folded.
+        The reason why the bundle is not worthwhile and is not kept; None if it is kept.
 
     Raises:
         onnxfold.support.isolated.Failure: The model cannot be split, or the bundle is not kept.
@@ -126,6 +137,7 @@ def make_kept_bundle(
     arrays = [] if isinstance(source, str) else [np.frombuffer(source, np.uint8)]
     request = [
         os.path.abspath(source) if isinstance(source, str) else None,
+        kept.model,
         list(names),
         dict(sizes),
         dict(fold),
@@ -134,35 +146,46 @@ def make_kept_bundle(
         is_named,
     ]
     function = f"{__name__}:split_apart"
-    (share, is_kept), _ = isolated.run(function, request, arrays)
-    if is_kept and not is_named:
+    (_, objection), _ = isolated.run(function, request, arrays)
+    if objection is None and not is_named:
         link = describe(kept.entry.parent, [])
         write_record(_link(kept), {**link, _NAMES: list(names)})
-    return float(share)
+    return objection  # type: ignore[no-any-return]
 
 
 def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Split a model and keep the bundle; called in another process, see `make_kept_bundle`.
 
     Returns:
-        The share of the work that is folded, and whether the bundle is kept.
+        The share of the work that is folded, and the reason why the bundle is not kept, or None.
     """
     from onnxfold.runtime.splitting.dependence import MIN_SHARE
 
-    path, names, sizes, fold, target, source_files, is_named = request
+    path, model, names, sizes, fold, target, source_files, is_named = request
     os.nice(_NICENESS)
     folder = Path(target)
     with files.locked(target):
         record = recorded(folder / RECORD)
         if record is not None:
-            return [record[_SHARE], True], []
+            return [record[_SHARE], None], []
         source = path if path is not None else arrays[0].tobytes()
         made = _split(source, names, sizes, fold)
         share = _share_of(made.parts, sizes)
-        if share < MIN_SHARE and not is_named:
-            return [share, False], []
-        _keep(made, folder, share, source_files)
-    return [share, True], []
+        if is_named:
+            _keep(made, folder, share, source_files, lambda new: None)
+            return [share, None], []
+        if share < MIN_SHARE:
+            return [share, f"{share:.1%} of the work would run once"], []
+
+        def objection(new: Path) -> str | None:
+            if share >= _CLEAR_SHARE:
+                return None
+            speedup = _speedup(model, new, sizes)
+            if speedup is None or speedup >= _MIN_SPEEDUP:
+                return None
+            return f"entry runs {speedup:.2f} times as fast as the model"
+
+        return [share, _keep(made, folder, share, source_files, objection)], []
 
 
 def _split(
@@ -182,9 +205,21 @@ def _split(
 
 
 def _keep(
-    made: InMemoryBundle, folder: Path, share: float, source_files: Mapping[str, Any]
-) -> None:
-    """Write a bundle to its folder of the cache."""
+    made: InMemoryBundle,
+    folder: Path,
+    share: float,
+    source_files: Mapping[str, Any],
+    objection: Callable[[Path], str | None],
+) -> str | None:
+    """Write a bundle to its folder of the cache, unless there is an objection, which is returned.
+
+    Args:
+        made: The bundle.
+        folder: The folder of the cache.
+        share: The share of the work that is folded.
+        source_files: The expected statuses of the files of the source.
+        objection: Called with the folder of the complete bundle before it is renamed.
+    """
     from onnxfold.ir import storage
 
     limit = bytes_allowed(LIMIT, DEFAULT_LIMIT)
@@ -197,11 +232,39 @@ def _keep(
         for part, plan in plans.items():
             storage.save(made.parts[part], new / part, plan=plan, fsync=False)
         (new / MANIFEST).write_text(json.dumps(made.manifest.to_dict()), encoding="utf-8")
+        reason = objection(new)
+        if reason is not None:
+            return reason
         if statuses(folder.parent, source_files) != source_files:
             raise OnnxFoldError("the model was changed while it was split")
         record = describe(new, os.listdir(new))
         write_record(new / RECORD, {**record, "settled": True, _SHARE: share})
         put(scratch, str(folder), limit)
+    return None
+
+
+def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None:
+    """Return how many times as fast entry runs as the model, on one thread.
+
+    Returns:
+        The median of some rounds; None if the model does not run on random inputs.
+    """
+    from onnxfold.ir import storage
+    from onnxfold.runtime.sessions.session import Session
+    from onnxfold.tools.bench.side_by_side import timed_runs
+    from onnxfold.tools.comparison.dims import symbols_of
+
+    known = symbols_of(storage.load(model).graph.inputs)
+    dims = {name: size for name, size in sizes.items() if name in known}
+    original = open_session(model, session_options(threads=1))
+    entry = Session(bundle, session_options(threads=1), backend="onnxruntime")
+    try:
+        seconds, _ = timed_runs(model, [original, entry], 1, dims, rounds=_ROUNDS)
+    except OnnxFoldError as error:
+        logger.debug("%s is not measured: %s", model, error)
+        return None
+    speedups = [before / after for before, after in zip(*seconds, strict=True)]
+    return statistics.median(speedups)
 
 
 def _share_of(parts: Mapping[str, ir.Model], sizes: Mapping[str, int]) -> float:

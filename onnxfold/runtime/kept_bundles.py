@@ -264,7 +264,7 @@ def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None
         logger.debug("%s is not measured: %s", model, error)
         return None
     speedups = [before / after for before, after in zip(*seconds, strict=True)]
-    return statistics.median(speedups)
+    return float(statistics.median(speedups))
 
 
 def _share_of(parts: Mapping[str, ir.Model], sizes: Mapping[str, int]) -> float:

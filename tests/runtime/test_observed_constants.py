@@ -70,7 +70,7 @@ def test_states_that_repeat_are_folded_once(original, caplog):
     assert found.share > 0.3
     assert (found.folds, found.runs) == (0, 0)
     for token in range(10):
-        assert_same(session, original, {**states(), **ids(3, token)})
+        assert_same(session, original, {**states(), **ids(3 + token)})
     found = session.runtime_constants
     assert (found.folds, found.runs, found.original_runs) == (1, 10, 2)
     assert found.cached_bytes > 0

@@ -15,6 +15,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from onnxfold.runtime.sessions.background import BackgroundThread
 from onnxfold.runtime.sessions.constant_values import content_key
 from onnxfold.runtime.sessions.fold_runs import Placement
@@ -45,8 +47,8 @@ often repeat all inputs, and later ones only some of them."""
 _MOST_VALUES = 256
 """Number of values that are remembered, if their folded tensors are small."""
 
-_WEIGHT = 1 / 16
-"""Weight of the latest run in the mean duration of a run."""
+_MOST_SHAPES = 64
+"""Number of shapes of feeds for which the duration of an original run is remembered."""
 
 _CHANGING = f"the values changed in {MOST_NEW} successive runs"
 
@@ -68,8 +70,9 @@ class RuntimeConstants:
         runs: Number of runs of entry.
         original_runs: Number of runs of the original session while inputs were compared.
         folds: Number of runs of runtime_fold.
-        original_seconds: Mean duration of the latest runs of the original session.
-        entry_seconds: Mean duration of the latest runs of entry, without folds.
+        original_seconds: Mean duration of runs of the original session; None before runs of entry
+            with the same shapes.
+        entry_seconds: Mean duration of the runs of entry with these shapes, without folds.
         cached_bytes: Bytes of the folded tensors that are held.
         placements: The backend of each part of runtime_fold.
     """
@@ -184,8 +187,7 @@ class ObservedConstants:
         self._pause_reason = ""
         self._runs = 0
         self._original_runs = 0
-        self._original_seconds: float | None = None
-        self._entry_seconds: float | None = None
+        self._durations = _Durations()
         self._is_logged = False
         forks.reset_after_fork(self, ObservedConstants._forget_thread)
 
@@ -308,13 +310,14 @@ class ObservedConstants:
                 state = "paused"
                 reason = self._pause_reason
         watched: frozenset[str] = frozenset().union(*self._sets)
+        original_seconds, entry_seconds = self._durations.means()
         common: dict[str, Any] = {
             "state": state,
             "reason": reason,
             "runs": self._runs,
             "original_runs": self._original_runs,
-            "original_seconds": self._original_seconds,
-            "entry_seconds": self._entry_seconds,
+            "original_seconds": original_seconds,
+            "entry_seconds": entry_seconds,
         }
         if in_use is None:
             return RuntimeConstants(names=tuple(sorted(watched)), **common)
@@ -423,7 +426,7 @@ class ObservedConstants:
         rest = {name: value for name, value in feed.items() if name not in in_use.names}
         begin = time.perf_counter()
         outputs: Sequence[Any] = getattr(handle, method)(output_names, rest, run_options)
-        self._entry_seconds = _mean(self._entry_seconds, time.perf_counter() - begin)
+        self._durations.add_entry(feed, time.perf_counter() - begin)
         self._runs += 1
         return outputs
 
@@ -438,7 +441,7 @@ class ObservedConstants:
     ) -> Sequence[Any]:
         begin = time.perf_counter()
         outputs = original(output_names, feed, run_options)
-        self._original_seconds = _mean(self._original_seconds, time.perf_counter() - begin)
+        self._durations.add_original(feed, time.perf_counter() - begin)
         self._original_runs += 1
         return outputs
 
@@ -446,6 +449,34 @@ class ObservedConstants:
         self._preparation = None
 
 
-def _mean(mean: float | None, latest: float) -> float:
-    """Return the exponentially weighted mean with one more value."""
-    return latest if mean is None else mean + _WEIGHT * (latest - mean)
+class _Durations:
+    """Durations of runs of the original session, and of runs of entry with the same shapes."""
+
+    def __init__(self) -> None:
+        self._originals: dict[Hashable, float] = {}
+        self._count = 0
+        self._original_seconds = 0.0
+        self._entry_seconds = 0.0
+
+    def add_original(self, feed: Mapping[str, Feed], seconds: float) -> None:
+        """Note the duration of a run of the original session."""
+        if len(self._originals) < _MOST_SHAPES:
+            self._originals[_shapes(feed)] = seconds
+
+    def add_entry(self, feed: Mapping[str, Feed], seconds: float) -> None:
+        """Note the duration of a run of entry, if the original session ran with these shapes."""
+        original = self._originals.get(_shapes(feed))
+        if original is not None:
+            self._count += 1
+            self._original_seconds += original
+            self._entry_seconds += seconds
+
+    def means(self) -> tuple[float | None, float | None]:
+        """Return the mean durations of the original session and of entry."""
+        if self._count == 0:
+            return None, None
+        return self._original_seconds / self._count, self._entry_seconds / self._count
+
+
+def _shapes(feed: Mapping[str, Feed]) -> Hashable:
+    return tuple(v.shape if isinstance(v, np.ndarray) else None for v in feed.values())

@@ -287,7 +287,7 @@ class _Observed:
 
     def automatic(self) -> tuple[ObservedConstants | None, str]:
         """Return what observes the inputs that are worth it, or None and the reason."""
-        from onnxfold.runtime.kept_bundles import last_names
+        from onnxfold.runtime.kept_bundles import kept_bundle, last_names
 
         if self.kept is None:
             return None, "the model is opened without optimization"
@@ -298,8 +298,8 @@ class _Observed:
             return None, "no input is worth holding constant"
         observed = self._observe(sets)
         known = last_names(self.kept)
-        if known:
-            observed.prepare(known, {})
+        if known and kept_bundle(self.kept, known) is not None:
+            observed.prepare(known, {}, is_awaited=True)
         return observed, ""
 
     def named(self, globs: Sequence[str]) -> ObservedConstants:

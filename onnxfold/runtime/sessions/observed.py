@@ -175,6 +175,7 @@ class ObservedConstants:
         self._lock = forks.Lock()
         self._watch = InputWatch(sets, required)
         self._preparation: BackgroundThread | None = None
+        self._is_awaited = False
         self._splits = 0
         self._misses = 0
         """Number of successive runs in which other inputs than those in use repeated."""
@@ -215,8 +216,16 @@ class ObservedConstants:
             text = "%s: the values of %s repeat; %.0f %% of the work now runs once for each value"
             logger.info(text, self._name, found, 100 * split.share)
 
-    def prepare(self, names: Iterable[str], sizes: Mapping[str, int]) -> None:
-        """Start to open the split model in a background thread, unless one is running."""
+    def prepare(
+        self, names: Iterable[str], sizes: Mapping[str, int], *, is_awaited: bool = False
+    ) -> None:
+        """Start to open the split model in a background thread, unless one is running.
+
+        Args:
+            names: The inputs to hold constant.
+            sizes: Sizes of symbolic dimensions, by name.
+            is_awaited: Whether the next run waits until the split model is open.
+        """
         held = sorted(names)
         with self._lock:
             is_running = self._preparation is not None
@@ -237,6 +246,7 @@ class ObservedConstants:
                     this._finish_preparation(held, outcome)
 
             self._preparation = BackgroundThread(work)
+            self._is_awaited = is_awaited
             THIS_PROCESS.close_with(self, self._preparation.close)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -271,6 +281,9 @@ class ObservedConstants:
             feed: The inputs.
             run_options: ``onnxruntime.RunOptions``.
         """
+        if self._is_awaited:
+            self.wait()
+            self._is_awaited = False
         in_use = self._in_use
         if in_use is None:
             if self._off is not None or not isinstance(feed, Mapping):

@@ -99,8 +99,9 @@ class SplitArguments(OptionArguments, total=False):
         max_cache: Bytes that cached tensors may take at nominal sizes. By default without limit.
         nominal: Assumed sizes of symbolic dimensions, by name, for the cut and for timing kernels.
         backend_options: Options for the backend's compiler, such as -O2. Kernels are kept by them.
-        target_cpu: Lowest CPU level on which kernels run: x86-64, x86-64-v2, x86-64-v3, x86-64-v4.
-            By default the level of this CPU; onnx-mlir uses x86-64-v3 at most.
+        target_cpu: CPU level that kernels require: x86-64, x86-64-v2, x86-64-v3, x86-64-v4, native
+            for that of this CPU, or generic for all CPUs of its architecture. By default native.
+            With several levels, each component has several kernels.
         compile_seconds: Time limit of one compilation. By default 120.
         dump_ir: Folder for both parts as .dot, and for the stages of the compilation of
             runtime_fold.
@@ -112,7 +113,7 @@ class SplitArguments(OptionArguments, total=False):
     max_cache: int | None
     nominal: Mapping[str, int] | None
     backend_options: Sequence[str]
-    target_cpu: str | None
+    target_cpu: str | Sequence[str] | None
     compile_seconds: float
     dump_ir: str | os.PathLike[str] | None
 

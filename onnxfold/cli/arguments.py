@@ -164,8 +164,8 @@ def option(*names: str, **how: Any) -> Callable[[Command], Command]:
     how = {"help": _TEXTS.get(argument, ""), **how}
     if Mapping[str, int] in kinds:
         return sizes(*names, **how)
-    if get_origin(hint) in (Iterable, Sequence):
-        return several(*names, **{"type": None if kinds[1:] == [str] else PATH, **how})
+    if get_origin(hint) in (Iterable, Sequence) or {str, Sequence[str]}.issubset(kinds):
+        return several(*names, **{"type": None if str in kinds else PATH, **how})
     choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
     form: dict[str, Any] = {"type": PATH, "metavar": "PATH"}
     if choices:
@@ -296,6 +296,10 @@ runtime_options = section(
         "bundle that are faster than onnxruntime.",
     ),
     option("--backend-option", "backend_options", metavar="OPTION"),
-    option("--target-cpu", metavar="LEVEL"),
+    option(
+        "--target-cpu",
+        metavar="LEVEL",
+        shell_complete=completed("onnxfold.runtime.backends.targets:TARGETS"),
+    ),
 )
 """What `split` and `bench` fold when a model runs, and by what."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import logging
 import re
 from collections.abc import Collection, Iterable
 from importlib import metadata
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 
 ADAPTERS = "*.lora_?.*"
 """The names that peft gives to the weights of adapters."""
+
+logger = logging.getLogger("onnxfold")
 
 _MOST_PAIRED = 12  # inputs of which all pairs are tried
 
@@ -106,11 +109,34 @@ def split(
             if manifest.groups:
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
             _compile(bundle, backend, arguments, progress)
-            left = {k.outputs[0]: k.reason for k in manifest.kernels if k.reason is not None}
+            left = _reasons_left(manifest, backend, strict=strict_backend)
             report_rest(backend, left, len(manifest.components), strict_backend)
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)
+
+
+def _reasons_left(manifest: Manifest, backend: str, *, strict: bool) -> dict[str, str]:
+    """Return the reasons why components have no kernel, by the first output of the component.
+
+    With ``strict``, a component needs a kernel for each target CPU. Otherwise, a warning lists the
+    components that have kernels for some targets only.
+    """
+    left: dict[str, str] = {}
+    for outputs, kernels in manifest.kernels_by_component.items():
+        refused = [kernel for kernel in kernels if kernel.reason is not None]
+        if not refused:
+            continue
+        reasons = [
+            f"for {k.cpu}: {k.reason}" if k.cpu and len(kernels) > 1 else str(k.reason)
+            for k in refused
+        ]
+        reason = "; ".join(dict.fromkeys(reasons))
+        if strict or len(refused) == len(kernels):
+            left[outputs[0]] = reason
+        else:
+            logger.warning("%s lacks a kernel of %s %s", outputs[0], backend, reason)
+    return left
 
 
 @dataclasses.dataclass(frozen=True)

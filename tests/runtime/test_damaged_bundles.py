@@ -66,7 +66,7 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
         if kind == "no digest":
             del manifest["digest"]
         elif kind == "other format":
-            manifest["format"] = 2
+            manifest["format"] = 3
         else:
             changed = ("cpu", "machine") if kind == "other machine" else ("iree", "flags")
             for kernel in manifest["kernels"]:

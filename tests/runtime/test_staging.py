@@ -181,7 +181,7 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"format": 2}, "format 2"),
+        ({"format": 3}, "format 3"),
         ({"format": None}, "it names no format"),
         ({"folder": "../other"}, "damaged manifest"),
         ({"cached": 3}, "damaged manifest"),
@@ -195,15 +195,15 @@ def test_a_file_of_another_bundle_is_one_clear_error(tmp_path, name, constants):
             {"format": 7, "versions": {"onnxfold": "3.1"}, "later": {}},
             "format 7, which onnxfold 3.1 writes; ",
         ),
-        ({"format": 7, "later": {}}, "this version reads 1: a newer onnxfold reads it"),
-        ({"format": 0, "later": {}}, "this version reads 1: split the model again"),
+        ({"format": 7, "later": {}}, "this version reads 1 and 2: a newer onnxfold reads it"),
+        ({"format": 0, "later": {}}, "this version reads 1 and 2: split the model again"),
         ({"format": 7, "versions": ["3.1"], "later": {}}, "format 7; this version"),
     ],
 )
 def test_a_manifest_that_cannot_be_read_is_one_clear_error(tmp_path, changes, says):
     write(0, tmp_path)
     written = json.loads((tmp_path / "manifest.json").read_text())
-    assert written["format"] == 1 and written["versions"]["onnxfold"] == onnxfold.__version__
+    assert written["format"] == 2 and written["versions"]["onnxfold"] == onnxfold.__version__
     (tmp_path / "manifest.json").write_text(json.dumps({**written, **changes}))
     with pytest.raises(ModelError, match=f"manifest.*{says}"):
         session_on(tmp_path)

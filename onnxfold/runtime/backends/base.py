@@ -7,6 +7,7 @@ and kernels run in other processes at first, as they may crash or hang.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import inspect
 import logging
 import math
@@ -19,10 +20,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from onnxfold.runtime.backends.targets import NATIVE, check_targets, compiler_cpu, targets_of
 from onnxfold.support import files, isolated
-from onnxfold.support.errors import OnnxFoldError, UsageError, suggestion
+from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.errors import option as option_name
-from onnxfold.support.memory import CPU_LEVELS, cpu_features, cpu_levels, memory_of_the_machine
+from onnxfold.support.memory import memory_of_the_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -89,6 +91,9 @@ class Backend(Protocol):
     The class is called without arguments or, if it accepts compiler options, with a sequence of
     them. The attribute ``target_option`` is the compiler option that names the CPU to compile for,
     as in ``--mcpu=x86-64-v3``; without it, the backend does not support ``--target-cpu``.
+
+    A backend may have a method ``unknown_options(options)``. It returns the options that the
+    compiler does not have, each with the end of an error message: a suggestion, or an empty text.
     """
 
     name: str
@@ -181,9 +186,23 @@ def with_options(flags: Iterable[str], options: Sequence[str]) -> list[str]:
     return [*(flag for flag in flags if _name_of(flag) not in given), *options]
 
 
+def name_of_option(option: str) -> str:
+    """Return the name of an option without dashes and value: the same for --x=1 and -x=2."""
+    return option.lstrip("-").partition("=")[0]
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return the end of a message about an unknown option: the nearest known one, if any is near.
+
+    Names are without dashes.
+    """
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean '--{near[0]}'?" if near else ""
+
+
 def _name_of(flag: str) -> str:
     """Return the name of a flag: the same for -O0 and -O3, and for --x=1 and -x=2."""
-    name = flag.lstrip("-").partition("=")[0]
+    name = name_of_option(flag)
     return "O" if name in ("O0", "O1", "O2", "O3") else name
 
 
@@ -208,45 +227,12 @@ def value_of(option: str, flags: Sequence[str]) -> str | None:
     return values[-1] if values else None
 
 
-def default_cpu() -> str | None:
-    """Return the highest micro-architecture level of this CPU; None if it has no level."""
-    return cpu_levels()[-1] if cpu_levels() else None
-
-
-def cpu_key(name: str | None) -> str:
-    """Return the entry ``cpu`` of a kernel's key, given the CPU that its compiler targets.
-
-    A level is known to run on each CPU that has it. Code for any other name, such as ``host``, is
-    known to run on CPUs with the same features only.
-    """
-    return name if name in CPU_LEVELS else cpu_features()
-
-
-def unusable_cpu(cpu: str) -> str | None:
-    """Return why a kernel whose key has this entry ``cpu`` cannot run here; None if it can."""
-    if cpu in (*cpu_levels(), cpu_features()):
-        return None
-    here = default_cpu() or cpu_features()
-    return f"the kernel was compiled for {cpu or 'an unknown CPU'}, this CPU is {here}"
-
-
-def check_target(target_cpu: str) -> None:
-    """Raise a UsageError unless kernels for a CPU level can be compiled and tried on this CPU."""
-    name = option_name("target_cpu")
-    if target_cpu not in CPU_LEVELS:
-        near = suggestion(target_cpu, CPU_LEVELS)
-        raise UsageError(f"{name} {target_cpu}: there is no such CPU level{near}")
-    if target_cpu not in cpu_levels():
-        here = default_cpu() or cpu_features()
-        reason = f"kernels are tried when they are compiled, and this CPU is {here}"
-        raise UsageError(f"{name} {target_cpu}: {reason}")
-
-
-def create(name: str, options: Sequence[str] = (), target_cpu: str | None = None) -> Backend:
+def create(name: str, options: Sequence[str] = (), target: str = NATIVE) -> Backend:
     """Return a backend by name: a built-in one, or one of another package's entry points.
 
-    With ``target_cpu``, a level in `CPU_LEVELS`, it compiles for the CPUs that have this level.
+    It compiles for ``target``, see `onnxfold.runtime.backends.targets`.
     """
+    target_cpu = compiler_cpu(target)
     ours = [metadata.EntryPoint(name, place, _GROUP) for name, place in _OURS.items()]
     others = [e for e in metadata.entry_points(group=_GROUP) if e.name not in NAMES]
     known = {entry.name: entry for entry in (*ours, *others)}
@@ -282,14 +268,14 @@ def check_name(
     backend: str,
     options: Sequence[str] = (),
     strict: bool = False,
-    target_cpu: str | None = None,
+    target_cpu: str | Sequence[str] | None = None,
 ) -> None:
-    """Check that a backend exists and accepts the options and the target.
+    """Check that a backend exists and accepts the options and the targets.
 
     With options, or if it must run all components (``strict``), it must be a compiler.
     """
-    if target_cpu is not None:
-        check_target(target_cpu)
+    if target_cpu:
+        check_targets(targets_of(target_cpu))
         if backend == "onnxruntime":
             option = option_name("target_cpu")
             raise UsageError(f"{option}: onnxruntime compiles no kernels; choose iree or onnx-mlir")
@@ -300,7 +286,23 @@ def check_name(
         if not option.startswith("-"):
             raise UsageError(f"an option of a compiler begins with -, got {option!r}")
     if options or backend not in NAMES or (target_cpu and backend not in NOT_COMPILING):
-        create(backend, options, target_cpu)
+        for target in targets_of(target_cpu):
+            made = create(backend, options, target)
+        check_options(made, options)
+
+
+def check_options(backend: Backend, options: Sequence[str]) -> None:
+    """Raise a UsageError for an option that the compiler does not have, if it can be asked."""
+    unknown_options = getattr(backend, "unknown_options", None)
+    if not options or unknown_options is None or backend.missing() is not None:
+        return
+    try:
+        unknown = unknown_options(options)
+    except CompileError as error:  # compiling reports it, too
+        logger.debug("the options of %s are not checked: %s", backend.name, error)
+        return
+    for option, suggested in unknown.items():
+        raise UsageError(f"{option}: {backend.name} has no such option{suggested}")
 
 
 def report_rest(backend: str, left: Mapping[str, str], count: int, strict: bool) -> None:

@@ -29,6 +29,7 @@ from onnxfold.runtime.backends.base import (
 )
 from onnxfold.runtime.backends.component import Component, reasons_not_to_compile
 from onnxfold.runtime.backends.kernel_check import check_kernel, draws, shape_of
+from onnxfold.runtime.backends.targets import targets_of
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.in_memory import InMemoryBundle, deserialized
 from onnxfold.runtime.bundles.manifest import (
@@ -43,7 +44,7 @@ from onnxfold.runtime.bundles.manifest import (
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.file_contents import hash_file
-from onnxfold.support.memory import processors
+from onnxfold.support.memory import CPU_LEVELS, processors
 from onnxfold.support.user_caches import bytes_allowed, put, touch, user_folder
 from onnxfold.tools.comparison.dims import usual_sizes
 from onnxfold.tools.dump import dot_of
@@ -58,22 +59,23 @@ def compile_kernels(
     backend: str,
     options: Sequence[str] = (),
     *,
-    target_cpu: str | None = None,
+    target_cpu: str | Sequence[str] | None = None,
     seconds: float,
     nominal: Mapping[str, int],
     progress: Progress | None = None,
 ) -> list[Kernel]:
     """Return kernels for the components of runtime_fold, or the reasons why there are none.
 
-    Kernels are written below the folder of the bundle, and checked and timed at nominal sizes.
-    Components that differ only in names and weights share a kernel. "auto" is the first backend
-    whose compiler is installed, for components of which a kernel is likely to be faster.
+    A component has one kernel for each target CPU. Kernels are written below the folder of the
+    bundle, and checked and timed at nominal sizes. Components that differ only in names and weights
+    share their kernels. "auto" is the first backend whose compiler is installed, for components
+    that a kernel is likely to speed up.
     """
     components, nominal = bundle.manifest.components, {**bundle.manifest.ranks, **nominal}
     name = first_installed() if backend == "auto" else backend
     if name is None:
         return []
-    compiler = create(name, options, target_cpu)
+    compiler, *others = _compilers(name, options, target_cpu)
     missing = compiler.missing()
     if missing is not None:
         return [Kernel("onnxruntime", names, reason=missing) for names in components]
@@ -88,27 +90,45 @@ def compile_kernels(
         else:
             parts[names[0]] = part
     distinct = {part.graph_hash: part for part in parts.values()}
+    jobs = [(part, each) for part in distinct.values() for each in (compiler, *others)]
     folder = bundle.folder
     report = progress or (lambda stage, done, total: None)
     # leaving the block ends the compilers in any case
-    with isolated.workers(max(1, min(processors(), len(distinct)))) as executor:
-        compiled = [
-            executor.submit(_compiled, part, compiler, folder, seconds)
-            for part in distinct.values()
-        ]
-        report("compile", 0, len(distinct))
+    with isolated.workers(max(1, min(processors(), len(jobs)))) as executor:
+        compiled = [executor.submit(_compiled, part, each, folder, seconds) for part, each in jobs]
+        report("compile", 0, len(jobs))
         for done, _ in enumerate(as_completed(compiled), 1):
-            report("compile", done, len(distinct))
-    made: dict[str, Kernel] = {}
+            report("compile", done, len(jobs))
+    made: dict[str, list[Kernel]] = {}
     # kernels are timed after all compilations, which would disturb them
-    for part, future in zip(distinct.values(), compiled, strict=True):
-        made[part.graph_hash] = _checked(future.result(), part, folder, seconds, nominal)
-        report("time", len(made), len(distinct))
-    kernels = {first: _renamed(made[part.graph_hash], part) for first, part in parts.items()}
-    return [
-        kernels.get(names[0]) or Kernel("onnxruntime", names, reason=left[names[0]])
-        for names in components
-    ]
+    for done, ((part, _), future) in enumerate(zip(jobs, compiled, strict=True), 1):
+        kernel = _checked(future.result(), part, folder, seconds, nominal)
+        made.setdefault(part.graph_hash, []).append(kernel)
+        report("time", done, len(jobs))
+    kernels: list[Kernel] = []
+    for names in components:
+        part_of_names = parts.get(names[0])
+        if part_of_names is None:
+            kernels.append(Kernel("onnxruntime", names, reason=left[names[0]]))
+        else:
+            alternatives = made[part_of_names.graph_hash]
+            kernels += [_renamed(kernel, part_of_names) for kernel in alternatives]
+    return kernels
+
+
+def _compilers(
+    name: str, options: Sequence[str], target_cpu: str | Sequence[str] | None
+) -> list[Backend]:
+    """Return a compiler for each target; targets that are the same CPU level have one compiler."""
+    compilers = [create(name, options, target) for target in targets_of(target_cpu)]
+    if len(compilers) == 1 or compilers[0].missing() is not None:
+        return compilers[:1]
+    distinct: dict[str, Backend] = {}
+    for compiler in compilers:
+        key = compiler.key_of("")
+        cpu = key.get("cpu")
+        distinct.setdefault(cpu if cpu in CPU_LEVELS else json.dumps(key, sort_keys=True), compiler)
+    return [*distinct.values()]
 
 
 def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -129,10 +149,13 @@ def dump_stages(
     options: Sequence[str],
     folder: Path,
     *,
-    target_cpu: str | None = None,
+    target_cpu: str | Sequence[str] | None = None,
     seconds: float,
 ) -> None:
-    """Write drawings of the parts, and the stages of compiling each component."""
+    """Write drawings of the parts, and the stages of compiling each component.
+
+    With several targets, the folder of a component has a folder for each of them.
+    """
     manifest = bundle.manifest
     components = [] if backend in NOT_COMPILING else manifest.components
     try:
@@ -146,10 +169,14 @@ def dump_stages(
             own = folder / f"component_{index}"
             own.mkdir(exist_ok=True)
             (own / "0-prepared.onnx").write_bytes(part.content)
-            try:
-                create(backend, options, target_cpu).dump(part.content, own, seconds=seconds)
-            except CompileError as error:
-                logger.warning("there are no more stages of %s: %s", part.outputs[0], error)
+            targets = targets_of(target_cpu)
+            for target in targets:
+                stages = own / target if len(targets) > 1 else own
+                stages.mkdir(exist_ok=True)
+                try:
+                    create(backend, options, target).dump(part.content, stages, seconds=seconds)
+                except CompileError as error:
+                    logger.warning("there are no more stages of %s: %s", part.outputs[0], error)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", file=folder) from error
 
@@ -165,10 +192,10 @@ def _renamed(kernel: Kernel, part: Component) -> Kernel:
     )
 
 
-def _refused(part: Component, error: Exception) -> Kernel:
+def _refused(part: Component, key: Mapping[str, str], error: Exception) -> Kernel:
     reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
     logger.info("%s stays with onnxruntime: %s", part.outputs[0], reason)
-    return Kernel("onnxruntime", part.outputs, reason=reason)
+    return Kernel("onnxruntime", part.outputs, key=dict(key), reason=reason)
 
 
 def _compiled(part: Component, backend: Backend, folder: Path, seconds: float) -> Kernel:
@@ -185,7 +212,7 @@ def _compiled(part: Component, backend: Backend, folder: Path, seconds: float) -
         made = [f"{KERNELS}/{path.name}" for path in built.files]
         hashes = hashes_of(made, folder)
     except (CompileError, OSError) as error:
-        return _refused(part, error)
+        return _refused(part, key, error)
     return Kernel(
         backend=backend.name,
         outputs=part.outputs,
@@ -214,7 +241,7 @@ def _checked(
         forget_kernel(name)
         for file in kernel.files:
             (folder / file).unlink(missing_ok=True)
-        return _refused(part, failure)
+        return _refused(part, kernel.key, failure)
     kernel = dataclasses.replace(
         kernel,
         max_error=error,

@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
@@ -23,16 +26,16 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
-    cpu_key,
-    default_cpu,
+    did_you_mean,
     limits,
+    name_of_option,
     one_line,
     reasons_against,
     refuse_accelerators,
-    unusable_cpu,
     value_of,
     with_options,
 )
+from onnxfold.runtime.backends.targets import cpu_key, default_cpu, unusable_cpu
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.support import forks, isolated
 from onnxfold.support.memory import processors, trims
@@ -67,7 +70,15 @@ FLAGS = (
 # to twice as long.
 _BLOCK = "--iree-llvmcpu-distribution-size"
 _THREADS = "--iree-llvmcpu-number-of-threads"
-_OF_PROCESS = (_BLOCK, _THREADS, "--iree-opt-level")  # set in a session, the level holds in part
+_OF_PROCESS = ("--iree-opt-level",)
+"""Options of a session that are set for the process: in a session, the level holds in part."""
+_OPTION_IN_HELP = re.compile(r"^ +--?([A-Za-z0-9][\w.-]*)", re.MULTILINE)
+_PRINT_OPTIONS = """
+from iree.compiler.api import _initializeGlobalCL
+_initializeGlobalCL("iree", "--help-hidden")
+"""
+"""A program that prints all options of the compiler library: the function ends the process."""
+_SECONDS_TO_LIST = 30.0
 
 _DEVICE = "local-task"
 # reuses the memory of earlier results, as long as these and what is in use take less than 2 GiB
@@ -120,6 +131,14 @@ class Iree:
         maker = _version("iree-base-compiler")
         machine = {**_runtime(), "cpu": self._cpu}
         return {"graph": graph, "maker": maker, **machine, "flags": " ".join(self._flags)}
+
+    def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
+        """Return the options that the compiler does not have, each with a suggestion."""
+        known = _known_options()
+        found = {option: name_of_option(option) for option in options}
+        return {
+            option: did_you_mean(name, known) for option, name in found.items() if name not in known
+        }
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model in a child process; see `Backend.compile`."""
@@ -276,6 +295,14 @@ def _over(array: Array, owner: Any) -> Array:
 
 
 @functools.cache
+def _known_options() -> frozenset[str]:
+    """Return the names of all options of the compiler, without dashes."""
+    with limits(_SECONDS_TO_LIST) as bounds:
+        names, _ = isolated.run(f"{__name__}:list_options", **bounds)
+    return frozenset(names)
+
+
+@functools.cache
 def _runtime() -> dict[str, str]:
     """Return the version of the runtime and its device, on which kernels depend."""
     return {"iree": _version("iree-base-runtime"), "device": _DEVICE}
@@ -303,19 +330,20 @@ def _version(package: str) -> str:
 # ---------------------------------------------------------------- in the other process
 
 
+def list_options(request: object, arrays: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """Return the names of all options of the compiler, without dashes."""
+    command = [sys.executable, "-c", _PRINT_OPTIONS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return sorted({*_OPTION_IN_HELP.findall(done.stdout)}), []
+
+
 def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Compile a serialized model, with "flags", to an IREE module."""
     from iree.compiler.api import Output
-    from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
 
     with _imported(arrays[0].tobytes(), request["flags"]) as invocation:
-        pointer = ctypes.c_void_p(invocation._inv_p)
-        for first, last in ((b"start", b"stream"), (b"stream", b"end")):
-            library.ireeCompilerInvocationSetCompileFromPhase(pointer, first)
-            library.ireeCompilerInvocationSetCompileToPhase(pointer, last)
-            if not invocation.execute():
-                raise CompileError("IREE refuses the model")
-            _allocate_at_once(invocation.export_module())
+        for _ in _run_phases(invocation, (_ALLOCATING, "end")):
+            pass
         output = Output.open_membuffer()
         invocation.output_vm_bytecode(output)
         return None, [np.frombuffer(bytes(output.map_memory()), np.uint8)]
@@ -323,22 +351,47 @@ def compile_model(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[No
 
 def dump_stages(request: Mapping[str, Any], arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     """Write the stages of compiling a serialized model to a module into "folder"."""
-    from iree.compiler.api import Output
-
     folder = Path(request["folder"])
     own = [flag for flag in request["flags"] if not flag.startswith("--iree-input-type")]
-    kernels = folder / "5-kernels"
+    kernels = folder / _KERNELS
     own += ["--iree-input-type=auto", f"--iree-hal-dump-executable-files-to={kernels}"]
     with _imported(arrays[0].tobytes(), own) as invocation:
         for name, pipeline in _STAGES.items():
             if pipeline and not invocation.execute_text_pass_pipeline(pipeline):
                 raise CompileError(f"IREE refuses the model on the way to {name}")
-            output = Output.open_membuffer()
-            invocation.output_ir(output)
-            (folder / f"{name}.mlir").write_bytes(bytes(output.map_memory()))
+            _write_stage(invocation, folder / f"{name}.mlir")
+        for number, phase in enumerate(_run_phases(invocation, _PHASES), len(_STAGES) + 1):
+            _write_stage(invocation, folder / f"{number:02}-{phase}.mlir")
+    return None, []
+
+
+def _write_stage(invocation: Any, file: Path) -> None:
+    """Write the module in its current state."""
+    from iree.compiler.api import Output
+
+    output = Output.open_membuffer()
+    invocation.output_ir(output)
+    file.write_bytes(bytes(output.map_memory()))
+
+
+def _run_phases(invocation: Any, phases: Sequence[str]) -> Iterator[str]:
+    """Compile phase by phase; yield each phase at its end.
+
+    `_ALLOCATING` must be among the phases.
+    """
+    from iree.compiler.api.ctypes_dl import _dylib as library  # Python's functions take no phases
+
+    pointer = ctypes.c_void_p(invocation._inv_p)
+    start = "start"
+    for phase in phases:
+        library.ireeCompilerInvocationSetCompileFromPhase(pointer, start.encode())
+        library.ireeCompilerInvocationSetCompileToPhase(pointer, phase.encode())
         if not invocation.execute():
             raise CompileError("IREE refuses the model")
-    return None, []
+        if phase == _ALLOCATING:
+            _allocate_at_once(invocation.export_module())
+        yield phase
+        start = phase
 
 
 def _allocate_at_once(module: Any) -> None:
@@ -369,11 +422,21 @@ def _has_low_rank(graph: Any) -> bool:
 
 # Pipelines after IREE's own input stage; "builtin.module(...)" around them would have no effect.
 _STAGES = {
-    "1-imported": "",
-    "2-torch": "func.func(convert-torch-onnx-to-torch)",
-    "3-lowered": "torch-lower-to-backend-contract,func.func(canonicalize,cse)",
-    "4-linalg": "torch-to-iree",
+    "01-imported": "",
+    "02-torch": "func.func(convert-torch-onnx-to-torch)",
+    "03-lowered": "torch-lower-to-backend-contract,func.func(canonicalize,cse)",
+    "04-linalg": "torch-to-iree",
 }
+_PHASES = (
+    *("input", "abi", "preprocessing", "global-optimization", "dispatch-creation", "flow"),
+    *("stream", "executable-sources", "executable-configurations", "executable-targets"),
+    *("hal", "vm"),
+)
+"""The phases of the compiler, from IREE's own input to the bytecode, see iree-compile --help."""
+_ALLOCATING = "stream"
+"""The phase after which the module allocates memory."""
+_KERNELS = "kernels"
+"""The folder with the code of each kernel, beside the stages."""
 
 
 @contextlib.contextmanager
@@ -386,12 +449,15 @@ def _imported(content: bytes, flags: list[str]) -> Iterator[Any]:
     model = onnx.shape_inference.infer_shapes(onnx.load_from_string(content), data_prop=True)
     transposes = any(node.op_type == "Transpose" for node in model.graph.node)  # twice as slow
     left = (_TILING if _has_low_rank(model.graph) else "", _WIDE if transposes else "")
-    _initializeGlobalCL("iree", *(flag for flag in flags if flag.startswith(_OF_PROCESS)))
+    with Session() as session:
+        of_sessions = {name_of_option(flag) for flag in session.get_flags()}
+    of_process = [
+        f for f in flags if f.startswith(_OF_PROCESS) or name_of_option(f) not in of_sessions
+    ]
+    _initializeGlobalCL("iree", *of_process)
     with Session() as session:
         try:
-            session.set_flags(
-                *(f for f in flags if f not in left and not f.startswith(_OF_PROCESS))
-            )
+            session.set_flags(*(f for f in flags if f not in left and f not in of_process))
         except ValueError as error:
             raise CompileError(" ".join(str(error).split())) from error
         context = session.context

@@ -25,6 +25,7 @@ from onnxfold.runtime.backends.base import (
     nbytes_at,
     weights_of,
 )
+from onnxfold.runtime.backends.selection import usable_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 from onnxfold.support.errors import UsageError
@@ -65,26 +66,28 @@ Kernels = dict[tuple[str, ...], Loaded | str]
 def load_kernels(bundle: Bundle, backend: str) -> Kernels:
     """Load the kernels of a backend, or those of all backends for "auto".
 
-    A warning lists the kernels that cannot run here.
+    The kernel of a component is that for the highest CPU level of this CPU. A warning lists the
+    kernels that cannot run here.
     """
     loaded: Kernels = {}
     unused: dict[str, list[str]] = {}
-    kernels = bundle.manifest.kernels if backend != "onnxruntime" else []
-    changed, known = None, bundle.manifest.hashes.get(FOLD_FILE)
-    if known is not None and any(k.files for k in kernels) and known != bundle.fold_hash:
+    manifest = bundle.manifest
+    kernels = manifest.kernels_by_component if backend != "onnxruntime" else {}
+    changed, known = None, manifest.hashes.get(FOLD_FILE)
+    has_files = any(kernel.files for kernel in manifest.kernels)
+    if kernels and known is not None and has_files and known != bundle.fold_hash:
         changed = f"{FOLD_FILE} is not the model that the kernels were made of"
     fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for weights of kernels only
-    for kernel in kernels:
-        reason = kernel.reason or changed
-        if reason is None and backend not in ("auto", kernel.backend):
-            reason = f"the kernel was made by {kernel.backend}"
-        try:
-            made = reason or Loaded(kernel, _load(bundle, kernel, fold))
-        except (CompileError, UsageError) as error:
-            made = str(error)
-        loaded[tuple(kernel.outputs)] = made
-        if isinstance(made, str) and kernel.files:
-            unused.setdefault(made, []).append(kernel.outputs[0])
+    for outputs, alternatives in kernels.items():
+        is_compiled = any(kernel.files for kernel in alternatives)
+        usable = usable_kernels(alternatives, backend)
+        if changed is not None and is_compiled:
+            made: Loaded | str = changed
+        else:
+            made = usable if isinstance(usable, str) else _load_first(bundle, usable, fold)
+        loaded[outputs] = made
+        if isinstance(made, str) and is_compiled:
+            unused.setdefault(made, []).append(outputs[0])
     if backend == "auto":  # for another backend, the session itself warns
         for reason, names in unused.items():
             told = "%s: onnxruntime replaces the kernels for %s: %s"
@@ -92,11 +95,24 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
     return loaded
 
 
+def _load_first(
+    bundle: Bundle, kernels: Sequence[Kernel], fold: Callable[[], ir.Model]
+) -> Loaded | str:
+    """Return the first of some kernels that can be loaded, or the reasons why there is none."""
+    reasons: list[str] = []
+    for kernel in kernels:
+        try:
+            return Loaded(kernel, _load(bundle, kernel, fold))
+        except (CompileError, UsageError) as error:
+            reasons.append(str(error))
+            if len(kernels) > 1:
+                told = "%s: the kernel of %s for %s is not used: %s"
+                logger.warning(told, bundle.name, kernel.outputs[0], kernel.cpu, error)
+    return "; ".join(dict.fromkeys(reasons))
+
+
 def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
     backend = create(kernel.backend)
-    reason = backend.unusable(kernel.key)
-    if reason is not None:
-        raise CompileError(reason)
     optional = {info.name for info in bundle.manifest.runtime_constants if info.optional}
     preset = [name for name in kernel.inputs if name in optional]
     needed = [*kernel.weights, *preset]

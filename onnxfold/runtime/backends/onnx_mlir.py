@@ -12,8 +12,10 @@ import csv
 import io
 import os
 import platform
+import re
 import secrets
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,18 +29,17 @@ from onnxfold.runtime.backends.base import (
     CompileError,
     Run,
     Values,
-    cpu_key,
     ending,
     limits,
     memory_limit,
     reasons_against,
     refuse_accelerators,
-    unusable_cpu,
     value_of,
     with_options,
     work_folder,
 )
 from onnxfold.runtime.backends.onnx_mlir_library import NUMBERS, Library
+from onnxfold.runtime.backends.targets import cpu_key, unusable_cpu
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.support import forks, isolated
 from onnxfold.support.forks import cached_property
@@ -64,6 +65,11 @@ _BASELINE = "x86-64"
 _LEVEL = "x86-64-v3"  # the highest CPU level for which kernels were measured
 _ON_CPUS: dict[str, tuple[str, ...]] = {"maccel": ()}
 """Options that select an accelerator, with the values for CPUs."""
+
+_UNKNOWN = re.compile(
+    r"Unknown command line argument '([^']*)'[^\n]*(?:\n[^\n]*Did you mean '([^']*)'\?)?"
+)
+"""LLVM's messages about an unknown option, and about the nearest one, which may be missing."""
 
 _ENGINES = ("docker", "podman")
 _SECONDS = 30.0  # limit for commands that query an engine or a binary
@@ -109,9 +115,28 @@ class Tool:
 
     def run(self, folder: Path, arguments: Sequence[str], seconds: float) -> None:
         """Run the compiler on files of a `work_folder`."""
+        done = self._result_of(folder, arguments, seconds)
+        if done.returncode:
+            raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
+
+    def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
+        """Return the options that the compiler rejects as unknown, each with its suggestion.
+
+        The compiler reports unknown options in front of ``--version``, and then prints its version.
+        """
+        with work_folder() as folder:
+            done = self._result_of(folder, [*options, "--version"], _SECONDS)
+        return {
+            option: f"; did you mean {near!r}?" if near else ""
+            for option, near in _UNKNOWN.findall(done.stderr)
+        }
+
+    def _result_of(
+        self, folder: Path, arguments: Sequence[str], seconds: float
+    ) -> subprocess.CompletedProcess[str]:
         name = f"onnxfold-{secrets.token_hex(8)}"
         with limits(seconds) as bounds:
-            done = isolated.run_command(
+            return isolated.run_command(
                 self.command(folder, arguments, name),
                 folder=folder,
                 # without the variable that adds flags of the compiler
@@ -119,8 +144,6 @@ class Tool:
                 removal=[self.program, "rm", "--force", name] if self.image else None,
                 **bounds,
             )
-        if done.returncode:
-            raise CompileError(f"onnx-mlir {ending(done.returncode, done.stderr)}")
 
 
 def find_tool() -> Tool:
@@ -267,6 +290,10 @@ class OnnxMlir:
             "cpu": self._cpu,
             "flags": " ".join(self._flags),
         }
+
+    def unknown_options(self, options: Sequence[str]) -> dict[str, str]:
+        """Return the options that the compiler does not have, each with a suggestion."""
+        return self._tool.unknown_options(options)
 
     def compile(self, content: bytes, target: Path, *, seconds: float) -> Built:
         """Compile a model to a library, whose symbols have the name of the target as their tag."""

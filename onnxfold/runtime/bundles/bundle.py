@@ -29,6 +29,7 @@ from onnxfold.runtime.bundles.manifest import (
     FORMAT,
     KERNELS,
     MANIFEST,
+    READABLE,
     Manifest,
 )
 from onnxfold.support import files
@@ -203,12 +204,13 @@ def _document(file: Path) -> dict[str, Any]:
     document: Any = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(document, dict) or type(found := document.get("format")) is not int:
         raise ModelError("not the manifest of a bundle: it names no format", file=file)
-    if found != FORMAT:
+    if found not in READABLE:
         versions = document.get("versions")
         maker = versions.get("onnxfold") if isinstance(versions, dict) else None
         by = f", which onnxfold {maker} writes" if isinstance(maker, str) else ""
         remedy = "a newer onnxfold reads it" if found > FORMAT else "split the model again"
-        reason = f"the manifest has format {found}{by}; this version reads {FORMAT}: {remedy}"
+        formats = " and ".join(map(str, READABLE))
+        reason = f"the manifest has format {found}{by}; this version reads {formats}: {remedy}"
         raise ModelError(reason, file=file)
     return document
 

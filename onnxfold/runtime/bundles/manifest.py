@@ -14,8 +14,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from onnxfold.support.onnxruntime_sessions import numpy_name
 
-FORMAT = 1
-"""The format of manifests; others are refused."""
+FORMAT = 2
+"""The format of manifests that are written. A component has several kernels from format 2 on."""
+
+READABLE = (1, FORMAT)
+"""The formats that are read; others are refused."""
 
 MANIFEST = "manifest.json"
 ENTRY_FILE = "entry.onnx"
@@ -99,7 +102,7 @@ class Kernel:
     dtypes: list[str] = field(default_factory=list)
     """The names in NumPy of the dtypes of the outputs."""
     key: dict[str, str] = field(default_factory=dict)
-    """The source and target of the kernel: graph hash, versions, CPU features, flags."""
+    """The source and target of the kernel: graph hash, versions, CPU, flags."""
     reason: str | None = None
     max_error: float | None = None
     """Largest difference from onnxruntime in the one-time check, as a multiple of the tolerance."""
@@ -132,6 +135,11 @@ class Kernel:
         """Return a kernel from a dict of ``dataclasses.asdict``, see `Manifest.from_dict`."""
         kernel: Kernel = _read(cls, document, "kernel")
         return kernel
+
+    @property
+    def cpu(self) -> str:
+        """The CPU that it requires, see `onnxfold.runtime.backends.targets`; "" for any."""
+        return self.key.get("cpu", "")
 
     @property
     def is_slower(self) -> bool:
@@ -197,7 +205,7 @@ class Manifest:
         cached: Outputs of runtime_fold that are inputs of entry.
         groups: The same, grouped by the runtime constants that they depend on.
         nodes: Numbers of nodes of the original, of entry and of runtime_fold.
-        kernels: Compiled parts of runtime_fold.
+        kernels: Compiled parts of runtime_fold: one kernel of each component for each target CPU.
         stays: The nodes that could not be moved to runtime_fold, with the reasons.
         versions: The versions of the programs that wrote the bundle.
         hashes: SHA-256 of runtime_fold by file name, for kernels and the keys of cached tensors.
@@ -230,6 +238,14 @@ class Manifest:
         """Outputs of runtime_fold by component."""
         return [names for group in self.groups for names in group.components]
 
+    @property
+    def kernels_by_component(self) -> dict[tuple[str, ...], list[Kernel]]:
+        """The kernels, grouped by the outputs of their component."""
+        grouped: dict[tuple[str, ...], list[Kernel]] = {}
+        for kernel in self.kernels:
+            grouped.setdefault(tuple(kernel.outputs), []).append(kernel)
+        return grouped
+
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the manifest file, including a digest of itself."""
         return sealed(asdict(self))
@@ -245,6 +261,7 @@ class Manifest:
         """
         manifest: Manifest = _read(cls, _without_digest(document), "manifest")
         unsealed(document)
+        manifest.format = FORMAT  # older formats have the same fields
         return manifest
 
 

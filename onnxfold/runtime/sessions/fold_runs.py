@@ -65,6 +65,7 @@ class Placement:
         reason: Why onnxruntime replaces the selected backend; None if it does not.
         kernel_seconds: The run time of the compiled kernel in the manifest; None if there is none.
         onnxruntime_seconds: The run time of onnxruntime for the same.
+        target_cpu: The CPU level of the kernel; None if onnxruntime computes the tensors.
     """
 
     outputs: list[str]
@@ -72,6 +73,7 @@ class Placement:
     reason: str | None = None
     kernel_seconds: float | None = None
     onnxruntime_seconds: float | None = None
+    target_cpu: str | None = None
 
 
 @dataclass(frozen=True)
@@ -221,12 +223,15 @@ class SessionFolding:
             if loaded is None and self.backend not in NOT_COMPILING:
                 loaded = f"it was not compiled: split the model with the backend {self.backend}"
             choice = choices.get(tuple(names))
+            if isinstance(loaded, Loaded):  # one of the kernels of the component
+                known = loaded.kernel
             if isinstance(loaded, Loaded) and choice is not None and not choice.prefers_kernel:
                 loaded = _slower(loaded.kernel, choice)
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
-            times = (known.seconds, known.onnxruntime_seconds) if known is not None else ()
-            found.append(Placement(names, backend, reason, *times))
+            times = (known.seconds, known.onnxruntime_seconds) if known else (None, None)
+            cpu = loaded.kernel.cpu if isinstance(loaded, Loaded) else None
+            found.append(Placement(names, backend, reason, *times, cpu))
         return found
 
     def _run(
@@ -377,7 +382,7 @@ class CompileAhead:
     nominal: Mapping[str, int]
     take: Callable[[list[Kernel]], None]
     sizes: Callable[[], Mapping[str, int]] = dict
-    target_cpu: str | None = None
+    target_cpu: str | Sequence[str] | None = None
 
     def __post_init__(self, owner: object) -> None:
         self._owner = weakref.ref(owner)

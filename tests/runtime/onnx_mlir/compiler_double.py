@@ -19,7 +19,8 @@ from onnx import numpy_helper
 HERE = Path(__file__).parent
 STAGES = ("--EmitONNXIR", "--EmitMLIR", "--EmitLLVMIR")
 FLAGS = {
-    *("-O3", "-O1", "--march=x86-64", "--mcpu=x86-64-v3", "--mcpu=znver4"),
+    *("-O3", "-O1", "--march=x86-64", "--mcpu=x86-64-v2"),
+    *("--mcpu=x86-64-v3", "--mcpu=znver4"),
     *("--disable-constant-prop", "--verifyInputTensors=false", "--verifyInputTensors=true"),
 }
 
@@ -43,7 +44,10 @@ def die(assertion: str) -> None:
 
 
 def main(words: list[str]) -> None:
-    if words == ["--version"]:
+    if words[-1:] == ["--version"]:
+        for word in words[:-1]:
+            if word not in FLAGS:
+                print(f"onnx-mlir: Unknown command line argument '{word}'.", file=sys.stderr)
         print("onnx-mlir version 0.0.0-double, onnx version 1.21.0")
         return
     if os.environ.get("ONNX_MLIR_FLAGS"):

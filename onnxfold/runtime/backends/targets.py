@@ -1,0 +1,122 @@
+"""The CPUs that kernels are compiled for: names of targets, and the CPUs that kernels require.
+
+A target is a name that users pass: a micro-architecture level of x86-64, `NATIVE` or `GENERIC`.
+The entry ``cpu`` of a kernel's key states the CPU that the kernel requires: a level, the baseline
+of an architecture, or the architecture with a hash of the features of the compiling CPU.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+from onnxfold.support.errors import UsageError, suggestion
+from onnxfold.support.errors import option as option_name
+from onnxfold.support.memory import CPU_LEVELS, cpu_features, cpu_levels
+
+NATIVE = "native"
+"""The target for the compiling CPU: the default CPU of each backend."""
+
+GENERIC = "generic"
+"""The target for all CPUs of the architecture of the compiling CPU."""
+
+TARGETS = (NATIVE, GENERIC, *CPU_LEVELS)
+"""All names of targets."""
+
+ARM64_BASELINE = "armv8-a"
+"""The entry ``cpu`` of kernels that run on all 64-bit CPUs of Arm."""
+
+_X86_BASELINE = "x86-64"
+_X86_MACHINES = ("x86_64", "AMD64")
+_ARM64_MACHINES = ("aarch64", "arm64")
+
+_ANY_FEATURES = -1
+"""Rank of a kernel that requires no feature, below all levels."""
+
+
+def targets_of(target_cpu: str | Sequence[str] | None) -> list[str]:
+    """Return the targets that an argument ``target_cpu`` names, without repetitions.
+
+    None and an empty sequence select `NATIVE`.
+    """
+    names = [target_cpu] if isinstance(target_cpu, str) else [*(target_cpu or ())]
+    return list(dict.fromkeys(names or [NATIVE]))
+
+
+def compiler_cpu(target: str) -> str | None:
+    """Return the name of a target in LLVM's compilers; None for the default of the backend."""
+    if target == NATIVE:
+        return None
+    if target == GENERIC and platform.machine() in _X86_MACHINES:
+        return _X86_BASELINE
+    return target
+
+
+def default_cpu() -> str | None:
+    """Return the highest micro-architecture level of this CPU; None if it has no level."""
+    return cpu_levels()[-1] if cpu_levels() else None
+
+
+def cpu_key(name: str | None) -> str:
+    """Return the entry ``cpu`` of a kernel's key, given the CPU that its compiler targets.
+
+    Each CPU of a level, or of an architecture with a baseline, runs the code for it. Code for any
+    other name, such as ``host``, is known to run on CPUs with the same features only.
+    """
+    if name == GENERIC and platform.machine() in _ARM64_MACHINES:
+        return ARM64_BASELINE
+    return name if name in CPU_LEVELS else cpu_features()
+
+
+def unusable_cpu(*required: str) -> str | None:
+    """Return the reason why no kernel of a component can run on this CPU; None if one can.
+
+    Args:
+        required: The entry ``cpu`` of each kernel's key.
+    """
+    runnable = {*cpu_levels(), cpu_features()}
+    if platform.machine() in _ARM64_MACHINES:
+        runnable.add(ARM64_BASELINE)
+    if not runnable.isdisjoint(required):
+        return None
+    names = sorted(dict.fromkeys(required), key=rank_of)
+    has_features = any(name.startswith(f"{platform.machine()}-") for name in names)
+    here = (None if has_features else default_cpu()) or cpu_features()
+    subject = "its kernels need" if len(names) > 1 else "its kernel needs"
+    needed = " or ".join(name or "an unknown CPU" for name in names)
+    return f"{subject} {needed}, and this CPU has {here}"
+
+
+def rank_of(cpu: str | None) -> int:
+    """Return the rank of the CPU that a kernel requires: higher for more features.
+
+    A kernel for the features of one CPU has the highest rank: it runs on that CPU only.
+    """
+    if cpu in CPU_LEVELS:
+        return list(CPU_LEVELS).index(cpu)
+    return _ANY_FEATURES if cpu in (None, "", ARM64_BASELINE) else len(CPU_LEVELS)
+
+
+def check_targets(targets: Sequence[str]) -> None:
+    """Raise a UsageError unless kernels for all targets can be compiled and tried on this CPU."""
+    for target in targets:
+        _check_target(target)
+
+
+def _check_target(target: str) -> None:
+    name = option_name("target_cpu")
+    if target not in TARGETS:
+        near = suggestion(target, TARGETS)
+        raise UsageError(f"{name} {target}: there is no such CPU level{near}")
+    if target == NATIVE:
+        return
+    if target == GENERIC:
+        machine = platform.machine()
+        if machine not in (*_X86_MACHINES, *_ARM64_MACHINES):
+            reason = f"there is no generic CPU for {machine}; use {NATIVE}"
+            raise UsageError(f"{name} {target}: {reason}")
+        return
+    if target not in cpu_levels():
+        here = default_cpu() or cpu_features()
+        reason = f"kernels are tried when they are compiled, and this CPU is {here}"
+        raise UsageError(f"{name} {target}: {reason}")

@@ -68,7 +68,7 @@ def compare(a: str, b: str, report: str | None, as_json: bool, **options: Any) -
 
 
 @click.command()
-@click.argument("model", type=PATH)
+@click.argument("model", metavar="MODEL|BUNDLE", type=PATH)
 @click.argument("other", type=PATH, required=False)
 @flag("--tree", help="Show its modules: nodes, weights, MACs, FLOPs, work.")
 @click.option(
@@ -89,6 +89,9 @@ def inspect(
 ) -> None:
     """Show ops, inputs, outputs, opsets, parameters, bytes and largest tensors.
 
+    For a bundle, show its kernels, their target CPUs, sizes and times, and what runs on this
+    machine: the kernel for which CPU level, or onnxruntime and why.
+
     With OTHER, show the differences: ops, interface, opsets, and tensors by name and content. With
     --tree, show parameters, multiply-accumulates (MACs) and floating point operations (FLOPs) of
     the model and of each of its modules.
@@ -98,6 +101,16 @@ def inspect(
     for option, is_given in (("--depth", depth is not None), ("--dim", bool(dims))):
         if is_given and not tree:
             raise click.UsageError(f"{option} goes with --tree")
+    from onnxfold.runtime.bundles.bundle import is_bundle
+
+    if is_bundle(model):
+        if tree or other is not None:
+            reason = "is a bundle; --tree and OTHER are for models, such as its entry.onnx"
+            raise UsageError(reason, file=model)
+        from onnxfold.tools.report.bundle_contents import take_contents
+
+        show(take_contents(model), as_json)
+        return
     from onnxfold.tools.report.inventory import take_difference, take_inventory
 
     if tree:

@@ -25,11 +25,10 @@ from onnxfold.runtime.backends.base import (
     nbytes_at,
     weights_of,
 )
-from onnxfold.runtime.backends.selection import usable_kernels
+from onnxfold.runtime.backends.selection import changed_model, damaged_file, usable_kernels
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 from onnxfold.support.errors import UsageError
-from onnxfold.support.file_contents import hash_file
 from onnxfold.support.memory import allocatable_memory, trim_heap
 from onnxfold.support.onnxruntime_sessions import (
     array_of,
@@ -73,10 +72,7 @@ def load_kernels(bundle: Bundle, backend: str) -> Kernels:
     unused: dict[str, list[str]] = {}
     manifest = bundle.manifest
     kernels = manifest.kernels_by_component if backend != "onnxruntime" else {}
-    changed, known = None, manifest.hashes.get(FOLD_FILE)
-    has_files = any(kernel.files for kernel in manifest.kernels)
-    if kernels and known is not None and has_files and known != bundle.fold_hash:
-        changed = f"{FOLD_FILE} is not the model that the kernels were made of"
+    changed = changed_model(bundle) if kernels else None
     fold = functools.cache(lambda: bundle.load(FOLD_FILE))  # for weights of kernels only
     for outputs, alternatives in kernels.items():
         is_compiled = any(kernel.files for kernel in alternatives)
@@ -117,13 +113,9 @@ def _load(bundle: Bundle, kernel: Kernel, fold: Callable[[], ir.Model]) -> Run:
     preset = [name for name in kernel.inputs if name in optional]
     needed = [*kernel.weights, *preset]
     arrays = weights_of(fold().graph.initializers, needed) if needed else {}
-    for name in kernel.files:
-        try:
-            found = hash_file(bundle.folder / name)
-        except OSError as error:
-            raise CompileError(f"{name}: {error.strerror}") from error
-        if found != kernel.hashes.get(name):
-            raise CompileError(f"{name} is not the file that was compiled")
+    damage = damaged_file(kernel, bundle.folder)
+    if damage is not None:
+        raise CompileError(damage)
     run = backend.load(kernel, bundle.folder, arrays)
     defaults = {name: ort_value(arrays[name]) for name in preset}
 

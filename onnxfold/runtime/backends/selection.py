@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from onnxfold.runtime.backends.base import create
 from onnxfold.runtime.backends.targets import rank_of, unusable_cpu
-from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.runtime.bundles.bundle import Bundle
+from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 from onnxfold.support.errors import UsageError
+from onnxfold.support.file_contents import hash_file
 
 
 def usable_kernels(kernels: Sequence[Kernel], backend: str = "auto") -> list[Kernel] | str:
@@ -32,6 +35,27 @@ def usable_kernels(kernels: Sequence[Kernel], backend: str = "auto") -> list[Ker
     if reasons == [unusable_cpu(cpu) for cpu in required]:
         return str(unusable_cpu(*required))
     return _joined([str(reason) for reason in reasons])
+
+
+def changed_model(bundle: Bundle) -> str | None:
+    """Return the reason why no kernel of a bundle may run: runtime_fold is another model."""
+    known = bundle.manifest.hashes.get(FOLD_FILE)
+    has_files = any(kernel.files for kernel in bundle.manifest.kernels)
+    if known is None or not has_files or known == bundle.fold_hash:
+        return None
+    return f"{FOLD_FILE} is not the model that the kernels were made of"
+
+
+def damaged_file(kernel: Kernel, folder: Path) -> str | None:
+    """Return the reason why a kernel cannot be loaded from its files; None if they are intact."""
+    for name in kernel.files:
+        try:
+            found = hash_file(folder / name)
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        if found != kernel.hashes.get(name):
+            return f"{name} is not the file that was compiled"
+    return None
 
 
 def _reason_unusable(kernel: Kernel, backend: str) -> str | None:

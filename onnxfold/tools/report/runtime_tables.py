@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MOST = 12  # rows of a table
 
-_Timed = tuple[list[str], str, float | None, float | None]
-"""The output, backend and seconds of a kernel, and the seconds of onnxruntime."""
+_Timed = tuple[list[str], str, str | None, float | None, float | None]
+"""The outputs, backend, target CPU and seconds of a kernel, and the seconds of onnxruntime."""
 
 
 def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Table]:
@@ -29,19 +29,8 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
     also cached tensors, merges, kernels, and what stays in entry and why.
     """
     manifest, nodes = bundle.manifest, bundle.manifest.nodes
-    yield (
-        f"{bundle.name}: of {nodes['original']:,} nodes, {nodes['entry']:,} "
-        f"{'runs' if nodes['entry'] == 1 else 'run'} every time (entry), "
-        f"{nodes['runtime_fold']:,} once per setting (runtime_fold)"
-    )
     names = [info.name for info in manifest.runtime_constants]
-    yield f"runtime constants: {first_of(names, _MOST) or 'none'}"
-    if not manifest.cached:
-        yield "nothing can be cached: entry is the whole model"
-    else:
-        tensors = count_text(len(manifest.cached), "tensor")
-        nbytes = bytes_text(manifest.cached_bytes)
-        yield f"cached: {tensors}, {nbytes} for each setting at nominal sizes"
+    yield from summary_lines(bundle.name, nodes, names, len(manifest.cached), manifest.cached_bytes)
     if not verbose:
         return
     if manifest.cached:
@@ -70,10 +59,12 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
     kernels = manifest.kernels
     if kernels:
         makers = Counter(kernel.backend for kernel in kernels if kernel.reason is None)
-        named = f" ({', '.join(makers)})" if makers else ""
+        cpus = dict.fromkeys(kernel.cpu for kernel in kernels if kernel.reason is None)
+        targets = f" for {', '.join(cpus)}" if len(cpus) > 1 else ""
+        named = f" ({', '.join(makers)}{targets})" if makers else ""
         yield f"compiled kernels: {makers.total()} of {len(kernels)}{named}"
     yield from kernels_table(
-        (k.outputs, k.backend, k.seconds, k.onnxruntime_seconds) for k in kernels
+        (k.outputs, k.backend, k.cpu, k.seconds, k.onnxruntime_seconds) for k in kernels
     )
     slower = sum(kernel.is_slower for kernel in kernels)
     if slower:
@@ -82,6 +73,31 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
     yield from (f"  {count} with onnxruntime: {reason}" for reason, count in reasons.items())
     stays = Counter((stay.op, stay.reason) for stay in manifest.stays)
     yield from (f"{count} {op} in entry: {reason}" for (op, reason), count in stays.items())
+
+
+def summary_lines(
+    name: str, nodes: Mapping[str, int], constants: Sequence[str], cached: int, cached_bytes: int
+) -> Iterator[str]:
+    """Yield the nodes of each part of a bundle, the runtime constants and the cached tensors.
+
+    Args:
+        name: The name of the bundle.
+        nodes: Numbers of nodes of the original, of entry and of runtime_fold.
+        constants: Names of the runtime constants.
+        cached: The number of cached tensors.
+        cached_bytes: Their bytes at nominal sizes.
+    """
+    yield (
+        f"{name}: of {nodes['original']:,} nodes, {nodes['entry']:,} "
+        f"{'runs' if nodes['entry'] == 1 else 'run'} every time (entry), "
+        f"{nodes['runtime_fold']:,} once per setting (runtime_fold)"
+    )
+    yield f"runtime constants: {first_of(constants, _MOST) or 'none'}"
+    if not cached:
+        yield "nothing can be cached: entry is the whole model"
+        return
+    tensors = count_text(cached, "tensor")
+    yield f"cached: {tensors}, {bytes_text(cached_bytes)} for each setting at nominal sizes"
 
 
 def session_text(session: Session) -> Iterator[str | Table]:
@@ -123,16 +139,24 @@ def candidates_text(found: Candidates) -> Iterator[str | Table]:
 
 
 def kernels_table(timed: Iterable[_Timed]) -> Iterator[str | Table]:
-    """Yield a table of the timed kernels, if any; kernels with the same time share a row."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for outputs, backend, ours, theirs in timed:
+    """Yield a table of the timed kernels, if any; kernels with the same time share a row.
+
+    The target CPUs are shown if there are several.
+    """
+    alike: dict[tuple[str, str, str, str], list[str]] = {}
+    for outputs, backend, target, ours, theirs in timed:
         if ours is not None and theirs is not None:
-            key = backend, time_text(ours), time_text(theirs)
+            key = backend, target or "", time_text(ours), time_text(theirs)
             alike.setdefault(key, []).append(", ".join(outputs))
-    if alike:
-        titles = ("kernel of", "backend", ">kernel", ">onnxruntime")
-        rows = [(first_of(names, 1), *key) for key, names in list(alike.items())[:_MOST]]
-        yield from ("", Table(titles, rows), "")
+    if not alike:
+        return
+    titles = ["kernel of", "backend", "target CPU", ">kernel", ">onnxruntime"]
+    rows = [[first_of(names, 1), *key] for key, names in list(alike.items())[:_MOST]]
+    column = titles.index("target CPU")
+    if len({row[column] for row in rows}) == 1:
+        for cells in (titles, *rows):
+            del cells[column]
+    yield from ("", Table(titles, rows), "")
 
 
 def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Iterator[str | Table]:
@@ -185,7 +209,7 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
             f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
         )
         yield from kernels_table(
-            (p.outputs, p.backend, p.kernel_seconds, p.onnxruntime_seconds)
+            (p.outputs, p.backend, p.target_cpu, p.kernel_seconds, p.onnxruntime_seconds)
             for p in folding.placements
         )
     sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())

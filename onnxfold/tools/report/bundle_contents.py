@@ -1,0 +1,235 @@
+"""The contents of a bundle: its parts, its kernels, and the kernels that run on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxfold.runtime.backends.selection import changed_model, damaged_file, usable_kernels
+from onnxfold.runtime.backends.targets import default_cpu
+from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
+from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Kernel
+from onnxfold.support.memory import cpu_features
+from onnxfold.support.tables import Shown, Table, bytes_text, first_of, time_text
+from onnxfold.tools.report.runtime_tables import summary_lines
+
+_MOST_ROWS = 12
+
+
+@dataclass(frozen=True)
+class KernelEntry:
+    """A kernel of a bundle, or the reason why a component has none for a target.
+
+    Attributes:
+        outputs: The folded tensors that it computes.
+        backend: The backend that compiled it; "onnxruntime" if none did.
+        target_cpu: The CPU level that it requires, or the architecture with a hash of features;
+            None if it requires none.
+        bytes: The size of its files; None if it has none, or one is missing.
+        seconds: The wall time of a run when it was compiled.
+        onnxruntime_seconds: The wall time of onnxruntime for the same.
+        is_slower: Whether it is slower than onnxruntime by more than the noise of timing.
+        max_error: The largest difference from onnxruntime, as a multiple of the tolerance.
+        reason: Why it was not compiled; None if it was.
+    """
+
+    outputs: list[str]
+    backend: str
+    target_cpu: str | None
+    bytes: int | None
+    seconds: float | None
+    onnxruntime_seconds: float | None
+    is_slower: bool
+    max_error: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class ComponentHere:
+    """The backend that computes some folded tensors on this machine at the start of a session.
+
+    Attributes:
+        outputs: The folded tensors.
+        backend: The backend of the kernel that runs, or "onnxruntime".
+        target_cpu: The CPU level of that kernel; None with onnxruntime.
+        reason: Why onnxruntime runs; None with a kernel.
+    """
+
+    outputs: list[str]
+    backend: str
+    target_cpu: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, repr=False)
+class BundleContents(Shown, text="onnxfold.tools.report.bundle_contents:contents_text"):
+    """The contents of a bundle.
+
+    Attributes:
+        path: The folder.
+        versions: The versions of the programs that wrote the bundle.
+        nodes: Numbers of nodes of the original, of entry and of runtime_fold.
+        runtime_constants: Names of the runtime constants.
+        cached: Names of the folded tensors.
+        cached_bytes: Bytes of the folded tensors at nominal sizes.
+        entry_bytes: Bytes of entry with its data file.
+        runtime_fold_bytes: Bytes of runtime_fold with its data file; 0 if nothing is cached.
+        kernels: All kernels.
+        cpu: The level of this CPU, or its architecture with a hash of its features.
+        here: What runs on this machine with ``backend="auto"``, by component.
+    """
+
+    path: str
+    versions: dict[str, str]
+    nodes: dict[str, int]
+    runtime_constants: list[str]
+    cached: list[str]
+    cached_bytes: int
+    entry_bytes: int
+    runtime_fold_bytes: int
+    kernels: list[KernelEntry]
+    cpu: str
+    here: list[ComponentHere]
+
+
+def take_contents(path: str | os.PathLike[str]) -> BundleContents:
+    """Return the contents of a bundle; no kernel is loaded.
+
+    Raises:
+        ModelError: It is no bundle, or a damaged one.
+    """
+    bundle = open_bundle(path)
+    manifest = bundle.manifest
+    return BundleContents(
+        path=bundle.name,
+        versions=manifest.versions,
+        nodes=manifest.nodes,
+        runtime_constants=[info.name for info in manifest.runtime_constants],
+        cached=[info.name for info in manifest.cached],
+        cached_bytes=manifest.cached_bytes,
+        entry_bytes=_bytes_of_model(bundle.folder / ENTRY_FILE),
+        runtime_fold_bytes=_bytes_of_model(bundle.folder / FOLD_FILE) if manifest.groups else 0,
+        kernels=[_entry_of(kernel, bundle.folder) for kernel in manifest.kernels],
+        cpu=default_cpu() or cpu_features(),
+        here=_components_here(bundle),
+    )
+
+
+def _bytes_of_model(path: Path) -> int:
+    """Return the bytes of a model and its data file of the usual name, without missing files."""
+    files = (path, path.with_name(f"{path.name}.data"))
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def _entry_of(kernel: Kernel, folder: Path) -> KernelEntry:
+    paths = [folder / name for name in kernel.files]
+    is_complete = bool(paths) and all(path.is_file() for path in paths)
+    return KernelEntry(
+        outputs=kernel.outputs,
+        backend=kernel.backend,
+        target_cpu=kernel.cpu or None,
+        bytes=sum(path.stat().st_size for path in paths) if is_complete else None,
+        seconds=kernel.seconds,
+        onnxruntime_seconds=kernel.onnxruntime_seconds,
+        is_slower=kernel.is_slower,
+        max_error=kernel.max_error,
+        reason=kernel.reason,
+    )
+
+
+def _components_here(bundle: Bundle) -> list[ComponentHere]:
+    manifest = bundle.manifest
+    changed = changed_model(bundle)
+    by_component = manifest.kernels_by_component
+    components: list[ComponentHere] = []
+    for outputs in manifest.components:
+        kernels = by_component.get(tuple(outputs), [])
+        if not kernels:
+            found: Kernel | str = "it was not compiled"
+        elif changed is not None and any(kernel.files for kernel in kernels):
+            found = changed
+        else:
+            found = _kernel_here(kernels, bundle.folder)
+        if isinstance(found, Kernel):
+            here = ComponentHere(outputs, found.backend, found.cpu or None, None)
+        else:
+            here = ComponentHere(outputs, "onnxruntime", None, found)
+        components.append(here)
+    return components
+
+
+def _kernel_here(kernels: Sequence[Kernel], folder: Path) -> Kernel | str:
+    """Return the kernel with which a session starts, or the reason why onnxruntime runs."""
+    usable = usable_kernels(kernels)
+    if isinstance(usable, str):
+        return usable
+    reasons: list[str] = []
+    for kernel in usable:
+        damage = damaged_file(kernel, folder)
+        if damage is not None:
+            reasons.append(damage)
+        elif kernel.is_slower:
+            return f"it is faster than the kernel that {kernel.backend} made"
+        else:
+            return kernel
+    return "; ".join(dict.fromkeys(reasons))
+
+
+def contents_text(contents: BundleContents) -> Iterator[str | Table]:
+    """Yield the parts, a table of the kernels, and a table of what runs on this machine."""
+    yield from summary_lines(
+        contents.path,
+        contents.nodes,
+        contents.runtime_constants,
+        len(contents.cached),
+        contents.cached_bytes,
+    )
+    writer = contents.versions.get("onnxfold")
+    written = f", written by onnxfold {writer}" if writer else ""
+    yield (
+        f"entry: {bytes_text(contents.entry_bytes)}, runtime_fold: "
+        f"{bytes_text(contents.runtime_fold_bytes)}{written}"
+    )
+    if not contents.here:
+        return
+    if contents.kernels:
+        rows = _grouped([(each.outputs, _kernel_row(each)) for each in contents.kernels])
+        titles = ("kernel of", "backend", "target CPU", ">bytes", ">kernel", ">onnxruntime", "")
+        yield from ("", Table(titles, rows))
+    here = [
+        (each.outputs, (each.backend, each.target_cpu or "", each.reason or ""))
+        for each in contents.here
+    ]
+    columns = (f"runs here ({contents.cpu})", "backend", "target CPU", "reason")
+    yield from ("", Table(columns, _grouped(here)))
+
+
+def _kernel_row(kernel: KernelEntry) -> tuple[str, ...]:
+    times = (kernel.seconds, kernel.onnxruntime_seconds)
+    size = "missing"
+    if kernel.reason is not None:
+        size = ""
+    elif kernel.bytes is not None:
+        size = bytes_text(kernel.bytes)
+    return (
+        kernel.backend,
+        kernel.target_cpu or "",
+        size,
+        *("" if seconds is None else time_text(seconds) for seconds in times),
+        kernel.reason or "",
+    )
+
+
+def _grouped(rows: Sequence[tuple[list[str], tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    """Return rows of a table in which components with equal columns share a row."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for outputs, columns in rows:
+        names.setdefault(columns, []).append(", ".join(outputs))
+    shown = [(first_of(each, 1), *columns) for columns, each in names.items()]
+    rest = len(shown) - _MOST_ROWS
+    if rest <= 0:
+        return shown
+    more = (f"and {rest} more: --json lists all", *[""] * (len(shown[0]) - 1))
+    return [*shown[:_MOST_ROWS], more]

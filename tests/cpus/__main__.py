@@ -7,14 +7,13 @@ and onnx's node cases take 30 to 45 CPU minutes on each CPU.
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.cpus.machines import MACHINES, Machine, set_up
+from tests.cpus.machines import MACHINES, Machine, environment_for, set_up
 
 _ROOT = Path(__file__).parents[2]
 _TESTS = ("tests/rules", "tests/kernels", "tests/conformance")
@@ -60,10 +59,8 @@ def _run(machine: Machine, arguments: list[str]) -> int:
     print(f"== {machine.name} ({machine.vectors})", flush=True)
     plugins = ["-p", "no:cacheprovider", "-p", "tests.cpus.slow_evaluation"]
     command = [machine.python, "-m", "pytest", *plugins, *arguments]
-    # Compiled kernels in the user's cache are for the real CPU.
-    environment = {**os.environ, "XDG_CACHE_HOME": str(machine.folder / "cache")}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    code = subprocess.run(command, cwd=_ROOT, env=environment).returncode
+    code = subprocess.run(command, cwd=_ROOT, env=environment_for(machine)).returncode
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     print(f"{machine.name}: exit code {code}, {seconds / 60:.0f} CPU minutes", flush=True)

@@ -10,6 +10,7 @@ required, because apt uses folders there, too.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "build" / "cpus"
 
-_SSE = "fpu cx8 cmov mmx fxsr sse sse2 syscall nx lm pni ssse3 cx16 sse4_1 sse4_2 popcnt"
+_SSE = "fpu cx8 cmov mmx fxsr sse sse2 syscall nx lm pni ssse3 cx16 sse4_1 sse4_2 popcnt lahf_lm"
 _AVX2 = f"{_SSE} movbe aes xsave avx f16c rdrand abm bmi1 avx2 bmi2 fma"
 _NEON = "fp asimd evtstrm aes pmull sha1 sha2 crc32 atomics fphp asimdhp cpuid asimdrdm asimddp"
 
@@ -89,17 +90,18 @@ MACHINES = (
 )
 
 
-def set_up(machine: Machine, requirements: Sequence[str]) -> None:
+def set_up(machine: Machine, requirements: Sequence[str], qemu: Path | None = None) -> None:
     """Create the environment of a machine, and download what it requires.
 
     Args:
         machine: The machine.
         requirements: Packages for arm64's Python, as pip's command line names them.
+        qemu: The path of qemu for the architecture of the machine; None to download it.
 
     Raises:
         subprocess.CalledProcessError: A download failed.
     """
-    qemu = _qemu(machine.architecture)
+    qemu = qemu or _qemu(machine.architecture)
     if machine.architecture == "aarch64":
         python = _arm64_python(machine.folder)
         site_packages = _arm64_site_packages(requirements)
@@ -125,13 +127,33 @@ def set_up(machine: Machine, requirements: Sequence[str]) -> None:
     machine.python.chmod(0o755)
 
 
+def environment_for(machine: Machine) -> dict[str, str]:
+    """Return the environment of programs on a machine, without settings for the real CPU."""
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_CORETYPE"}
+    # compiled kernels in the user's cache are for the real CPU
+    return {**environment, "XDG_CACHE_HOME": str(machine.folder / "cache")}
+
+
+def installed_qemu(architecture: str) -> Path | None:
+    """Return the path of qemu for programs of an architecture; None if it is not installed."""
+    names = (f"qemu-{architecture}", f"qemu-{architecture}-static")
+    found = next(filter(None, map(shutil.which, names)), None)
+    if found is not None:
+        return Path(found)
+    program = _unpacked_qemu(architecture)
+    return program if program.exists() else None
+
+
 def _qemu(architecture: str) -> Path:
     """Return the path of qemu for programs of an architecture."""
-    folder = FOLDER / "qemu"
-    program = folder / "usr" / "bin" / f"qemu-{architecture}-static"
+    program = _unpacked_qemu(architecture)
     if not program.exists():
-        _unpack_packages("amd64", ["qemu-user-static"], folder)
+        _unpack_packages("amd64", ["qemu-user-static"], FOLDER / "qemu")
     return program
+
+
+def _unpacked_qemu(architecture: str) -> Path:
+    return FOLDER / "qemu" / "usr" / "bin" / f"qemu-{architecture}-static"
 
 
 def _arm64_python(root: Path) -> Path:

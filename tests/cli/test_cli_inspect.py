@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -7,6 +8,14 @@ import pytest
 from model_table import floats, parse, with_weights
 
 import onnxfold
+from onnxfold.runtime.backends import targets
+from onnxfold.runtime.backends.iree import Iree
+from onnxfold.runtime.bundles.bundle import open_bundle
+from onnxfold.runtime.bundles.manifest import Kernel
+from onnxfold.support.memory import cpu_levels
+from onnxfold.tools.report import bundle_contents
+
+needs_iree = pytest.mark.skipif(bool(Iree().missing()), reason=str(Iree().missing()))
 
 
 def test_json(run, swin):
@@ -239,3 +248,131 @@ def test_what_optimize_did_to_a_real_model(run, swin, tmp_path):
     assert document["inputs"] == document["outputs"] == []
     assert {t["kind"] for t in document["tensors"]} >= {"removed", "added"}
     assert "all ops" in run("inspect", swin, tmp_path / "out.onnx").out
+
+
+FOLDED = """
+g (float[batch, 64] x, float[batch, 64] r, float[64] s) => (float[batch, 64] y) {
+    product = MatMul(r, w)
+    scaled = Mul(product, s)
+    y = Add(x, scaled)
+}
+"""
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch) -> None:
+    """Kernels of other tests, and of the user, are not found."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def bundle(tmp_path, own_cache):
+    """Write a bundle whose runtime constants are r and s, and return its folder."""
+
+    def split(**arguments: object) -> Path:
+        folder = tmp_path / "bundle"
+        model = with_weights(parse(FOLDED), w=floats(64, 64))
+        onnxfold.split(model, folder, runtime_constants=["r", "s"], fsync=False, **arguments)
+        return folder
+
+    return split
+
+
+def test_a_bundle_without_kernels(done, bundle):
+    folder = bundle(backend="onnxruntime")
+    document = json.loads(done("inspect", folder, "--json").out)
+    assert document["path"] == str(folder)
+    assert document["runtime_constants"] == ["r", "s"] and document["cached"] == ["scaled"]
+    assert document["kernels"] == []
+    assert document["entry_bytes"] == (folder / "entry.onnx").stat().st_size
+    assert document["here"] == [
+        {
+            "outputs": ["scaled"],
+            "backend": "onnxruntime",
+            "target_cpu": None,
+            "reason": "it was not compiled",
+        }
+    ]
+    assert "it was not compiled" in done("inspect", folder / "manifest.json").out
+
+
+@needs_iree
+@pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
+def test_the_kernels_of_a_bundle_and_what_runs_here(done, bundle, monkeypatch):
+    folder = bundle(backend="iree", target_cpu=["generic", "x86-64-v2"])
+    sizes = {path.stat().st_size for path in (folder / "kernels").iterdir()}
+    monkeypatch.setattr(Kernel, "is_slower", False)
+    document = json.loads(done("inspect", folder, "--json").out)
+    kernels = document["kernels"]
+    assert [kernel["target_cpu"] for kernel in kernels] == ["x86-64", "x86-64-v2"]
+    assert {kernel["bytes"] for kernel in kernels} == sizes
+    assert all(kernel["seconds"] and kernel["onnxruntime_seconds"] for kernel in kernels)
+    assert document["cpu"] == cpu_levels()[-1]
+    (here,) = document["here"]
+    assert (here["backend"], here["target_cpu"], here["reason"]) == ("iree", "x86-64-v2", None)
+
+    table = done("inspect", folder).out
+    assert "target CPU" in table and f"runs here ({cpu_levels()[-1]})" in table
+
+    monkeypatch.setattr(Kernel, "is_slower", True)
+    (here,) = json.loads(done("inspect", folder, "--json").out)["here"]
+    assert (here["backend"], here["target_cpu"]) == ("onnxruntime", None)
+    assert here["reason"] == "it is faster than the kernel that iree made"
+
+
+@needs_iree
+@pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
+def test_damaged_kernels_are_not_shown_as_running(done, bundle, monkeypatch):
+    folder = bundle(backend="iree", target_cpu=["generic", "x86-64-v2"])
+    monkeypatch.setattr(Kernel, "is_slower", False)
+    generic, best = (folder / kernel.file for kernel in open_bundle(folder).manifest.kernels)
+    best.write_bytes(b"damaged")
+    (here,) = json.loads(done("inspect", folder, "--json").out)["here"]
+    assert (here["backend"], here["target_cpu"]) == ("iree", "x86-64")
+    generic.unlink()
+    document = json.loads(done("inspect", folder, "--json").out)
+    assert [kernel["bytes"] for kernel in document["kernels"]] == [None, len(b"damaged")]
+    (here,) = document["here"]
+    assert here["backend"] == "onnxruntime"
+    assert "is not the file that was compiled" in here["reason"]
+    assert "No such file" in here["reason"]
+    assert "missing" in done("inspect", folder).out
+
+
+@needs_iree
+def test_a_component_that_is_not_compiled_has_its_reason(done, tmp_path, own_cache):
+    model = parse(
+        """g (int64 length, float[n] x) => (float[m] y) {
+            zero = Constant<value = int64 {0}> ()
+            one = Constant<value = int64 {1}> ()
+            steps = Range(zero, length, one)
+            floats = Cast<to = 1>(steps)
+            y = Mul(x, floats)
+        }"""
+    )
+    folder = tmp_path / "bundle"
+    onnxfold.split(model, folder, runtime_constants=["length"], backend="iree", fsync=False)
+    document = json.loads(done("inspect", folder, "--json").out)
+    (kernel,) = document["kernels"]
+    assert (kernel["bytes"], kernel["reason"]) == (None, "IREE does not run Range")
+    assert document["here"][0]["reason"] == "IREE does not run Range"
+
+
+@needs_iree
+@pytest.mark.skipif("x86-64-v3" not in cpu_levels(), reason="the CPU has no AVX2")
+def test_the_reason_for_onnxruntime_on_a_lower_cpu(done, bundle, monkeypatch):
+    folder = bundle(backend="iree", target_cpu="x86-64-v3")
+    for module in (targets, bundle_contents):
+        monkeypatch.setattr(module, "default_cpu", lambda: "x86-64-v2")
+    monkeypatch.setattr(targets, "cpu_levels", lambda: ("x86-64", "x86-64-v2"))
+    table = done("inspect", folder).out
+    assert "runs here (x86-64-v2)" in table
+    assert "its kernel needs x86-64-v3, and this CPU has x86-64-v2" in " ".join(table.split())
+
+
+def test_a_damaged_bundle_is_an_error(run, bundle):
+    folder = bundle(backend="onnxruntime")
+    (folder / "manifest.json").write_text("{}")
+    result = run("inspect", folder)
+    assert result.code == 2
+    assert "manifest.json: not the manifest of a bundle" in result.err

@@ -4,7 +4,11 @@ import onnx
 import pytest
 from model_table import MODELS, floats, saved
 
+from onnxfold.runtime.backends.iree import Iree
+from onnxfold.support.memory import cpu_levels
 from tests.runtime.double import use_double
+
+needs_iree = pytest.mark.skipif(bool(Iree().missing()), reason=str(Iree().missing()))
 
 DECODER = """
 g (float[batch, 64] x, float[batch, 64] states, float[64] gain) => (float[batch, 64] y) {
@@ -138,3 +142,27 @@ def test_inputs_that_let_nothing_run_once(run, tmp_path):
         "no input lets nodes run once while the others change",
         "alone without effect: x, z",
     ]
+
+
+@needs_iree
+@pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
+def test_kernels_for_several_cpu_levels(done, model, tmp_path):
+    levels = ("--target-cpu", "generic", "--target-cpu", "x86-64-v2")
+    arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
+    result = done(*arguments, "--backend", "iree", *levels)
+    assert "compiled kernels: 2 of 2 (iree for x86-64, x86-64-v2)" in result.out
+    assert "target CPU" in result.out
+    document = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert [kernel["key"]["cpu"] for kernel in document["kernels"]] == ["x86-64", "x86-64-v2"]
+
+
+@needs_iree
+def test_a_misspelled_option_of_the_compiler_is_one_line(run, model, tmp_path):
+    arguments = ("split", model, "-o", tmp_path / "out", "--runtime-const", "states")
+    result = run(*arguments, "--backend", "iree", "--backend-option=--iree-opt-levl=O3")
+    assert result.code == 2
+    assert result.err == (
+        f"onnxfold: error: {model}: --iree-opt-levl=O3: iree has no such option; "
+        "did you mean '--iree-opt-level'?\n"
+    )
+    assert not (tmp_path / "out").exists()

@@ -20,6 +20,7 @@ from runtime_models import at_once, bundle_of, needs_iree, original, parse, rand
 from onnxfold.runtime.backends import base, compilation
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.memory import cpu_levels
 
 SIZE = 640
 
@@ -128,6 +129,18 @@ def test_kernels_take_over_at_a_later_fold_and_are_kept(processes):
     assert kept == cached()
     run(again, 4)
     assert not processes()
+
+
+@needs_iree
+@pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
+def test_kernels_for_several_levels_are_compiled():
+    session = opened(target_cpu=["generic", "x86-64-v2"])
+    run(session)
+    found = {place.outputs[0]: place.target_cpu for place in session.wait_for_kernels()}
+    assert found["folded"] == "x86-64-v2"
+    kernels = session.bundle.manifest.kernels_by_component["folded",]
+    assert [kernel.cpu for kernel in kernels] == ["x86-64", "x86-64-v2"]
+    run(session, seed=1)
 
 
 @needs_iree

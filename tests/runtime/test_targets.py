@@ -270,3 +270,10 @@ def test_phases_are_written_for_each_target(adapter, tmp_path):
     assert names == {"0-prepared.onnx", *chosen}
     codes = [(folder / "component_0" / name / "16-vm.mlir").read_text() for name in chosen]
     assert codes[0] != codes[1]
+
+
+@pytest.mark.parametrize("backend", ["auto", "iree", "onnxruntime"])
+def test_a_session_checks_targets_at_once(adapter, backend):
+    arguments = {"backend": backend, "target_cpu": ["generic", "x86-64-v9"]}
+    with pytest.raises(UsageError, match="target_cpu x86-64-v9: there is no such CPU level"):
+        session_on(adapter, *ADAPTER, **arguments)

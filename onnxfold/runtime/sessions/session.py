@@ -109,7 +109,7 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
         specialize: bool = False,
         **arguments: Unpack[SplitArguments],
     ) -> None:
-        check_name(backend, strict=strict_backend)
+        check_name(backend, strict=strict_backend, target_cpu=arguments.get("target_cpu"))
         if sess_options is not None and provides_data(sess_options):
             reason = "sess_options provide external data or initializers in memory"
             raise UsageError(f"{reason}; give a model that contains this data instead")
@@ -420,6 +420,8 @@ def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundl
 
         if backend == "auto":  # kernels are compiled later
             backend = "onnxruntime"
+            arguments = arguments.copy()
+            arguments.pop("target_cpu", None)
         return split_in_memory(source, backend=backend, **arguments)
     if arguments.keys() - {"runtime_constants"} or tuple(arguments.get("runtime_constants", ())):
         reason = f"its runtime constants are fixed ({', '.join(arguments)} cannot be given)"

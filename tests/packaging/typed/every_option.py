@@ -139,6 +139,7 @@ onnxfold.split(path, "bundle", runtime_constants=["states"], overridable=True, f
 onnxfold.split(path, "bundle", max_cache=1 << 20, nominal={"batch": 1}, level=2, fsync=False)
 onnxfold.split(path, "bundle", backend="onnx-mlir", strict_backend=True, backend_options=["-O3"])
 onnxfold.split(path, "bundle", runtime_constants=["x"], target_cpu="x86-64-v3")
+onnxfold.split(path, "bundle", runtime_constants=["x"], target_cpu=["generic", "native"])
 onnxfold.split(path, "bundle", compile_seconds=60.0, dump_ir="stages", progress=told)
 session = Session("bundle", None, ["CPUExecutionProvider"], backend="auto", strict_backend=False)
 cache = FoldCache("folder", max_bytes=1 << 30)

@@ -109,14 +109,14 @@ def split(
             if manifest.groups:
                 manifest.hashes = {FOLD_FILE: hash_model(bundle.runtime_fold)}
             _compile(bundle, backend, arguments, progress)
-            left = _reasons_left(manifest, backend, strict=strict_backend)
+            left = _reasons_without_kernel(manifest, backend, strict=strict_backend)
             report_rest(backend, left, len(manifest.components), strict_backend)
     except OSError as error:
         raise os_error(error, str(folder)) from error
     return open_bundle(folder)
 
 
-def _reasons_left(manifest: Manifest, backend: str, *, strict: bool) -> dict[str, str]:
+def _reasons_without_kernel(manifest: Manifest, backend: str, *, strict: bool) -> dict[str, str]:
     """Return the reasons why components have no kernel, by the first output of the component.
 
     With ``strict``, a component needs a kernel for each target CPU. Otherwise, a warning lists the

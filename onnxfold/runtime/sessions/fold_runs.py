@@ -230,7 +230,7 @@ class SessionFolding:
             backend = loaded.kernel.backend if isinstance(loaded, Loaded) else "onnxruntime"
             reason = loaded if isinstance(loaded, str) else None
             times = (known.seconds, known.onnxruntime_seconds) if known else (None, None)
-            cpu = loaded.kernel.cpu if isinstance(loaded, Loaded) else None
+            cpu = (loaded.kernel.cpu or None) if isinstance(loaded, Loaded) else None
             found.append(Placement(names, backend, reason, *times, cpu))
         return found
 

@@ -69,7 +69,7 @@ automatic.fold(adapters[0])  # kernels are compiled for the sizes of the first f
 (placement,) = automatic.wait_for_kernels()
 print("compiled by:", placement.backend)
 with_kernel, without = fold_seconds(automatic), fold_seconds(plain)
-print(f"an adapter is folded in {with_kernel * 1000:.1f} ms, by onnxruntime in {without * 1000:.1f} ms")
+print(f"an adapter takes {with_kernel * 1000:.1f} ms, by onnxruntime {without * 1000:.1f} ms")
 (made,) = automatic.fold(adapters[1]).run(None, {"x": x})
 (expected,) = plain.fold(adapters[1]).run(None, {"x": x})
 print("equal within 1e-4:", np.allclose(made, expected, rtol=1e-4, atol=1e-4))

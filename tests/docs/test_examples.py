@@ -50,6 +50,15 @@ def test_from_pytorch(folder):
 
 
 @pytest.mark.slow
+def test_a_decoder_of_optimum(folder):
+    pytest.importorskip("optimum.onnxruntime")
+    done = run(folder, EXAMPLES / "optimum_decoder.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the same tokens: True") == 2
+    assert "encoder_hidden_states (in use)" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_pass_of_olive(folder):
     pytest.importorskip("olive")
     quiet = {"OLIVE_DISABLE_TELEMETRY": "1", "PYTHONPATH": "examples"}

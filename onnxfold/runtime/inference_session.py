@@ -7,10 +7,9 @@ The optimized model is in the user's cache folder, see `onnxfold.runtime.kept_mo
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import onnxruntime as ort
@@ -18,10 +17,10 @@ import onnxruntime as ort
 from onnxfold.api.options import Level, OptionArguments, options_of
 from onnxfold.api.signatures import checked
 from onnxfold.api.targets import Target
+from onnxfold.runtime import kept_models
 from onnxfold.runtime.kept_models import (
     KeptModel,
     Provider,
-    found,
     inputs_worth_holding,
     is_unsupported,
     kept_model,
@@ -29,17 +28,13 @@ from onnxfold.runtime.kept_models import (
     warn,
 )
 from onnxfold.support import forks
-from onnxfold.support.errors import UsageError, suggestion
+from onnxfold.support.errors import suggestion
 from onnxfold.support.onnxruntime_sessions import Feed, copy_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from onnxfold.runtime.sessions.observed import (
-        ObservedConstants,
-        RuntimeConstants,
-        SplitSession,
-    )
+    from onnxfold.runtime.sessions.observed import ObservedConstants, RuntimeConstants
 
     _Source = str | bytes | os.PathLike[str]
 else:
@@ -220,7 +215,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             except Exception as error:  # onnxruntime raises many classes without a common base
                 logger.info("%s is not opened: %s", kept.model, error)
             else:
-                if found(kept.link) == kept:  # nothing was replaced meanwhile
+                if kept_models.found(kept.link) == kept:  # nothing was replaced meanwhile
                     if kept.is_finished:
                         self.get_session_options().graph_optimization_level = level
                     self._model_path = None if isinstance(source, bytes) else os.fspath(source)
@@ -238,15 +233,34 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         if self._held is None:
             self._log_savings(name)
             return
+        from onnxfold.runtime.held_inputs import (
+            SplittableModel,
+            hold_named_inputs,
+            hold_repeated_inputs,
+            source_of,
+        )
+
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
-        observed = _Observed(self, name, source, options, providers, fold)
-        if isinstance(self._held, str):
-            self._constants, self._not_observed = observed.automatic()
-            if self._constants is None:
-                logger.info("%s: no runtime constants: %s", name, self._not_observed)
+        model = SplittableModel(
+            name=name,
+            source=source_of(source),
+            options=options,
+            providers=providers or self.get_providers(),
+            fold=fold,
+            kept=self._kept,
+            max_cache_bytes=self._max_cache_bytes,
+            is_named=not isinstance(self._held, str),
+        )
+        if not isinstance(self._held, str):
+            self._constants = hold_named_inputs(model, self, self._held)
+            return
+        found = hold_repeated_inputs(model, self)
+        if isinstance(found, str):
+            self._not_observed = found
+            logger.info("%s: no runtime constants: %s", name, found)
         else:
-            self._constants = observed.named(self._held)
+            self._constants = found
 
     def _log_savings(self, name: str) -> None:
         """Log what the observation of inputs could save."""
@@ -255,132 +269,3 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         for names, share in inputs_worth_holding(self._kept):
             text = '%s: runtime_constants="auto" folds up to %.0f %% of the work if %s repeat'
             logger.debug(text, name, 100 * share, ", ".join(names))
-
-
-class _Observed:
-    """Makes the `ObservedConstants` of a session."""
-
-    def __init__(
-        self,
-        session: InferenceSession,
-        name: str,
-        source: Any,
-        options: ort.SessionOptions | None,
-        providers: Sequence[Any] | None,
-        fold: OptionArguments,
-    ) -> None:
-        self.kept = session._kept
-        self.name = name
-        self.options = options
-        self.inputs = session.get_inputs()
-        self.optional = {value.name for value in session.get_overridable_initializers()}
-        self.max_cache_bytes = session._max_cache_bytes
-        self.open_split = _open_split(
-            source,
-            options,
-            providers or session.get_providers(),
-            fold,
-            session._kept,
-            session._max_cache_bytes,
-            is_named=not isinstance(session._held, str),
-        )
-
-    def automatic(self) -> tuple[ObservedConstants | None, str]:
-        """Return what observes the inputs that are worth it, or None and the reason."""
-        from onnxfold.runtime.kept_bundles import kept_bundle, last_names
-
-        if self.kept is None:
-            return None, "the model is opened without optimization"
-        if self.options is not None and self.options.enable_profiling:
-            return None, "the session is profiled"
-        sets = [frozenset(names) for names, _ in inputs_worth_holding(self.kept)]
-        if not sets:
-            return None, "no input is worth holding constant"
-        observed = self._observe(sets)
-        known = last_names(self.kept)
-        if known and kept_bundle(self.kept, known) is not None:
-            observed.prepare(known, {}, is_awaited=True)
-        return observed, ""
-
-    def named(self, globs: Sequence[str]) -> ObservedConstants:
-        """Return what holds inputs constant that are named."""
-        known = [*(value.name for value in self.inputs), *self.optional]
-        names: list[str] = []
-        for glob in globs:
-            matching = fnmatch.filter(known, glob)
-            if not matching:
-                raise UsageError(f"no input is called {glob!r}{suggestion(glob, known)}")
-            names += matching
-        observed = self._observe([frozenset(names)])
-        observed.use(names, self.open_split(names, {}), always=True)
-        return observed
-
-    def _observe(self, sets: Sequence[frozenset[str]]) -> ObservedConstants:
-        from onnxfold.runtime.sessions.observed import ObservedConstants
-
-        required = frozenset(value.name for value in self.inputs)
-        sizes_of = _sizes_of(self.inputs)
-        return ObservedConstants(
-            self.name, self.open_split, sets, required, sizes_of, self.max_cache_bytes
-        )
-
-
-def _sizes_of(inputs: Sequence[Any]) -> Callable[[Mapping[str, Feed]], dict[str, int]]:
-    """Return a function of a feed that returns the sizes of symbolic dimensions by name."""
-    dims = {value.name: value.shape for value in inputs}
-
-    def sizes_of(feed: Mapping[str, Feed]) -> dict[str, int]:
-        sizes: dict[str, int] = {}
-        for name, shape in dims.items():
-            value = feed.get(name)
-            given = (
-                value.shape() if isinstance(value, ort.OrtValue) else getattr(value, "shape", ())
-            )
-            for dim, size in zip(shape or (), given, strict=False):
-                if isinstance(dim, str) and size > 0:
-                    sizes.setdefault(dim, int(size))
-        return sizes
-
-    return sizes_of
-
-
-def _open_split(
-    source: Any,
-    options: ort.SessionOptions | None,
-    providers: Sequence[Any] | None,
-    fold: OptionArguments,
-    kept: KeptModel | None,
-    max_cache_bytes: int,
-    *,
-    is_named: bool,
-) -> Callable[[Sequence[str], Mapping[str, int]], SplitSession]:
-    """Return a function that opens a session on a model, split by inputs with some names.
-
-    The split model is kept beside the optimized one. Without a kept model, it is in memory.
-    """
-
-    def open_split(names: Sequence[str], sizes: Mapping[str, int]) -> SplitSession:
-        from onnxfold.runtime.kept_bundles import kept_bundle, make_kept_bundle
-        from onnxfold.runtime.sessions.cache import FoldCache
-        from onnxfold.runtime.sessions.observed import NotWorthwhileError, SplitSession
-        from onnxfold.runtime.sessions.session import Session
-
-        cache = FoldCache(max_bytes=max_cache_bytes)
-        if kept is None or isinstance(fold["target"], Target):  # another process cannot load it
-            session = Session(
-                source, options, providers, cache=cache, runtime_constants=names, **fold
-            )
-            session.open_fold()
-            return SplitSession(session, 0.0)
-        bundle = kept_bundle(kept, names)
-        if bundle is None:
-            path = source if isinstance(source, bytes) else os.fsdecode(os.fspath(source))
-            objection = make_kept_bundle(kept, path, names, sizes, fold, is_named=is_named)
-            bundle = kept_bundle(kept, names)
-            if bundle is None:
-                raise NotWorthwhileError(objection or "the cache has no room for the split model")
-        session = Session(bundle, options, providers, cache=cache)
-        session.open_fold()
-        return SplitSession(session, bundle.share)
-
-    return open_split

@@ -50,6 +50,7 @@ LAYERS = (
     ("api.optimize",),
     ("api.drop_in", "runtime.kept_models"),
     ("runtime.kept_bundles",),
+    ("runtime.held_inputs",),
     ("runtime.inference_session",),
     ("tools.batches", "tools.reduction", "tools.tuning"),
     ("cli",),

@@ -1,0 +1,174 @@
+"""Hold inputs of an `InferenceSession` constant: those that are named, or those that repeat."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnxruntime as ort
+
+from onnxfold.api.options import OptionArguments
+from onnxfold.api.targets import Target
+from onnxfold.runtime.kept_bundles import kept_bundle, last_names, make_kept_bundle
+from onnxfold.runtime.kept_models import KeptModel, inputs_worth_holding
+from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.observed import NotWorthwhileError, ObservedConstants, SplitSession
+from onnxfold.runtime.sessions.session import Session
+from onnxfold.support.errors import UsageError, suggestion
+from onnxfold.support.onnxruntime_sessions import Feed
+
+
+@dataclass(frozen=True)
+class SplittableModel:
+    """The model of an `InferenceSession`, and how its session was opened.
+
+    Attributes:
+        name: The model, for log messages.
+        source: The path or the bytes of the model.
+        options: onnxruntime's session options.
+        providers: Execution providers, as onnxruntime takes them.
+        fold: The options of the optimization.
+        kept: The kept model; None if the session was opened without optimization.
+        max_cache_bytes: Bound of the folded tensors.
+        is_named: Whether the inputs are named, so that the model is split in any case.
+    """
+
+    name: str
+    source: str | bytes
+    options: ort.SessionOptions | None
+    providers: Sequence[Any]
+    fold: OptionArguments
+    kept: KeptModel | None
+    max_cache_bytes: int
+    is_named: bool
+
+    def open_split(self, names: Sequence[str], sizes: Mapping[str, int]) -> SplitSession:
+        """Open a session on the model, split by inputs with these names.
+
+        The split model is kept beside the optimized one. Without a kept model, it is in memory.
+
+        Args:
+            names: The names of the inputs.
+            sizes: Sizes of symbolic dimensions, by name.
+
+        Raises:
+            NotWorthwhileError: Holding these inputs constant saves too little.
+            OnnxFoldError: The model cannot be split.
+        """
+        cache = FoldCache(max_bytes=self.max_cache_bytes)
+        # another process cannot load a target that is an object of this one
+        if self.kept is None or isinstance(self.fold["target"], Target):
+            session = Session(
+                self.source,
+                self.options,
+                self.providers,
+                cache=cache,
+                runtime_constants=names,
+                **self.fold,
+            )
+            session.open_fold()
+            return SplitSession(session, 0.0)
+        bundle = kept_bundle(self.kept, names)
+        if bundle is None:
+            objection = make_kept_bundle(
+                self.kept, self.source, names, sizes, self.fold, is_named=self.is_named
+            )
+            bundle = kept_bundle(self.kept, names)
+            if bundle is None:
+                raise NotWorthwhileError(objection or "the cache has no room for the split model")
+        session = Session(bundle, self.options, self.providers, cache=cache)
+        session.open_fold()
+        return SplitSession(session, bundle.share)
+
+
+def hold_repeated_inputs(
+    model: SplittableModel, session: ort.InferenceSession
+) -> ObservedConstants | str:
+    """Observe the inputs that are worth holding constant.
+
+    Args:
+        model: The model of the session.
+        session: The session, for its inputs.
+
+    Returns:
+        The observer, or the reason why nothing is observed.
+    """
+    if model.kept is None:
+        return "the model is opened without optimization"
+    if model.options is not None and model.options.enable_profiling:
+        return "the session is profiled"
+    sets = [frozenset(names) for names, _ in inputs_worth_holding(model.kept)]
+    if not sets:
+        return "no input is worth holding constant"
+    observed = _observer(model, session, sets)
+    names = last_names(model.kept)
+    if names and kept_bundle(model.kept, names) is not None:
+        observed.prepare(names, {}, is_awaited=True)
+    return observed
+
+
+def hold_named_inputs(
+    model: SplittableModel, session: ort.InferenceSession, globs: Sequence[str]
+) -> ObservedConstants:
+    """Hold inputs constant from the first run on.
+
+    Args:
+        model: The model of the session.
+        session: The session, for its inputs.
+        globs: Names or globs of inputs.
+
+    Raises:
+        UsageError: A glob matches no input.
+        OnnxFoldError: The model cannot be split.
+    """
+    inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+    known = [value.name for value in inputs]
+    names: list[str] = []
+    for glob in globs:
+        matching = fnmatch.filter(known, glob)
+        if not matching:
+            raise UsageError(f"no input is called {glob!r}{suggestion(glob, known)}")
+        names += matching
+    observed = _observer(model, session, [frozenset(names)])
+    observed.use(names, model.open_split(names, {}), always=True)
+    return observed
+
+
+def _observer(
+    model: SplittableModel, session: ort.InferenceSession, sets: Sequence[frozenset[str]]
+) -> ObservedConstants:
+    shapes = {value.name: list(value.shape) for value in session.get_inputs()}
+
+    def sizes_of(feed: Mapping[str, Feed]) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for name, shape in shapes.items():
+            for dim, size in zip(shape, _shape_of(feed.get(name)), strict=False):
+                if isinstance(dim, str) and size > 0:
+                    sizes.setdefault(dim, size)
+        return sizes
+
+    return ObservedConstants(
+        model.name,
+        model.open_split,
+        sets,
+        required=frozenset(shapes),
+        sizes_of=sizes_of,
+        max_cache_bytes=model.max_cache_bytes,
+    )
+
+
+def _shape_of(value: Feed) -> Sequence[int]:
+    """Return the shape of a tensor; an empty one for other values."""
+    if isinstance(value, ort.OrtValue):
+        return list(value.shape()) if value.is_tensor() else []
+    return tuple(getattr(value, "shape", ()))
+
+
+def source_of(source: str | bytes | os.PathLike[str]) -> str | bytes:
+    """Return the absolute path of a model, or its bytes."""
+    if isinstance(source, bytes):
+        return source
+    return os.path.abspath(os.fsdecode(os.fspath(source)))

@@ -28,7 +28,8 @@ from onnxfold.passes.shapes.fixed_dims import fix_dims
 from onnxfold.passes.simplify import outlook
 from onnxfold.support import files
 from onnxfold.support.errors import CheckFailedError, OnnxFoldError, option, spelled
-from onnxfold.support.memory import paused_garbage_collection, peak_rss_bytes
+from onnxfold.support.memory import paused_garbage_collection
+from onnxfold.support.system import peak_rss_bytes
 from onnxfold.tools.report.summary import Report, check_line
 
 if TYPE_CHECKING:

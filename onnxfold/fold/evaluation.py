@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,6 +28,7 @@ from onnxfold.support.onnxruntime_sessions import (
     session_options,
 )
 from onnxfold.support.parallel import add_helpers, cpu_time
+from onnxfold.support.system import CPU_LIMIT_CODE
 
 Array = npt.NDArray[Any]
 
@@ -137,7 +137,7 @@ def evaluate_isolated(
     except isolated.Failure as failure:
         if failure.kind == "MemoryError":
             reason = f"computing it takes more than {memory:,} bytes of memory"
-        elif failure.kind == "late" or failure.code == -signal.SIGPROF:
+        elif failure.kind == "late" or failure.code == CPU_LIMIT_CODE:
             reason = f"computing it takes longer than {seconds:.1f} s"
         elif failure.kind == "ended":
             how = str(failure).removeprefix("the process ended with ")

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnxfold.ir.storage.checks import MAX_RANK
-from onnxfold.support.memory import memory_of_the_machine
+from onnxfold.support.system import memory_of_the_machine
 
 Array = npt.NDArray[Any]
 DType = np.dtype[Any]

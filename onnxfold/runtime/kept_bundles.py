@@ -33,6 +33,7 @@ from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.file_contents import describe, recorded, statuses, write_record
 from onnxfold.support.onnxruntime_sessions import open_session, session_options
+from onnxfold.support.system import lower_priority
 from onnxfold.support.user_caches import bytes_allowed, put, touch
 
 if TYPE_CHECKING:
@@ -53,9 +54,6 @@ _MIN_SPEEDUP = 1.05
 
 _ROUNDS = 5
 """Number of runs of each that are measured."""
-
-_NICENESS = 10
-"""Priority of splitting a model: the runs of the session come first."""
 
 
 class KeptBundle(Bundle):
@@ -162,7 +160,7 @@ def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any
     from onnxfold.runtime.splitting.dependence import MIN_SHARE
 
     path, model, names, sizes, fold, target, source_files, is_named = request
-    os.nice(_NICENESS)
+    lower_priority()
     folder = Path(target)
     with files.locked(target):
         record = recorded(folder / RECORD)

@@ -27,7 +27,6 @@ from onnxfold.api.options import OptionArguments
 from onnxfold.support import files
 from onnxfold.support.errors import ModelError, OnnxFoldError
 from onnxfold.support.file_contents import Status, describe, recorded, statuses, write_record
-from onnxfold.support.memory import cpu_features
 from onnxfold.support.onnxruntime_sessions import (
     DECIDING,
     entries_of,
@@ -36,6 +35,7 @@ from onnxfold.support.onnxruntime_sessions import (
     provides_initializers,
     write_optimized,
 )
+from onnxfold.support.system import cpu_features
 from onnxfold.support.user_caches import bytes_allowed, put, touch, user_folder
 
 if TYPE_CHECKING:

@@ -12,14 +12,12 @@ parent, so a context that exits in the child removes nothing.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import glob
 import hashlib
 import os
 import secrets
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from typing import BinaryIO
 
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import copy_permissions, create_file
 
 RECENT = 2_000_000_000
 """Nanoseconds in which a file may change again and have the same times of change."""
@@ -36,10 +35,16 @@ _LOCK = "lock"
 
 @dataclass
 class NewFile:
-    """A temporary file: its descriptor for reading and writing, and its path."""
+    """A temporary file: its descriptor for reading and writing, -1 if closed, and its path."""
 
     fd: int
     path: str
+
+    def close(self) -> None:
+        """Close the descriptor if it is open. Windows does not rename open files."""
+        if self.fd >= 0:
+            descriptor, self.fd = self.fd, -1
+            os.close(descriptor)
 
 
 def os_error(error: OSError, path: str) -> OnnxFoldError:
@@ -102,7 +107,7 @@ def _held(lock: str, *, blocking: bool = True, is_new: bool = False) -> Iterator
 
     owner = os.getpid()
     if not is_new:  # filelock retries forever if a file cannot be created, as below /proc
-        os.close(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        os.close(os.open(lock, os.O_RDWR | os.O_CREAT, 0o666))
     with FileLock(lock, mode=0o666, blocking=blocking, thread_local=False):
         try:
             pattern = f"{glob.escape(lock.removesuffix(_LOCK))}????????.tmp"
@@ -123,13 +128,12 @@ def new_file(target: str, path: str | None = None) -> Iterator[NewFile]:
     owner = os.getpid()
     new = NewFile(-1, path or temporary_path(target))
     try:
-        new.fd = os.open(new.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        new.fd = create_file(new.path)
         with contextlib.suppress(FileNotFoundError):
-            os.fchmod(new.fd, stat.S_IMODE(os.stat(target).st_mode))
+            copy_permissions(target, new.fd)
         yield new
     finally:
-        if new.fd >= 0:
-            os.close(new.fd)
+        new.close()
         if os.getpid() == owner:
             remove(new.path)
 
@@ -140,6 +144,7 @@ def replacing(target: str) -> Iterator[BinaryIO]:
     with locked(target), new_file(target) as new:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
+        new.close()
         os.replace(new.path, target)
 
 
@@ -180,18 +185,6 @@ def folder_of(owner: object, purpose: str) -> str:
 @functools.cache  # a folder of temporary files may have many entries
 def _remove_scratch(parent: str, purpose: str) -> None:
     remove_leftovers(parent, f"{glob.escape(purpose)}-????????")
-
-
-def sync_folder(path: str) -> None:
-    """Wait until the entries of a folder are on the disk, if the file system supports that."""
-    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(fd)
 
 
 def remove(path: str) -> None:

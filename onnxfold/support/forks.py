@@ -7,8 +7,8 @@ DataLoader.
 
 Locks are therefore a `Lock`. A value that no forked process can use, such as a session of
 onnxruntime, is in a `ProcessLocal`. Other objects that own a thread, a process or a pipe register a
-function that resets them in the child (`reset_after_fork`). This module is the only one that
-registers hooks at forks.
+function that resets them in the child (`reset_after_fork`). This module is the only one whose
+functions are called at forks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import os
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from onnxfold.support.system import call_at_forks
 
 __all__ = [
     "Lock",
@@ -152,7 +153,6 @@ def _reset_all() -> None:
         reset(owner)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_reset_all
-    )
+call_at_forks(
+    before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_reset_all
+)

@@ -22,7 +22,6 @@ import importlib
 import json
 import os
 import queue
-import resource
 import signal
 import subprocess
 import sys
@@ -34,7 +33,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from onnxfold.support import files, forks
+from onnxfold.support import files, forks, system
 from onnxfold.support.lazy_imports import defer_symbolic_arithmetic
 from onnxfold.support.process_state import THIS_PROCESS
 
@@ -49,8 +48,6 @@ _PROGRAM = (
 )
 # Seconds from the request to end a group until it is killed.
 _GRACE = 5.0
-# Bytes of private memory in addition to the limit of a call: modules, and stacks of threads.
-_SLACK = 128 << 20
 _PROBE = 1 << 16  # bytes, more than the system may buffer of a full file system
 _KEPT_OUTPUT = 1 << 16  # bytes that are kept of the start of the output, and of its end
 _MOST_IDLE = min(4, os.cpu_count() or 1)  # processes of 60 MB
@@ -97,7 +94,7 @@ def run(
         arrays: Its second argument. Arrays of any type of NumPy and ml_dtypes but objects.
         seconds: Limit of wall time; None for no limit.
         cpu_seconds: Limit of CPU time; 0 for no limit.
-        memory: Limit of private memory in bytes (on Linux); None for no limit.
+        memory: Limit of private memory in bytes, see `system.limited`; None for no limit.
         keep: Whether to use an idle process, and to keep the process for later calls unless the
             call fails.
         grace: Seconds from the request to end the process until it is killed.
@@ -244,14 +241,13 @@ class _Process:
         try:
             self._output = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
             with forks.delayed_forks():
-                self._popen = subprocess.Popen(
+                self._popen = system.start_group(
                     [*command, str(group.idle_seconds), *module_path],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._output,
                     bufsize=0,  # a forked process could not close a stream with a buffer safely
                     env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
-                    start_new_session=True,
                 )
                 group.processes.add(self)
         except OSError as error:
@@ -307,6 +303,9 @@ class _Process:
             raise Failure(f"it takes longer than {seconds:g} s", "late", output=self.printed())
         if answer is None:
             code = self._popen.wait()
+            if code == system.MEMORY_LIMIT_CODE:
+                message = "it takes more memory than its limit"
+                raise Failure(message, "MemoryError", code=code, output=self.printed())
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             message = f"the process ended with {how}"
             raise Failure(message, "ended", code=code, output=self.printed())
@@ -346,7 +345,7 @@ class _Process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(self.grace)
         finally:  # a signal may interrupt the wait
-            _kill(self._popen.pid)
+            system.end_group(self._popen.pid)
             self._popen.kill()
             self._popen.wait()
             self._group.processes.discard(self)
@@ -354,11 +353,6 @@ class _Process:
     def printed(self) -> str:
         """Return the standard error output of the process."""
         return _ends_of(self._output)
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # the group is empty
-        os.killpg(group, signal.SIGKILL)
 
 
 def _store(path: str, array: Array) -> tuple[str, str]:
@@ -428,7 +422,7 @@ def main(idle_seconds: float) -> None:
     except (KeyboardInterrupt, BrokenPipeError):
         pass  # the caller does not read answers any more
     finally:
-        _kill(0)
+        system.end_group(0)
         os._exit(1)
 
 
@@ -437,9 +431,9 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
         waiting.put(line)
     waiting.put("")  # ends a waiting process
     # ends a working process and its children, which remove files that are being written
-    os.killpg(0, signal.SIGTERM)
+    system.request_end_of_own_group()
     time.sleep(_GRACE)
-    _kill(0)
+    system.end_group(0)
     os._exit(1)
 
 
@@ -448,38 +442,24 @@ def _answer(
 ) -> str:
     """Return the result and the arrays of a function, or its exception, as JSON."""
     module, _, name = function.partition(":")
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    tempfile.tempdir = folder
+    os.environ.update(dict.fromkeys(system.TEMPORARY_FOLDER_VARIABLES, folder))
     try:
         code = getattr(importlib.import_module(module), name)
         given = [_mapped(*array) for array in arrays]
-        _limit(cpu_seconds, memory)
-        result, made = code(request, given)
-        _limit(0, None)
+        with system.limited(cpu_seconds, memory):
+            result, made = code(request, given)
         stored = [_store(f"{folder}/r{k}.npy", array) for k, array in enumerate(made)]
         return json.dumps({"result": result, "arrays": stored})
     except (Exception, SystemExit) as error:  # reported to the caller
         return json.dumps({"raised": type(error).__name__, "message": _message(error)})
 
 
-def _limit(cpu_seconds: float, memory: int | None) -> None:
-    """Limit the CPU time of this process, and the memory of each process that it starts."""
-    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills the process
-    if sys.platform == "linux":
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = most
-        if memory is not None:
-            status = Path("/proc/self/status").read_text(encoding="ascii")
-            own = int(status.partition("VmData:")[2].split()[0]) << 10
-            limit = own + _SLACK + memory
-            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[Array]]:
     """Run a command; return its exit code and standard output. It inherits the standard error."""
     words, variables, folder, removal = request
-    variables["TMPDIR"] = folder or tempfile.tempdir
+    temporary = folder or tempfile.tempdir
+    variables.update(dict.fromkeys(system.TEMPORARY_FOLDER_VARIABLES, temporary))
     out = tempfile.TemporaryFile()  # noqa: SIM115  read in the end
     process = subprocess.Popen(words, stdout=out, cwd=folder, env=variables)
     code = -signal.SIGTERM
@@ -492,11 +472,8 @@ def command(request: Sequence[Any], arrays: Sequence[Array]) -> tuple[Any, list[
     finally:
         if removal and code < 0:  # a container survives its client
             with contextlib.suppress(OSError):
-                process = subprocess.Popen(
-                    removal,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
+                process = system.start_group(
+                    removal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
                 process.wait()
     return [code, _ends_of(out)], []

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from onnxfold.support import forks
 from onnxfold.support.errors import MissingFileError, UsageError, cut, option
-from onnxfold.support.memory import processors
 from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import processors
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -63,7 +63,7 @@ def put(new: str, path: str, max_bytes: int) -> None:
             shutil.rmtree(old, ignore_errors=True)
             remove(old)  # a file
             total -= nbytes
-        os.rename(new, path)
+        os.replace(new, path)
 
 
 def _nbytes(path: str) -> int:

@@ -18,8 +18,8 @@ from onnxfold.ir import storage
 from onnxfold.ir.graphs import all_graphs
 from onnxfold.ir.storage.layout import EXTERNAL_FROM
 from onnxfold.passes.stored_cut import Cut, Decision
-from onnxfold.support.memory import rss_bytes
 from onnxfold.support.parallel import THREADS
+from onnxfold.support.system import rss_bytes
 from onnxfold.support.tables import Shown
 
 # Memory, measured on CPython 3.11 on Linux (bytes).

@@ -12,7 +12,7 @@ from onnxfold.runtime.backends import targets
 from onnxfold.runtime.backends.iree import Iree
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels
 from onnxfold.tools.report import bundle_contents
 
 needs_iree = pytest.mark.skipif(bool(Iree().missing()), reason=str(Iree().missing()))

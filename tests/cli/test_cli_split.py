@@ -5,7 +5,7 @@ import pytest
 from model_table import MODELS, floats, saved
 
 from onnxfold.runtime.backends.iree import Iree
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels
 from tests.runtime.double import use_double
 
 needs_iree = pytest.mark.skipif(bool(Iree().missing()), reason=str(Iree().missing()))

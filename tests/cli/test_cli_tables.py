@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 from onnxfold.passes.stored_cut import Decision
-from onnxfold.support.memory import peak_rss_bytes
+from onnxfold.support.system import peak_rss_bytes
 from onnxfold.support.tables import Table, render
 from onnxfold.tools.comparison import Comparison, OutputResult
 from onnxfold.tools.report.summary import Report

@@ -15,7 +15,7 @@ from reference_session import reference_session
 
 import onnxfold
 from onnxfold.runtime.backends.iree import Iree
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels
 from tests.cpus import machines
 
 ROOT = Path(__file__).parents[2]

@@ -99,7 +99,7 @@ def test_a_plan_computes_nothing_large(tmp_path):
     by_numpy(tmp_path / "in.onnx")  # 64 MiB, 40 times
     code = """
 import sys, onnxfold
-from onnxfold.support.memory import peak_rss_bytes
+from onnxfold.support.system import peak_rss_bytes
 onnxfold.load(sys.argv[1])
 before = peak_rss_bytes()
 plan = onnxfold.plan(sys.argv[1])

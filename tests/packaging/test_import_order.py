@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom up; those of one line do not import each other.
 LAYERS = (
-    ("ir.onnx_ir_private",),
+    ("ir.onnx_ir_private", "support.system"),
     ("support.cpu_family", "support.errors", "support.forks", "support.lazy_imports"),
     ("ir.graphs", "support.arrays", "support.memory", "support.parallel"),
     ("support.process_state",),

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 MIB = 1 << 20
 RUN = """
 import json, sys, onnxfold
-from onnxfold.support.memory import peak_rss_bytes as peak
+from onnxfold.support.system import peak_rss_bytes as peak
 import onnxruntime, onnxfold.passes.pipeline, onnxfold.fold, onnxfold.api.optimize
 before = peak()
 options = json.loads(sys.argv[3])
@@ -117,7 +117,7 @@ transformer(Path(sys.argv[1]), size, size, 2, size, np.float32)
 # A small model first: what is imported and made once in a process is not counted.
 OPTIMIZE = """
 import gc, onnxfold
-from onnxfold.support.memory import peak_rss_bytes as peak
+from onnxfold.support.system import peak_rss_bytes as peak
 small, large, result = sys.argv[1:]
 gc.disable()
 for _ in range(3): onnxfold.optimize_file(small, result)

@@ -26,9 +26,8 @@ from onnxfold.runtime.backends.compilation import kernel_folder
 from onnxfold.runtime.backends.component import prepare
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.split_model import split
-from onnxfold.support import memory
 from onnxfold.support.errors import UsageError
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels, cpus
 
 
 @needs_iree
@@ -52,9 +51,9 @@ def test_a_kernel_runs_on_every_cpu_of_its_level(adapter, tmp_path, monkeypatch,
     (kernel,) = bundle.manifest.kernels
     assert kernel.key["cpu"] == "x86-64-v2"
     assert "--iree-llvmcpu-target-cpu=x86-64-v2" in kernel.key["flags"].split()
-    flags = memory._cpu_flags() - {"avx2", "avx512f"} | {"a_mitigation"}
-    monkeypatch.setattr(memory, "_cpu_flags", lambda: flags)
-    for function in (memory.cpu_levels, memory.cpu_features):
+    flags = cpus._cpu_flags() - {"avx2", "avx512f"} | {"a_mitigation"}
+    monkeypatch.setattr(cpus, "_cpu_flags", lambda: flags)
+    for function in (cpus.cpu_levels, cpus.cpu_features):
         function.cache_clear()
     try:
         assert_runs(bundle, adapter, feeds, "iree")
@@ -67,7 +66,7 @@ def test_a_kernel_runs_on_every_cpu_of_its_level(adapter, tmp_path, monkeypatch,
             split(adapter, tmp_path / "c", runtime_constants=names, target_cpu="x86-64-v3")
     finally:
         monkeypatch.undo()
-        for function in (memory.cpu_levels, memory.cpu_features):
+        for function in (cpus.cpu_levels, cpus.cpu_features):
             function.cache_clear()
 
 
@@ -76,7 +75,7 @@ def test_code_for_another_name_runs_on_cpus_with_the_same_features(adapter, tmp_
     given = ["--iree-llvmcpu-target-cpu=host"]
     names = ("a", "b", "scale")
     bundle = bundle_of(adapter, tmp_path, *names, backend="iree", backend_options=given)
-    assert bundle.manifest.kernels[0].key["cpu"] == memory.cpu_features()
+    assert bundle.manifest.kernels[0].key["cpu"] == cpus.cpu_features()
     assert_runs(bundle, adapter, adapter_feeds(), "iree")
 
 

@@ -20,7 +20,7 @@ from runtime_models import at_once, bundle_of, needs_iree, original, parse, rand
 from onnxfold.runtime.backends import base, compilation
 from onnxfold.runtime.sessions.cache import FoldCache, Folded
 from onnxfold.runtime.sessions.session import Session
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels
 
 SIZE = 640
 

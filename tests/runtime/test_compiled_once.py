@@ -7,7 +7,7 @@ import onnx
 import pytest
 from runtime_models import assert_runs, bundle_of, parse, random
 
-from onnxfold.support.memory import processors
+from onnxfold.support.system import processors
 
 LAYERS = 3
 

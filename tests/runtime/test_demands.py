@@ -11,7 +11,7 @@ from onnxfold.ir import storage
 from onnxfold.runtime.backends.component import demands
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.support.errors import UsageError
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels
 
 GRAPHS = Path(__file__).with_name("demands.txt").read_text().partition("\n\n")[2]
 

@@ -22,7 +22,7 @@ from onnxfold.runtime.backends import targets
 from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.support import memory
 from onnxfold.support.errors import OnnxFoldError, UsageError
-from onnxfold.support.memory import cpu_levels
+from onnxfold.support.system import cpu_levels
 
 ADAPTER = ("a", "b", "scale")
 LEVELS = ["x86-64", "x86-64-v2", "x86-64-v3"]

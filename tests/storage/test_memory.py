@@ -13,7 +13,7 @@ from storage_models import parsed
 PRELUDE = """
 import sys, numpy as np, onnx_ir as ir
 from onnxfold.ir import storage
-from onnxfold.support.memory import peak_rss_bytes
+from onnxfold.support.system import peak_rss_bytes
 def peak(): return peak_rss_bytes() / 2**20
 """
 

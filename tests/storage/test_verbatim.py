@@ -84,7 +84,7 @@ def test_a_file_that_is_in_use_is_not_replaced(tmp_path) -> None:
 CODE = """
 import sys
 from onnxfold.ir import storage
-from onnxfold.support.memory import peak_rss_bytes
+from onnxfold.support.system import peak_rss_bytes
 start = peak_rss_bytes()
 storage.VerbatimModel(storage.load(sys.argv[1])).save(sys.argv[2], fsync=False)
 print((peak_rss_bytes() - start) >> 20)

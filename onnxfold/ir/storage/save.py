@@ -38,7 +38,7 @@ from onnxfold.ir.storage.tensors import (
     tensors_of,
 )
 from onnxfold.ir.storage.writer import Writer, write_plan
-from onnxfold.support import files
+from onnxfold.support import files, system
 from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError, about
 from onnxfold.support.files import NewFile
 from onnxfold.support.forks import cached_property
@@ -338,7 +338,8 @@ class Commit:
                     new = stack.enter_context(files.new_file(place, temporary))
                     write_plan(new.fd, file, writer, uninterrupted if self._fsync else None)
                     if self._fsync:
-                        os.fsync(new.fd)
+                        system.sync_file(new.fd)
+                    new.close()
                 except OSError as error:
                     raise files.os_error(error, place) from error
                 moves.append((new, place))
@@ -365,7 +366,7 @@ class Commit:
                 about_to_replace(path)
                 os.replace(new.path, path)
                 if self._fsync:
-                    files.sync_folder(os.path.dirname(path))
+                    system.sync_folder(os.path.dirname(path))
             files.remove(first)
             unused = unused - used
         finally:
@@ -380,8 +381,7 @@ class Commit:
                 return
         shutil.copy(first, data.path)
         if self._fsync:
-            with open(data.path, "rb") as file:
-                os.fsync(file.fileno())
+            system.sync_path(data.path)
 
     def _remove_unused(self, names: Iterable[str]) -> None:
         """Remove data files that no model refers to: the target, a source, or one beside them."""

@@ -7,7 +7,6 @@ import errno
 import math
 import mmap
 import os
-import resource
 import stat
 import time
 import weakref
@@ -24,12 +23,11 @@ from onnxfold.support import forks
 from onnxfold.support.errors import ExternalDataError, ModelError
 from onnxfold.support.files import RECENT
 from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import allow_open_files, open_to_read, release_pages
 
 _STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
-
-_READ = os.O_RDONLY | os.O_NONBLOCK  # do not wait for named pipes
 
 
 class _MappedFiles:
@@ -64,11 +62,7 @@ class MappedFile:
         self._map: mmap.mmap | None = None
         mapped = THIS_PROCESS.shared(_MappedFiles).all
         mapped.add(self)
-        count = 2 * len(mapped)  # a mapping keeps a descriptor
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and soft < count:
-            more = 4 * count if hard == resource.RLIM_INFINITY else min(4 * count, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, more), hard))
+        allow_open_files(2 * len(mapped))  # a mapping keeps a descriptor
         if self.size:
             self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ, offset=offset)
         self.content: npt.NDArray[np.uint8] = np.frombuffer(self._map or b"", dtype=np.uint8)
@@ -77,7 +71,7 @@ class MappedFile:
     def open(cls, path: str | os.PathLike[str]) -> MappedFile:
         """Map the file at ``path``, which must be a regular one, or return its existing mapping."""
         path = os.fspath(path)
-        fd = os.open(path, _READ)
+        fd = open_to_read(path)
         try:
             status = os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
@@ -104,13 +98,13 @@ class MappedFile:
         if stop != self.size:
             stop = stop // mmap.PAGESIZE * mmap.PAGESIZE
         if self._map is not None and stop > start:
-            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+            release_pages(self._map, start, stop - start)
 
     @contextlib.contextmanager
     def descriptor(self) -> Iterator[int | None]:
         """Open the file again; None if its path is no longer this file."""
         try:
-            fd = os.open(self.path, _READ)
+            fd = open_to_read(self.path)
         except OSError:
             yield None
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
@@ -17,7 +16,7 @@ import onnx_ir as ir
 
 from onnxfold.ir.storage.layout import FilePlan
 from onnxfold.ir.storage.tensors import Span, is_streamed, span_of
-from onnxfold.support import forks
+from onnxfold.support import forks, system
 from onnxfold.support.parallel import for_each
 
 TILE = 1 << 20  # bytes; fits into the second-level cache of a core
@@ -27,7 +26,6 @@ _STREAMED_FROM = 1 << 16  # bytes of a tensor; smaller ones are not cut into til
 _WRITE = 1 << 20
 _COPY = 64 << 20  # bytes for one system call, so that Ctrl-C and progress are handled in between
 _SYNCED_FROM = 16 << 20  # bytes of a tensor
-_sync_data = getattr(os, "fdatasync", os.fsync)  # macOS has the latter only
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def write_tiles(
 def write_at(fd: int, data: memoryview, offset: int) -> None:
     """Write all of ``data`` into a file at ``offset``. Thread-safe. Raises OSError."""
     while data:
-        count = os.pwrite(fd, data[:_WRITE], offset)
+        count = system.pwrite(fd, data[:_WRITE], offset)
         data = data[count:]
         offset += count
 
@@ -130,18 +128,15 @@ class Writer:
     def copy(self, out: int, offset: int, length: int, source: int, start: int) -> None:
         """Copy ``length`` bytes at ``start`` of the descriptor ``source`` to ``offset``."""
         done = 0
-        by_kernel = hasattr(os, "copy_file_range")
+        by_system = True
         while done < length:
             count = 0
-            if by_kernel:
+            if by_system:
                 want = min(_COPY, length - done)
-                # Some file systems do not support this, or report success and copy nothing. The
-                # calls below report other errors.
-                with contextlib.suppress(OSError):
-                    count = os.copy_file_range(source, out, want, start + done, offset + done)
-                by_kernel = count > 0
+                count = system.copy_range(source, out, want, start + done, offset + done)
+                by_system = count > 0
             if not count:
-                part = os.pread(source, min(TILE, length - done), start + done)
+                part = system.pread(source, min(TILE, length - done), start + done)
                 if not part:
                     raise OSError(errno.EIO, "the file that a tensor is read from became shorter")
                 write_at(out, memoryview(part), offset + done)
@@ -209,6 +204,6 @@ def write_plan(fd: int, plan: FilePlan, writer: Writer, background: Executor | N
             if is_streamed(place.tensor):
                 place.tensor.release()
         if background is not None and place.length >= _SYNCED_FROM:
-            syncs.append(background.submit(_sync_data, fd))
+            syncs.append(background.submit(system.sync_data, fd))
     for sync in syncs:
         sync.result()  # a later sync of the file does not report its error again

@@ -24,7 +24,7 @@ from onnxfold.runtime.backends.targets import NATIVE, check_targets, compiler_cp
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.errors import option as option_name
-from onnxfold.support.memory import memory_of_the_machine
+from onnxfold.support.system import memory_of_the_machine
 
 if TYPE_CHECKING:
     import onnx_ir as ir

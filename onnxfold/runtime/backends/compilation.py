@@ -44,7 +44,7 @@ from onnxfold.runtime.bundles.manifest import (
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.file_contents import hash_file
-from onnxfold.support.memory import CPU_LEVELS, processors
+from onnxfold.support.system import CPU_LEVELS, lower_priority, processors
 from onnxfold.support.user_caches import bytes_allowed, put, touch, user_folder
 from onnxfold.tools.comparison.dims import usual_sizes
 from onnxfold.tools.dump import dot_of
@@ -134,7 +134,7 @@ def _compilers(
 def compile_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Compile the kernels of `auto` with the lowest priority; called in another process."""
     document, folder, seconds, nominal, target_cpu = request
-    os.nice(19)
+    lower_priority()
     fold = deserialized(arrays[0].tobytes())
     bundle = InMemoryBundle(Manifest.from_dict(document), fold, fold, folder=Path(folder))
     kernels = compile_kernels(

@@ -38,9 +38,10 @@ from onnxfold.runtime.backends.base import (
 from onnxfold.runtime.backends.targets import cpu_key, default_cpu, unusable_cpu
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.support import forks, isolated
-from onnxfold.support.memory import processors, trims
+from onnxfold.support.memory import trims
 from onnxfold.support.onnxruntime_sessions import Array, array_of, bytes_at, ort_copy, ort_value
 from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import processors
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -21,7 +21,7 @@ from onnxfold.runtime.backends.base import CompileError, limits, nbytes_at, weig
 from onnxfold.runtime.backends.component import Demands
 from onnxfold.runtime.bundles.manifest import Kernel, TensorInfo
 from onnxfold.support import isolated
-from onnxfold.support.memory import allocatable_memory
+from onnxfold.support.system import allocatable_memory
 from onnxfold.tools.comparison.dims import usual_sizes
 from onnxfold.tools.comparison.feeds import KINDS, NAN, USUAL, Numbers, integer_range, random_floats
 from onnxfold.tools.comparison.result import Distance, Tolerance, distance, is_float

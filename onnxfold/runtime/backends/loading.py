@@ -29,7 +29,6 @@ from onnxfold.runtime.backends.selection import changed_model, damaged_file, usa
 from onnxfold.runtime.bundles.bundle import Bundle
 from onnxfold.runtime.bundles.manifest import FOLD_FILE, Kernel
 from onnxfold.support.errors import UsageError
-from onnxfold.support.memory import allocatable_memory, trim_heap
 from onnxfold.support.onnxruntime_sessions import (
     array_of,
     fold_options,
@@ -37,6 +36,7 @@ from onnxfold.support.onnxruntime_sessions import (
     ort_value,
     size_in_bytes,
 )
+from onnxfold.support.system import allocatable_memory, trim_heap
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +42,9 @@ from onnxfold.runtime.backends.targets import cpu_key, unusable_cpu
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.support import forks, isolated
 from onnxfold.support.forks import cached_property
-from onnxfold.support.memory import cpu_levels
 from onnxfold.support.onnxruntime_sessions import array_of
 from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import IS_LINUX, cpu_levels, system_and_machine, user_and_group
 
 BINARY = "ONNXFOLD_ONNX_MLIR"
 ENGINE = "ONNXFOLD_CONTAINER_ENGINE"
@@ -164,7 +163,7 @@ def find_tool() -> Tool:
 
 
 def _container() -> Tool:
-    if sys.platform != "linux":
+    if not IS_LINUX:
         raise CompileError(f"the image's libraries run on Linux only; set {BINARY} to a binary")
     named = os.environ.get(ENGINE)
     names = [named] if named else list(_ENGINES)
@@ -193,14 +192,15 @@ def _container() -> Tool:
 
 def _options(engine: str) -> tuple[str, ...]:
     """Return engine options for the current user, access to a folder, and limited memory."""
-    here = f"--user={os.getuid()}:{os.getgid()}"
+    user, group = user_and_group()
+    here = f"--user={user}:{group}"
     if Path(engine).name.startswith("podman"):
         # a rootless engine maps user ids; SELinux requires labels for folders; containers inherit
         # the limits of the client, and do not support their own everywhere
-        keep = ["--userns=keep-id"] if os.getuid() else []
+        keep = ["--userns=keep-id"] if user else []
         return (*keep, "--security-opt=label=disable", here)
     memory = f"--memory={memory_limit()}"
-    if os.getuid():
+    if user:
         # a rootless docker maps the current user to root
         with contextlib.suppress(CompileError):
             if "rootless" in _ask([engine, "info", "--format={{.SecurityOptions}}"]):
@@ -350,4 +350,4 @@ class _LibraryLocks(dict[str, forks.Lock]):
 
 
 def _machine() -> str:
-    return f"{sys.platform}-{platform.machine()}"
+    return system_and_machine()

@@ -15,7 +15,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from _ctypes import dlclose
 from collections.abc import Sequence
 from ctypes import c_int, c_int64, c_void_p
 from pathlib import Path
@@ -26,6 +25,7 @@ import numpy as np
 
 from onnxfold.runtime.backends.base import CompileError
 from onnxfold.support.onnxruntime_sessions import Array, bytes_at
+from onnxfold.support.system import load_library, unload_library
 
 _API: tuple[tuple[str, Any, tuple[Any, ...]], ...] = (
     ("omTensorCreate", c_void_p, (c_void_p, c_void_p, c_int64, c_int)),
@@ -73,8 +73,7 @@ class Library:
         if not path.is_file():
             raise CompileError(f"{path.name}: {os.strerror(errno.ENOENT)}")
         try:  # resolve all symbols now, and hide them from other libraries
-            mode = os.RTLD_NOW | os.RTLD_LOCAL
-            self._library = ctypes.CDLL(str(path), mode=mode, use_errno=True)
+            self._library = load_library(str(path))
         except OSError as error:
             reason = str(error).removeprefix(f"{path}: ")
             raise CompileError(f"the library does not load: {reason}") from error
@@ -84,7 +83,7 @@ class Library:
     def __del__(self) -> None:
         """Unload the library, which is unused now."""
         if self._library is not None:
-            dlclose(self._library._handle)
+            unload_library(self._library)
 
     def require(self, entry: str) -> None:
         """Raise CompileError unless the library has a function."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from onnxfold.support.errors import UsageError, suggestion
 from onnxfold.support.errors import option as option_name
-from onnxfold.support.memory import CPU_LEVELS, cpu_features, cpu_levels
+from onnxfold.support.system import CPU_LEVELS, cpu_features, cpu_levels
 
 NATIVE = "native"
 """The target for the compiling CPU: the default CPU of each backend."""

@@ -32,7 +32,7 @@ from onnxfold.runtime.bundles.manifest import (
     READABLE,
     Manifest,
 )
-from onnxfold.support import files
+from onnxfold.support import files, system
 from onnxfold.support.errors import ModelError, UsageError
 from onnxfold.support.file_contents import Status, describe, hash_files, recorded
 from onnxfold.support.file_contents import statuses as file_statuses
@@ -243,6 +243,7 @@ def _described(paths: Sequence[Path]) -> dict[str, Any]:
         os.makedirs(record.parent, mode=0o700, exist_ok=True)
         with files.new_file(str(record)) as new:
             os.write(new.fd, json.dumps(known).encode())
+            new.close()
             put(new.path, str(record), _MOST_RECORDS)
     except OSError as error:
         logger.debug("the hash of %s is not recorded: %s", names[0], error)
@@ -305,7 +306,7 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
             finally:
                 shutil.rmtree(staged, ignore_errors=True)
             if fsync:
-                files.sync_folder(str(folder))
+                system.sync_folder(str(folder))
             _finish(folder, fsync=fsync)
     finally:
         if is_new:
@@ -349,8 +350,7 @@ def _names_in(folder: Path) -> list[str]:
 def _sync(folder: Path, paths: list[Path]) -> None:
     """Wait until files and the entries of a folder, and of its kernels' folder, are on the disk."""
     for path in paths:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+        system.sync_path(path)
     for parent in (folder / KERNELS, folder):
         if parent.is_dir():
-            files.sync_folder(str(parent))
+            system.sync_folder(str(parent))

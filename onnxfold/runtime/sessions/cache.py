@@ -29,8 +29,9 @@ from onnxfold.api.signatures import checked
 from onnxfold.runtime.bundles.bundle import hash_model
 from onnxfold.support import files, forks
 from onnxfold.support.errors import ModelError, OnnxFoldError, UsageError
-from onnxfold.support.memory import cpu_features, give_back_freed
+from onnxfold.support.memory import give_back_freed
 from onnxfold.support.onnxruntime_sessions import array_of, has_numbers, ort_copy, ort_value
+from onnxfold.support.system import cpu_features, writable_by_others
 from onnxfold.support.user_caches import put, touch
 
 logger = logging.getLogger("onnxfold")
@@ -223,7 +224,7 @@ class _FoldStore:
             status = os.stat(self.folder)
         except OSError as error:
             raise files.os_error(error, self.folder) from error
-        if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
+        if writable_by_others(status):
             reason = "is another user's folder, or one that others may write to"
             raise UsageError(reason, file=self.folder)
         files.remove_leftovers(self.folder)

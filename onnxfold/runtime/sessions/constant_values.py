@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 import secrets
@@ -13,7 +12,6 @@ import xxhash
 
 from onnxfold.runtime.bundles.manifest import TensorInfo
 from onnxfold.support.errors import UsageError
-from onnxfold.support.memory import c_library
 from onnxfold.support.onnxruntime_sessions import (
     Array,
     Feed,
@@ -24,6 +22,7 @@ from onnxfold.support.onnxruntime_sessions import (
     ort_value,
     texts_of,
 )
+from onnxfold.support.system import memory_comparison
 
 _SMALL = 16 << 10
 """Bytes up to which a copy of an array is made and compared faster than its address is found."""
@@ -31,8 +30,7 @@ _SMALL = 16 << 10
 _SEED = secrets.randbits(64)
 """Seed of the hashes of values within this process."""
 
-_memcmp = c_library().memcmp  # fast, and without holding the GIL
-_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+_memcmp = memory_comparison()  # fast, and without holding the GIL
 
 
 def content_key(value: Feed) -> Hashable | None:

@@ -17,7 +17,7 @@ from onnxfold.ir.storage import PathLike
 from onnxfold.passes import create
 from onnxfold.support import isolated
 from onnxfold.support.errors import MissingFileError, OnnxFoldError, UsageError
-from onnxfold.support.memory import available_memory, processors
+from onnxfold.support.system import available_memory, processors
 from onnxfold.support.tables import bytes_text
 from onnxfold.tools.batches.model_files import find, is_url
 from onnxfold.tools.batches.outcome import Batch, Journal, Outcome

@@ -20,8 +20,8 @@ from onnxfold.support import forks, isolated
 from onnxfold.support.errors import CheckFailedError, ModelError, OnnxFoldError, spelled, spellings
 from onnxfold.support.file_contents import hash_file
 from onnxfold.support.files import scratch_folder
-from onnxfold.support.memory import available_memory
 from onnxfold.support.process_state import THIS_PROCESS
+from onnxfold.support.system import available_memory
 from onnxfold.support.tables import bytes_text
 from onnxfold.tools.batches import model_files
 from onnxfold.tools.batches.outcome import Outcome

@@ -20,7 +20,6 @@ from onnxfold.ir import storage
 from onnxfold.ir.graphs import count_nodes
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import ModelError, OnnxFoldError
-from onnxfold.support.memory import peak_rss_bytes, rss_bytes
 from onnxfold.support.onnxruntime_sessions import (
     message_of,
     open_session,
@@ -28,6 +27,7 @@ from onnxfold.support.onnxruntime_sessions import (
     session_options,
     write_optimized,
 )
+from onnxfold.support.system import peak_rss_bytes, rss_bytes
 
 if TYPE_CHECKING:
     import onnxruntime

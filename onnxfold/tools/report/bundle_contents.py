@@ -11,7 +11,7 @@ from onnxfold.runtime.backends.selection import changed_model, damaged_file, usa
 from onnxfold.runtime.backends.targets import default_cpu
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Kernel
-from onnxfold.support.memory import cpu_features
+from onnxfold.support.system import cpu_features
 from onnxfold.support.tables import Shown, Table, bytes_text, first_of, time_text
 from onnxfold.tools.report.runtime_tables import summary_lines
 

@@ -35,7 +35,7 @@ from onnxfold.runtime.sessions.cache import FoldCache
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.runtime.split_model import split
 from onnxfold.support.errors import OnnxFoldError, UsageError
-from onnxfold.support.memory import cpu_features
+from onnxfold.support.system import cpu_features
 
 ADAPTER = ("a", "b", "scale")
 

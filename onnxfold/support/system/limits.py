@@ -1,0 +1,167 @@
+"""Limits of the memory and the CPU time of this process.
+
+Linux limits both, and the memory of each process that this one starts (RLIMIT_DATA). macOS limits
+the CPU time, and Windows neither. Where the system has no limit, a thread of this process
+reads memory and time several times a second and ends the process (`watched`). Memory can exceed
+the limit until the thread reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from onnxfold.support.system.processes import kill_descendants
+
+if sys.platform == "linux":
+    import resource
+
+# Exit codes that conventions leave free: sysexits.h uses 64 to 78, shells 126 and above.
+MEMORY_LIMIT_CODE = 113
+"""The exit code of a process that `watched` ended because of its memory."""
+
+_WATCHED_CPU_CODE = 114
+
+if sys.platform == "win32":
+    CPU_LIMIT_CODE = _WATCHED_CPU_CODE
+else:
+    CPU_LIMIT_CODE = -signal.SIGPROF
+"""The exit code (-n for signal n) of a process that `limited` ended because of its CPU time."""
+
+# Bytes of private memory in addition to a limit: modules, and stacks of threads.
+_SLACK = 128 << 20
+
+# Seconds between two looks at this process. A thread that writes to new memory fills about 200 MB
+# meanwhile. A look takes about 50 microseconds.
+_OWN_INTERVAL = 0.05
+
+# Seconds between two looks at the processes that it has started. psutil lists all processes of the
+# machine to find them, which takes tens of milliseconds.
+_DESCENDANTS_INTERVAL = 1.0
+
+
+@contextlib.contextmanager
+def limited(cpu_seconds: float, memory: int | None) -> Iterator[None]:
+    """Limit the CPU time of this process, and the memory of each process that it starts.
+
+    A process that exceeds its CPU time is ended (`CPU_LIMIT_CODE`). On Linux, an allocation beyond
+    the memory limit fails; on other systems the process is ended (`MEMORY_LIMIT_CODE`).
+
+    Args:
+        cpu_seconds: CPU seconds from now on; 0 for no limit.
+        memory: Bytes of private memory in addition to the current ones; None for no limit.
+    """
+    if sys.platform == "win32":
+        with watched(cpu_seconds, memory):
+            yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, cpu_seconds)  # SIGPROF kills the process
+    try:
+        with _limited_memory(memory):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+@contextlib.contextmanager
+def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
+    """Limit CPU time and memory as `limited` does on Windows, on every system.
+
+    Code that does not release the GIL is not interrupted.
+    """
+    if not cpu_seconds and memory is None:
+        yield
+        return
+    import psutil
+
+    most_cpu = time.process_time() + cpu_seconds if cpu_seconds else math.inf
+    most_memory = None
+    if memory is not None:
+        most_memory = _private_bytes(psutil.Process()) + _SLACK + memory
+    done = threading.Event()
+    watch = threading.Thread(target=_watch, args=(most_cpu, most_memory, done), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watch.join()
+
+
+def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> None:
+    """End this process when it exceeds its limits, until ``done`` is set.
+
+    Args:
+        most_cpu: CPU seconds since the process started.
+        most_memory: Bytes of this process, and of each one that it has started.
+        done: Set when the limits end.
+    """
+    import psutil
+
+    own = psutil.Process()
+    next_descendants = time.monotonic() + _DESCENDANTS_INTERVAL
+    while not done.wait(_OWN_INTERVAL):
+        if time.process_time() > most_cpu:
+            _end(_WATCHED_CPU_CODE)
+        if most_memory is None:
+            continue
+        if _private_bytes(own) > most_memory:
+            _end(MEMORY_LIMIT_CODE)
+        if time.monotonic() < next_descendants:
+            continue
+        for process in own.children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                if _private_bytes(process) > most_memory:
+                    _end(MEMORY_LIMIT_CODE)
+        next_descendants = time.monotonic() + _DESCENDANTS_INTERVAL
+
+
+def _private_bytes(process: Any) -> int:
+    """Return the memory of a process without mapped files, as far as the system reports it.
+
+    Windows: committed private memory. Linux: resident memory less shared pages. macOS does not
+    report shared pages, so the pages of mapped files are included there.
+    """
+    info = process.memory_info()
+    if sys.platform == "win32":
+        return int(info.private)
+    return int(info.rss - getattr(info, "shared", 0))
+
+
+def _end(code: int) -> None:
+    kill_descendants(0)
+    os._exit(code)
+
+
+if sys.platform == "linux":
+
+    @contextlib.contextmanager
+    def _limited_memory(memory: int | None) -> Iterator[None]:
+        """Limit the private memory of this process, and of those that it starts, by RLIMIT_DATA."""
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = most
+        if memory is not None:
+            status = Path("/proc/self/status").read_text(encoding="ascii")
+            own = int(status.partition("VmData:")[2].split()[0]) << 10
+            limit = own + _SLACK + memory
+            limit = limit if most == resource.RLIM_INFINITY else min(limit, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+else:
+
+    def _limited_memory(memory: int | None) -> contextlib.AbstractContextManager[None]:
+        """Limit the private memory of this process, and of those that it starts, by a thread."""
+        return watched(0, memory)

@@ -1,0 +1,123 @@
+"""Memory of this process and of the machine, and libraries loaded into this process."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if sys.platform != "win32":
+    import resource
+
+
+def peak_rss_bytes() -> int:
+    """Return the peak resident set size of this process in bytes."""
+    if sys.platform != "win32":
+        # First: the value of getrusage is inherited through exec.
+        with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) << 10
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # Linux reports KiB, macOS bytes.
+        return peak if sys.platform == "darwin" else peak << 10
+
+    import psutil
+
+    return int(psutil.Process().memory_info().peak_wset)
+
+
+def rss_bytes() -> int:
+    """Return the resident set size of this process in bytes."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+@functools.cache
+def memory_of_the_machine() -> int:
+    """Return the bytes of main memory."""
+    if sys.platform == "linux":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    import psutil
+
+    return int(psutil.virtual_memory().total)
+
+
+def allocatable_memory() -> int:
+    """Return the bytes of main memory; on Linux, at most those that this process may allocate."""
+    most = memory_of_the_machine()
+    if sys.platform == "linux":
+        for limit, field in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
+            soft, _ = resource.getrlimit(limit)
+            if soft != resource.RLIM_INFINITY:
+                pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[field]
+                most = min(most, soft - int(pages) * resource.getpagesize())
+    return most
+
+
+def available_memory() -> int:
+    """Return the bytes of memory that are free, or can be freed, within a container's limit."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    if sys.platform == "linux":
+        group = Path("/sys/fs/cgroup")
+        with contextlib.suppress(OSError, ValueError):  # no container, or one without a limit
+            limit = int((group / "memory.max").read_text(encoding="ascii"))
+            free = min(free, limit - int((group / "memory.current").read_text(encoding="ascii")))
+    return free
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system if the C library is glibc, which keeps some of it."""
+    if sys.platform == "linux":
+        library = _c_library()
+        if hasattr(library, "malloc_trim"):
+            library.malloc_trim(0)
+
+
+def memory_comparison() -> Callable[[int, int, int], int]:
+    """Return C's ``memcmp``, which compares memory without holding the GIL.
+
+    Its arguments are two addresses and the number of bytes. The result is 0 if the bytes are equal.
+    """
+    compare = _c_library().memcmp
+    compare.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    memcmp: Callable[[int, int, int], int] = compare
+    return memcmp
+
+
+def load_library(path: str) -> Any:
+    """Load a shared library, with all symbols resolved and hidden from other libraries.
+
+    Raises:
+        OSError: The library cannot be loaded.
+    """
+    if sys.platform == "win32":
+        return ctypes.CDLL(path, use_errno=True)
+    return ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_LOCAL, use_errno=True)
+
+
+def unload_library(library: Any) -> None:
+    """Unload a library that `load_library` returned, which must be unused."""
+    if sys.platform == "win32":
+        from _ctypes import FreeLibrary
+
+        FreeLibrary(library._handle)
+    else:
+        from _ctypes import dlclose
+
+        dlclose(library._handle)
+
+
+def _c_library() -> Any:
+    """Return the C library; on Linux and macOS the one that this process has loaded."""
+    if sys.platform == "win32":
+        return ctypes.CDLL("msvcrt")
+    return ctypes.CDLL(None)

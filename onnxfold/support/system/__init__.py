@@ -32,7 +32,13 @@ from onnxfold.support.system.files import (
     user_and_group,
     writable_by_others,
 )
-from onnxfold.support.system.limits import CPU_LIMIT_CODE, MEMORY_LIMIT_CODE, limited, watched
+from onnxfold.support.system.limits import (
+    CPU_LIMIT_CODE,
+    MEMORY_LIMIT_CODE,
+    WATCHED_CPU_CODE,
+    limited,
+    watched,
+)
 from onnxfold.support.system.memory import (
     allocatable_memory,
     available_memory,
@@ -59,6 +65,7 @@ __all__ = [
     "IS_LINUX",
     "MEMORY_LIMIT_CODE",
     "TEMPORARY_FOLDER_VARIABLES",
+    "WATCHED_CPU_CODE",
     "allocatable_memory",
     "allow_open_files",
     "available_memory",

@@ -28,10 +28,11 @@ if sys.platform == "linux":
 MEMORY_LIMIT_CODE = 113
 """The exit code of a process that `watched` ended because of its memory."""
 
-_WATCHED_CPU_CODE = 114
+WATCHED_CPU_CODE = 114
+"""The exit code of a process that `watched` ended because of its CPU time."""
 
 if sys.platform == "win32":
-    CPU_LIMIT_CODE = _WATCHED_CPU_CODE
+    CPU_LIMIT_CODE = WATCHED_CPU_CODE
 else:
     CPU_LIMIT_CODE = -signal.SIGPROF
 """The exit code (-n for signal n) of a process that `limited` ended because of its CPU time."""
@@ -110,7 +111,7 @@ def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> N
     next_descendants = time.monotonic() + _DESCENDANTS_INTERVAL
     while not done.wait(_OWN_INTERVAL):
         if time.process_time() > most_cpu:
-            _end(_WATCHED_CPU_CODE)
+            _end(WATCHED_CPU_CODE)
         if most_memory is None:
             continue
         if _private_bytes(own) > most_memory:

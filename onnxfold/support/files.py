@@ -23,9 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+from onnxfold.support import system
 from onnxfold.support.errors import OnnxFoldError, UsageError
 from onnxfold.support.process_state import THIS_PROCESS
-from onnxfold.support.system import copy_permissions, create_file
+from onnxfold.support.system import CAN_REMOVE_OPEN_FILES, copy_permissions, create_file
 
 RECENT = 2_000_000_000
 """Nanoseconds in which a file may change again and have the same times of change."""
@@ -49,7 +50,10 @@ class NewFile:
 
 def os_error(error: OSError, path: str) -> OnnxFoldError:
     """Return an OnnxFoldError for a failed system call on ``path``."""
-    return OnnxFoldError(f"cannot be written: {error.strerror or error}", file=path)
+    reason = f"cannot be written: {error.strerror or error}"
+    if isinstance(error, PermissionError) and not CAN_REMOVE_OPEN_FILES:
+        reason += "; close sessions and programs that use the file, or give another path"
+    return OnnxFoldError(reason, file=path)
 
 
 def check_path(path: str | os.PathLike[str]) -> None:
@@ -95,8 +99,15 @@ def locked(target: str) -> Iterator[bool]:
 
 
 def remove_leftovers(folder: str, name: str = "*") -> None:
-    """Remove what killed processes have left of targets in a folder, by a pattern of names."""
-    for path in glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}")):
+    """Remove what killed processes have left of targets in a folder, by a pattern of names.
+
+    On Windows, this includes files that were open or mapped when their process removed them.
+    """
+    found = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-{_LOCK}"))
+    if not CAN_REMOVE_OPEN_FILES:
+        kept = glob.glob(os.path.join(glob.escape(folder), f".{name}.onnxfold-????????.tmp"))
+        found += {path[: -len("????????.tmp")] + _LOCK for path in kept}.difference(found)
+    for path in found:
         with contextlib.suppress(OSError), _held(path, blocking=False):
             pass
 
@@ -145,7 +156,31 @@ def replacing(target: str) -> Iterator[BinaryIO]:
         with open(new.fd, "w+b", closefd=False) as file:
             yield file
         new.close()
-        os.replace(new.path, target)
+        put_in_place(new.path, target)
+
+
+def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
+    """Rename a closed file over the one at a path, of which mappings stay valid.
+
+    Args:
+        new: The path of the new file.
+        path: The path that it gets.
+        target: The target whose lock is held; None for the path itself.
+
+    Returns:
+        A path of the replaced file if that cannot be removed yet, as it is mapped on Windows. The
+        file is removed when the target is locked next.
+    """
+    aside = temporary_path(target or path)
+    return aside if system.replace_file(new, path, aside) else None
+
+
+def remove_of(target: str, path: str) -> str | None:
+    """Remove a file that belongs to a target, ignoring errors; see `put_in_place`."""
+    aside = temporary_path(target)
+    with contextlib.suppress(OSError):
+        return aside if system.remove_file(path, aside) else None
+    return None
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from onnxfold.support import files, forks, system
 from onnxfold.support.lazy_imports import defer_symbolic_arithmetic
@@ -101,7 +101,8 @@ def run(
         processes: The group of the process; None for the group of the current thread.
 
     Returns:
-        The answer and the arrays of the function, which are memory-mapped and read-only.
+        The answer and the arrays of the function, which are memory-mapped and read-only. On
+        Windows they are in memory.
     """
     group = processes or _current_group()
     process = group.take(keep=keep)
@@ -374,7 +375,9 @@ def _store(path: str, array: Array) -> tuple[str, str]:
 def _mapped(path: str, dtype: str) -> Array:
     import numpy as np
 
-    array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    # A mapped file cannot be removed on Windows, and folders of calls are removed.
+    mode: Literal["r"] | None = "r" if system.CAN_REMOVE_OPEN_FILES else None
+    array = np.asarray(np.load(path, mmap_mode=mode, allow_pickle=False))
     if dtype:
         import ml_dtypes
 

@@ -13,10 +13,11 @@ import re
 import shutil
 from pathlib import Path
 
-from onnxfold.support.files import locked, remove
+from onnxfold.support.files import locked, remove, temporary_path
 
 logger = logging.getLogger("onnxfold")
 
+_LOCKED = "folder"  # the name whose lock is held while a cache is changed
 _ENTRY = re.compile(r"[0-9a-f]{32,}(\.json)?")
 
 
@@ -49,8 +50,8 @@ def put(new: str, path: str, max_bytes: int) -> None:
     entries make room for it. An OSError says that the cache cannot be written to.
     """
     cache = os.path.dirname(path)
-    with locked(os.path.join(cache, "folder")):
-        shutil.rmtree(path, ignore_errors=True)
+    with locked(os.path.join(cache, _LOCKED)):
+        _remove_entry(path)
         entries = []
         for entry in os.scandir(cache):
             if _ENTRY.fullmatch(entry.name):
@@ -60,10 +61,21 @@ def put(new: str, path: str, max_bytes: int) -> None:
         for _, old, nbytes in sorted(entries):
             if total <= max_bytes:
                 break
-            shutil.rmtree(old, ignore_errors=True)
-            remove(old)  # a file
-            total -= nbytes
+            if _remove_entry(old):
+                total -= nbytes
         os.replace(new, path)
+
+
+def _remove_entry(path: str) -> bool:
+    """Remove an entry; return False if there is none, or if Windows uses a file in it."""
+    removed = temporary_path(os.path.join(os.path.dirname(path), _LOCKED))
+    try:
+        os.rename(path, removed)
+    except OSError:
+        return False
+    shutil.rmtree(removed, ignore_errors=True)
+    remove(removed)  # a file
+    return True
 
 
 def _nbytes(path: str) -> int:

@@ -33,7 +33,8 @@ from onnxfold.ir.storage.load import FILES_KEY, external_locations
 from onnxfold.ir.storage.tensors import (
     MappedFile,
     ViewTensor,
-    about_to_replace,
+    remove_file,
+    replace_file,
     span_of,
     tensors_of,
 )
@@ -363,8 +364,7 @@ class Commit:
                 self._give_second_name(data[0])
                 moves = [bridge, data, model]
             for new, path in moves:
-                about_to_replace(path)
-                os.replace(new.path, path)
+                replace_file(new.path, path, self._target)
                 if self._fsync:
                     system.sync_folder(os.path.dirname(path))
             files.remove(first)
@@ -391,5 +391,4 @@ class Commit:
                 there = os.path.exists(self._target)
                 named = external_locations(self._target) if there else set()
                 if os.path.basename(path) not in named and self._sources.user(path) is None:
-                    about_to_replace(path)
-                    files.remove(path)
+                    remove_file(path, self._target)

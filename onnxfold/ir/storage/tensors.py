@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import math
 import mmap
 import os
@@ -19,7 +20,7 @@ import onnx_ir as ir
 
 from onnxfold.ir.graphs import is_constant_node, root_graphs, tensor_of
 from onnxfold.ir.onnx_ir_private import TensorBase, is_a, nodes_in
-from onnxfold.support import forks
+from onnxfold.support import files, forks
 from onnxfold.support.errors import ExternalDataError, ModelError
 from onnxfold.support.files import RECENT
 from onnxfold.support.process_state import THIS_PROCESS
@@ -79,11 +80,11 @@ class MappedFile:
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "Not a regular file", path)
             key = _key(status)
-            files = THIS_PROCESS.shared(_MappedFiles)
-            with files.lock:
-                known = files.by_key.get(key)
+            mapped = THIS_PROCESS.shared(_MappedFiles)
+            with mapped.lock:
+                known = mapped.by_key.get(key)
                 if known is None:
-                    known = files.by_key[key] = cls(fd, path)
+                    known = mapped.by_key[key] = cls(fd, path)
                 return known
         finally:
             os.close(fd)
@@ -152,12 +153,43 @@ class Span(NamedTuple):
         return self.file.content[self.offset : self.offset + self.length]
 
 
-def about_to_replace(path: str) -> None:
-    """Record that this process replaces or removes ``path``; existing mappings stay valid."""
+def replace_file(new: str, path: str, target: str) -> None:
+    """Rename a new file over ``path``; mappings of the old one by this process stay valid.
+
+    Args:
+        new: The path of the new file.
+        path: The path that it gets.
+        target: The model that the file belongs to, whose lock must be held.
+    """
+    file = _replaced_file(path)
+    _remove_at_end(files.put_in_place(new, path, target), file)
+
+
+def remove_file(path: str, target: str) -> None:
+    """Remove ``path``, ignoring errors; mappings of it by this process stay valid.
+
+    Args:
+        path: The file.
+        target: The model that the file belonged to, whose lock must be held.
+    """
+    file = _replaced_file(path)
+    _remove_at_end(files.remove_of(target, path), file)
+
+
+def _replaced_file(path: str) -> MappedFile | None:
+    """Record that this process replaces or removes ``path``; return its mapping, if any."""
     with contextlib.suppress(OSError):
         file = THIS_PROCESS.shared(_MappedFiles).by_key.get(_key(os.stat(path)))
         if file is not None:
             file._replaced = True
+        return file
+    return None
+
+
+def _remove_at_end(aside: str | None, file: MappedFile | None) -> None:
+    """Remove the old file when its mapping ends; Windows does not remove it before."""
+    if aside is not None and file is not None and file._map is not None:
+        THIS_PROCESS.close_with(file._map, functools.partial(files.remove, aside))
 
 
 def _key(status: os.stat_result) -> tuple[int, int, int, int]:

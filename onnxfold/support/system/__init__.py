@@ -2,7 +2,7 @@
 
 Other modules use functions of this package and the portable part of `os` only;
 `tests/packaging/test_operating_systems.py` checks that. Differences that callers must consider are
-values such as `CAN_REPLACE_OPEN_FILES`. psutil and subprocess are imported at their first use,
+values such as `CAN_REMOVE_OPEN_FILES`. psutil and subprocess are imported at their first use,
 because importing them takes longer than importing onnxfold.
 """
 
@@ -15,7 +15,7 @@ from onnxfold.support.system.cpus import (
     system_and_machine,
 )
 from onnxfold.support.system.files import (
-    CAN_REPLACE_OPEN_FILES,
+    CAN_REMOVE_OPEN_FILES,
     TEMPORARY_FOLDER_VARIABLES,
     allow_open_files,
     copy_permissions,
@@ -25,6 +25,8 @@ from onnxfold.support.system.files import (
     pread,
     pwrite,
     release_pages,
+    remove_file,
+    replace_file,
     sync_data,
     sync_file,
     sync_folder,
@@ -59,7 +61,7 @@ from onnxfold.support.system.processes import (
 )
 
 __all__ = [
-    "CAN_REPLACE_OPEN_FILES",
+    "CAN_REMOVE_OPEN_FILES",
     "CPU_LEVELS",
     "CPU_LIMIT_CODE",
     "IS_LINUX",
@@ -87,6 +89,8 @@ __all__ = [
     "processors",
     "pwrite",
     "release_pages",
+    "remove_file",
+    "replace_file",
     "request_end_of_own_group",
     "rss_bytes",
     "start_group",

@@ -10,20 +10,25 @@ import stat
 import sys
 
 if sys.platform == "win32":
+    import _winapi
+    import msvcrt
     import threading
 else:
     import resource
 if sys.platform == "darwin":
     import fcntl
 
-CAN_REPLACE_OPEN_FILES = sys.platform != "win32"
-"""Whether a file that is open or memory-mapped can be removed, and another renamed over it."""
+CAN_REMOVE_OPEN_FILES = sys.platform != "win32"
+"""Whether a file that is open or memory-mapped can be removed or replaced by another one."""
 
 TEMPORARY_FOLDER_VARIABLES = ("TMPDIR", "TEMP", "TMP") if sys.platform == "win32" else ("TMPDIR",)
 """Environment variables with the folder for temporary files. Python reads TMPDIR on Windows, too,
 before TEMP and TMP, which other programs read."""
 
 _PERMISSIONS = 0o666  # of new files, less the process's umask
+
+# FILE_SHARE_READ, FILE_SHARE_WRITE and FILE_SHARE_DELETE of Windows' winnt.h
+_FILE_SHARE_ALL = 1 | 2 | 4
 
 
 # ---------------------------------------------------------------- descriptors
@@ -32,13 +37,19 @@ _PERMISSIONS = 0o666  # of new files, less the process's umask
 def open_to_read(path: str) -> int:
     """Return a descriptor of the file at a path; a named pipe is opened without waiting.
 
+    The file may be renamed while it is open, also on Windows.
+
     Raises:
         OSError: The file cannot be opened. On Windows, this includes a folder.
     """
     if sys.platform == "win32":
         if os.path.isdir(path):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return os.open(path, os.O_RDONLY | os.O_BINARY)
+        # `os.open` does not allow others to rename or remove the file.
+        handle = _winapi.CreateFile(
+            path, _winapi.GENERIC_READ, _FILE_SHARE_ALL, 0, _winapi.OPEN_EXISTING, 0, 0
+        )
+        return msvcrt.open_osfhandle(handle, os.O_RDONLY | os.O_BINARY)
     return os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
 
@@ -83,6 +94,70 @@ def allow_open_files(count: int) -> None:
 
 
 _OPEN_MAX = 10240  # in macOS's sys/syslimits.h; setrlimit(2) refuses a soft limit above
+
+
+# ---------------------------------------------------------------- names
+
+
+def replace_file(new: str, path: str, aside: str) -> bool:
+    """Rename a file over the one at a path, if there is one.
+
+    Windows does not replace a file that is open or mapped, but renames it if it was opened by
+    `open_to_read`. Mappings of it stay valid. Between two renames, there is no file at the path.
+
+    Args:
+        new: The path of a closed file.
+        path: The path that it gets.
+        aside: A path in the same folder without a file, for the replaced file if it is in use.
+
+    Returns:
+        Whether the replaced file is at ``aside`` now.
+
+    Raises:
+        OSError: The file cannot be renamed; the file at the path is unchanged.
+    """
+    if CAN_REMOVE_OPEN_FILES:
+        os.replace(new, path)
+        return False
+    try:
+        os.replace(new, path)
+        return False
+    except PermissionError:
+        if not os.path.isfile(path):
+            raise
+    os.rename(path, aside)
+    try:
+        os.rename(new, path)
+    except OSError:
+        os.rename(aside, path)
+        raise
+    return not _is_removed(aside)
+
+
+def remove_file(path: str, aside: str) -> bool:
+    """Remove a file. One that is open or mapped is renamed on Windows, see `replace_file`.
+
+    Returns:
+        Whether the file is at ``aside`` now.
+
+    Raises:
+        OSError: The file can be neither removed nor renamed.
+    """
+    if CAN_REMOVE_OPEN_FILES:
+        os.unlink(path)
+        return False
+    if _is_removed(path):
+        return False
+    os.rename(path, aside)
+    return True
+
+
+def _is_removed(path: str) -> bool:
+    try:
+        os.unlink(path)
+    except PermissionError:  # it is open or mapped
+        return False
+    return True
 
 
 # ---------------------------------------------------------------- content

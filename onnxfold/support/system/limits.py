@@ -98,7 +98,7 @@ def watched(cpu_seconds: float, memory: int | None) -> Iterator[None]:
 
 
 def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> None:
-    """End this process when it exceeds its limits, until ``done`` is set.
+    """End this process when it exceeds its limits, until ``done`` is set and once more.
 
     Args:
         most_cpu: CPU seconds since the process started.
@@ -109,7 +109,9 @@ def _watch(most_cpu: float, most_memory: int | None, done: threading.Event) -> N
 
     own = psutil.Process()
     next_descendants = time.monotonic() + _DESCENDANTS_INTERVAL
-    while not done.wait(_OWN_INTERVAL):
+    is_last = False
+    while not is_last:
+        is_last = done.wait(_OWN_INTERVAL)
         if time.process_time() > most_cpu:
             _end(WATCHED_CPU_CODE)
         if most_memory is None:

@@ -1,0 +1,273 @@
+"""Simulate Windows on Linux for onnxfold: ``pytest -p tests.portability.as_on_windows``.
+
+Modules of onnxfold, in this process and in those that it starts, see ``sys.platform == "win32"``
+and none of the functions that Windows lacks. Functions of Windows are replaced by functions of
+Linux with the same effect. Other packages are not changed.
+
+For all packages, a file that a process has open or mapped cannot be removed or replaced, and cannot
+be renamed unless `_winapi.CreateFile` has opened it. A folder with such a file cannot be renamed.
+Text without an encoding is in cp1252.
+
+Not simulated: Windows' own rules for paths, its locks of files, the memory of mapped files,
+consoles, and libraries.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import errno
+import fcntl
+import io
+import mmap
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import filelock
+import psutil
+
+ROOT = Path(__file__).parents[2]
+
+ABSENT_MODULES = {"fcntl", "grp", "pwd", "resource", "termios"}
+
+ABSENT: dict[types.ModuleType, set[str]] = {
+    os: {
+        *("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_TMPFILE"),
+        *("RTLD_LOCAL", "RTLD_NOW", "chown", "copy_file_range", "fchmod", "fchown", "fdatasync"),
+        *("fork", "forkpty", "getegid", "geteuid", "getgid", "getpgid", "getpgrp", "getuid"),
+        *("killpg", "memfd_create", "mkfifo", "mknod", "nice", "posix_fadvise"),
+        *("posix_fallocate", "pread", "preadv", "pwrite", "pwritev", "register_at_fork"),
+        *("sched_getaffinity", "sendfile", "setsid", "splice", "statvfs", "sysconf", "wait"),
+    },
+    signal: {
+        *("ITIMER_PROF", "SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGPROF"),
+        *("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXFSZ", "alarm", "setitimer"),
+    },
+    mmap: {"MADV_DONTNEED"},
+    sys: set(),
+    subprocess: set(),
+    ctypes: set(),
+    psutil: set(),
+    filelock: set(),
+}
+
+
+class View(types.ModuleType):
+    """A module as onnxfold sees it."""
+
+    def __init__(self, module: types.ModuleType, **added: Any) -> None:
+        super().__init__(module.__name__)
+        self._module = module
+        self._added = added
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._added:
+            return self._added[name]
+        if name in ABSENT[self._module]:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self._module, name)
+
+
+FILE_SHARE_DELETE = 4  # of Windows' winnt.h
+
+# ---------------------------------------------------------------- files in use
+
+
+def is_in_use(path: Any) -> bool:
+    """Return whether a process has the file open or mapped."""
+    return bool({*uses(path)})
+
+
+def is_fixed(path: Any) -> bool:
+    """Return whether a process has opened the file in another way than by `create_file`."""
+    return False in uses(path)
+
+
+def uses(path: Any) -> Iterator[bool]:
+    """Yield whether the file may be renamed, for each descriptor and mapping of it."""
+    try:
+        status = os.lstat(path)
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(status.st_mode):
+        return
+    name = os.fsencode(f" {os.path.realpath(os.fsdecode(path))}\n")
+    for process in filter(str.isdigit, entries("/proc")):
+        for descriptor in entries(f"/proc/{process}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(status, os.stat(f"/proc/{process}/fd/{descriptor}")):
+                    yield shares_name(f"/proc/{process}/fdinfo/{descriptor}")
+        with contextlib.suppress(OSError), linux_open(f"/proc/{process}/maps", "rb") as lines:
+            if name in lines.read():
+                yield True  # a mapping alone does not prevent it
+
+
+def shares_name(description: str) -> bool:
+    """Return whether a descriptor, or one that it duplicates, is of `create_file`."""
+    with linux_open(description) as lines:
+        flags = next(int(line.split()[1], 8) for line in lines if line.startswith("flags:"))
+    return bool(flags & os.O_NONBLOCK)
+
+
+def entries(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # the process has ended
+        return []
+
+
+def refuse(path: Any) -> None:
+    # the same text as on Linux, which tests compare
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def removing(function: Any) -> Any:
+    def remove(path: Any, **options: Any) -> Any:
+        if options.get("dir_fd") is None and is_in_use(path):
+            refuse(path)
+        return function(path, **options)
+
+    return remove
+
+
+def renaming(function: Any, *, replaces: bool) -> Any:
+    def rename(source: Any, target: Any, **options: Any) -> Any:
+        inside = [Path(folder, n) for folder, _, names in os.walk(source) for n in names]
+        if is_fixed(source) or any(map(is_in_use, inside)):
+            refuse(source)
+        if os.path.isdir(target) or (replaces and is_in_use(target)):
+            refuse(target)
+        if not replaces and os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), target)
+        return function(source, target, **options)
+
+    return rename
+
+
+def create_file(path: str, access: int, share: int, *rest: int) -> int:
+    """Open a file as `_winapi.CreateFile` does; the handle is a descriptor.
+
+    O_NONBLOCK, which has no effect on regular files, marks it for `shares_name`.
+    """
+    assert share & FILE_SHARE_DELETE
+    descriptor: int = linux_os_open(path, os.O_RDONLY | os.O_NONBLOCK)
+    return descriptor
+
+
+def open_file(path: Any, flags: int, mode: int = 0o777, **options: Any) -> int:
+    if os.path.isdir(path):
+        refuse(path)
+    descriptor: int = linux_os_open(path, flags, mode, **options)
+    return descriptor
+
+
+def sync(descriptor: int) -> None:
+    """Refuse descriptors that are open for reading only, as Windows does."""
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    linux_fsync(descriptor)
+
+
+def open_text(
+    file: Any, mode: str = "r", buffering: int = -1, encoding: Any = None, *rest: Any, **more: Any
+) -> Any:
+    if "b" not in mode and encoding in (None, "locale"):
+        encoding = "cp1252"
+    return linux_open(file, mode, buffering, encoding, *rest, **more)
+
+
+class FileLock(filelock.FileLock):
+    """A lock whose file is removed after its release, as filelock does on Windows."""
+
+    def release(self, force: bool = False) -> None:
+        super().release(force)
+        with contextlib.suppress(OSError):
+            descriptor = linux_os_open(self.lock_file, os.O_RDWR)
+            with os.fdopen(descriptor):  # another process may hold the lock now
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                linux_unlink(self.lock_file)
+
+
+# ---------------------------------------------------------------- processes
+
+
+class Process(psutil.Process):
+    """A process with the figures that psutil reports on Windows."""
+
+    def memory_info(self) -> Any:
+        own = super().memory_info()
+        peak = own.rss
+        with contextlib.suppress(OSError), linux_open(f"/proc/{self.pid}/status") as status:
+            peak = next(int(line.split()[1]) << 10 for line in status if "VmHWM" in line)
+        return types.SimpleNamespace(
+            rss=own.rss, vms=own.vms, private=own.rss - own.shared, peak_wset=peak
+        )
+
+
+def start(command: Any, *, creationflags: int = 0, **options: Any) -> Any:
+    """Start a process; one in a group of its own gets no signals of the terminal."""
+    return subprocess.Popen(command, start_new_session=bool(creationflags), **options)
+
+
+def load(name: Any, *arguments: Any, **options: Any) -> Any:
+    return ctypes.CDLL(None if name == "msvcrt" else name, *arguments, **options)
+
+
+# ---------------------------------------------------------------- installation
+
+linux_open = builtins.open
+linux_os_open = os.open
+linux_fsync = os.fsync
+linux_unlink = os.unlink
+linux_import = builtins.__import__
+
+VIEWS: dict[str, types.ModuleType] = {
+    "os": View(os, open=open_file, fsync=sync, O_BINARY=0),
+    "sys": View(sys, platform="win32"),
+    "signal": View(signal),
+    "mmap": View(mmap),
+    "ctypes": View(ctypes, CDLL=load),
+    "filelock": View(filelock, FileLock=FileLock),
+    "psutil": View(psutil, Process=Process, IDLE_PRIORITY_CLASS=19),
+    "subprocess": View(
+        subprocess, CREATE_NEW_PROCESS_GROUP=0x200, CREATE_NO_WINDOW=0x8000000, Popen=start
+    ),
+    "_winapi": types.SimpleNamespace(CreateFile=create_file, GENERIC_READ=1 << 31, OPEN_EXISTING=3),
+    "msvcrt": types.SimpleNamespace(open_osfhandle=lambda handle, flags: handle),
+    "_ctypes": types.SimpleNamespace(FreeLibrary=__import__("_ctypes").dlclose),
+}
+
+PACKAGE = str(ROOT / "onnxfold") + os.sep
+PREFIX = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.portability.as_on_windows; "
+
+
+def import_module(
+    name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+) -> Any:
+    if not level and str((globals or {}).get("__file__", "")).startswith(PACKAGE):
+        if name in ABSENT_MODULES:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name in VIEWS:
+            return VIEWS[name]
+    module = linux_import(name, globals, locals, fromlist, level)
+    isolated = sys.modules.get("onnxfold.support.isolated")
+    program = getattr(isolated, "_PROGRAM", PREFIX)
+    if not program.startswith(PREFIX):
+        isolated._PROGRAM = PREFIX + program  # type: ignore[union-attr]
+    return module
+
+
+assert "onnxfold.support.system" not in sys.modules
+os.unlink = os.remove = removing(os.unlink)
+os.replace = renaming(os.replace, replaces=True)
+os.rename = renaming(os.rename, replaces=False)
+shutil._use_fd_functions = False  # type: ignore[attr-defined]  # they open folders
+builtins.open = io.open = open_text
+builtins.__import__ = import_module

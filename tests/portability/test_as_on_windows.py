@@ -1,0 +1,201 @@
+"""onnxfold with the functions that Windows has, where files in use cannot be replaced."""
+
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import numpy_helper
+from processes import python
+
+from onnxfold.support.files import prefix
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux is used as Windows")
+
+ROOT = Path(__file__).parents[2]
+
+START = """
+import gc, os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import tests.portability.as_on_windows
+import numpy as np
+import onnxfold
+from onnxfold.ir import storage
+from onnxfold.support import isolated, system
+assert not system.CAN_REMOVE_OPEN_FILES
+folder = Path(sys.argv[2])
+
+def names():
+    return sorted(os.listdir(folder))
+
+def weight(model):
+    return model.graph.initializers["w"].const_value.numpy()
+"""
+
+
+def run(code: str, folder: Path) -> str:
+    return python("-c", START + code, ROOT, folder, cwd=folder.parent)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    import numpy as np
+
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[512, 512] x) => (float[512, 512] y) { t = Neg(w) y = MatMul(x, t) }"""
+    )
+    w = np.arange(512 * 512, dtype=np.float32).reshape(512, 512)
+    proto.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    folder = tmp_path / "models"
+    folder.mkdir()
+    options = {"save_as_external_data": True, "location": "m.onnx.data", "size_threshold": 0}
+    onnx.save(proto, folder / "m.onnx", **options)
+    for name in ("cache", "temporary"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    yield folder
+    assert not {*(tmp_path / "temporary").iterdir()} - {tmp_path / "temporary" / ".ses"}
+
+
+def test_a_mapped_file_cannot_be_replaced_here(folder):
+    code = """
+model = storage.load(folder / "m.onnx")
+before = weight(model).copy()
+for change in (lambda: os.unlink("models/m.onnx.data"), lambda: os.replace("a", "models/m.onnx")):
+    Path("a").write_text("other")
+    try:
+        change()
+    except PermissionError:
+        continue
+    raise AssertionError
+"""
+    run(code, folder)
+
+
+def test_a_model_in_memory_survives_a_save_over_its_files(folder):
+    code = """
+model = storage.load(folder / "m.onnx")
+before = weight(model).copy()
+storage.save(model, folder / "m.onnx")
+assert [name for name in names() if not name.endswith(".tmp")] == ["m.onnx", "m.onnx.data"]
+assert len(names()) == 4, names()
+assert (weight(model) == before).all()
+
+storage.save(model, folder / "m.onnx", external_data=False)
+assert (weight(model) == before).all()
+assert (weight(storage.load(folder / "m.onnx")) == before).all()
+assert "m.onnx.data" not in names()
+
+del model
+gc.collect()
+assert names() == ["m.onnx"], names()
+"""
+    run(code, folder)
+
+
+def test_the_next_save_removes_replaced_files_of_an_ended_process(folder):
+    code = """
+model = storage.load(folder / "m.onnx")
+storage.save(model, folder / "m.onnx")
+assert len(names()) == 4
+os._exit(0)
+"""
+    run(code, folder)
+    assert len([*folder.iterdir()]) == 4
+    run("storage.save(storage.load(folder / 'm.onnx'), folder / 'm.onnx'); gc.collect()", folder)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["m.onnx", "m.onnx.data"]
+
+
+def test_a_file_that_another_program_uses_is_an_error_with_a_remedy(folder):
+    code = """
+kept = open(folder / "m.onnx", "rb")
+before = names()
+try:
+    storage.save(storage.load(folder / "m.onnx"), folder / "m.onnx")
+except onnxfold.OnnxFoldError as error:
+    print(error)
+assert names() == before, names()
+"""
+    assert "close sessions and programs that use the file" in run(code, folder)
+
+
+def test_the_command_line_optimizes_in_place(folder):
+    code = """
+from onnxfold.cli import main
+assert main(["optimize", str(folder / "m.onnx"), "-o", str(folder / "m.onnx"), "--check", "1"]) == 0
+model = storage.load(folder / "m.onnx")
+assert [node.op_type for node in model.graph] == ["MatMul"]
+"""
+    run(code, folder)
+    names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+    assert sorted(names) == ["m.onnx", "m.onnx.data"]
+    hidden = [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert all(str(path).startswith(prefix(str(folder / "m.onnx"))) for path in hidden)
+
+
+def test_constants_are_evaluated_in_other_processes(folder):
+    code = """
+import onnx.parser
+model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
+    g (float[4] x) => (float[4] y, float[3] v)
+    <float[4] w = {3, 1, 2, 4}, int64[1] k = {3}> { y = Neg(x) v, i = TopK(w, k) }''')
+made = onnxfold.optimize(model)
+assert [node.op_type for node in made.graph.node] == ["Neg"], made
+"""
+    run(code, folder)
+
+
+def test_limits_end_other_processes(folder):
+    (folder.parent / "functions.py").write_text(
+        """
+import time
+
+def fill(request, arrays):
+    held = bytearray(b"x") * request
+    time.sleep(1)
+    return len(held), []
+
+def work(request, arrays):
+    while True:
+        pass
+"""
+    )
+    code = """
+sys.path.insert(0, os.getcwd())
+assert isolated.run("functions:fill", 1 << 28, memory=1 << 28)[0] == 1 << 28
+for arguments, kind, code in (
+    (dict(request=1 << 29, memory=1 << 26), "MemoryError", system.MEMORY_LIMIT_CODE),
+    (dict(cpu_seconds=0.3), "ended", system.CPU_LIMIT_CODE),
+    (dict(seconds=3.0, grace=1.0), "late", 0),
+):
+    name = "functions:fill" if kind == "MemoryError" else "functions:work"
+    try:
+        isolated.run(name, **arguments)
+    except isolated.Failure as failure:
+        assert (failure.kind, failure.code) == (kind, code), (failure.kind, failure.code)
+    else:
+        raise AssertionError(kind)
+done = isolated.run_command([sys.executable, "-c", "print('a')"], seconds=30)
+assert (done.returncode, done.stdout) == (0, "a\\n")
+"""
+    run(code, folder)
+
+
+def test_bundles_are_replaced_and_run(folder):
+    code = """
+for _ in range(2):
+    bundle = onnxfold.split(
+        folder / "m.onnx", folder / "bundle", runtime_constants=["x"], backend="onnxruntime"
+    )
+    session = onnxfold.Session(bundle, cache=onnxfold.FoldCache(folder=folder / "folds"))
+    x = np.eye(512, dtype=np.float32)
+    assert session.run(None, {"x": x})[0][0, 1] == -1
+    session.close()
+    session = onnxfold.InferenceSession(str(folder / "m.onnx"))
+    assert session.run(None, {"x": x})[0][0, 1] == -1
+"""
+    run(code, folder)

@@ -171,15 +171,13 @@ def put_in_place(new: str, path: str, target: str | None = None) -> str | None:
         A path of the replaced file if that cannot be removed yet, as it is mapped on Windows. The
         file is removed when the target is locked next.
     """
-    aside = temporary_path(target or path)
-    return aside if system.replace_file(new, path, aside) else None
+    return system.replace_file(new, path, lambda: temporary_path(target or path))
 
 
 def remove_of(target: str, path: str) -> str | None:
     """Remove a file that belongs to a target, ignoring errors; see `put_in_place`."""
-    aside = temporary_path(target)
     with contextlib.suppress(OSError):
-        return aside if system.remove_file(path, aside) else None
+        return system.remove_file(path, lambda: temporary_path(target))
     return None
 
 

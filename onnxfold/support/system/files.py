@@ -8,6 +8,7 @@ import mmap
 import os
 import stat
 import sys
+from collections.abc import Callable
 
 if sys.platform == "win32":
     import _winapi
@@ -99,7 +100,7 @@ _OPEN_MAX = 10240  # in macOS's sys/syslimits.h; setrlimit(2) refuses a soft lim
 # ---------------------------------------------------------------- names
 
 
-def replace_file(new: str, path: str, aside: str) -> bool:
+def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None:
     """Rename a file over the one at a path, if there is one.
 
     Windows does not replace a file that is open or mapped, but renames it if it was opened by
@@ -108,48 +109,54 @@ def replace_file(new: str, path: str, aside: str) -> bool:
     Args:
         new: The path of a closed file.
         path: The path that it gets.
-        aside: A path in the same folder without a file, for the replaced file if it is in use.
+        new_path: Returns an unused path in the same folder, for the replaced file if it is in use.
 
     Returns:
-        Whether the replaced file is at ``aside`` now.
+        The new path of the replaced file; None if it is removed.
 
     Raises:
         OSError: The file cannot be renamed; the file at the path is unchanged.
     """
     if CAN_REMOVE_OPEN_FILES:
         os.replace(new, path)
-        return False
+        return None
     try:
         os.replace(new, path)
-        return False
+        return None
     except PermissionError:
         if not os.path.isfile(path):
             raise
+    aside = new_path()
     os.rename(path, aside)
     try:
         os.rename(new, path)
     except OSError:
         os.rename(aside, path)
         raise
-    return not _is_removed(aside)
+    return None if _is_removed(aside) else aside
 
 
-def remove_file(path: str, aside: str) -> bool:
+def remove_file(path: str, new_path: Callable[[], str]) -> str | None:
     """Remove a file. One that is open or mapped is renamed on Windows, see `replace_file`.
 
+    Args:
+        path: The path of the file.
+        new_path: Returns an unused path in the same folder, for the file if it is in use.
+
     Returns:
-        Whether the file is at ``aside`` now.
+        The new path of the file; None if it is removed.
 
     Raises:
         OSError: The file can be neither removed nor renamed.
     """
     if CAN_REMOVE_OPEN_FILES:
         os.unlink(path)
-        return False
+        return None
     if _is_removed(path):
-        return False
+        return None
+    aside = new_path()
     os.rename(path, aside)
-    return True
+    return aside
 
 
 def _is_removed(path: str) -> bool:

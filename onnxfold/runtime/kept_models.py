@@ -262,6 +262,7 @@ def _write_model(
                 final = storage.load(made)
                 final.model_version = model.model_version
                 _save(final, path)
+                del final  # its files are removed with the folder
                 maker.optimized_model_filepath = ""
                 maker.graph_optimization_level = _OFF
                 open_session(path, maker)

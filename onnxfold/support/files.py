@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import glob
 import hashlib
 import os
@@ -181,6 +182,21 @@ def remove_of(target: str, path: str) -> str | None:
     return None
 
 
+def rename_folder(folder: str, path: str) -> None:
+    """Rename a folder to a path without one. On Windows, no file in it may be in use."""
+    _end_unused_mappings()
+    os.rename(folder, path)
+
+
+def _end_unused_mappings() -> None:
+    """Destroy objects that nothing uses, on Windows, which does not remove their mapped files.
+
+    Models and graphs are reference cycles.
+    """
+    if not CAN_REMOVE_OPEN_FILES:
+        gc.collect()
+
+
 @contextlib.contextmanager
 def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
     """Create a folder, which is removed at the end; return its real path. The folder of a killed
@@ -201,6 +217,7 @@ def scratch_folder(purpose: str, parent: str | None = None) -> Iterator[str]:
                 try:
                     shutil.rmtree(path, ignore_errors=True)
                 finally:  # a signal may interrupt the removal
+                    _end_unused_mappings()
                     shutil.rmtree(path, ignore_errors=True)
 
 

@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from onnxfold.support.files import locked, remove, temporary_path
+from onnxfold.support.files import locked, remove, rename_folder, temporary_path
 
 logger = logging.getLogger("onnxfold")
 
@@ -63,7 +63,10 @@ def put(new: str, path: str, max_bytes: int) -> None:
                 break
             if _remove_entry(old):
                 total -= nbytes
-        os.replace(new, path)
+        if os.path.isdir(new):
+            rename_folder(new, path)
+        else:
+            os.replace(new, path)
 
 
 def _remove_entry(path: str) -> bool:

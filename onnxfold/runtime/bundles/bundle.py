@@ -302,7 +302,7 @@ def replacing(folder: Path, manifest: Manifest, *, fsync: bool) -> Iterator[Path
                 (staged / MANIFEST).write_text(text, encoding="utf-8")
                 if fsync:
                     _sync(staged, [staged / name for name in _names_in(staged)])
-                os.rename(staged, folder / COMMITTED)
+                files.rename_folder(str(staged), str(folder / COMMITTED))
             finally:
                 shutil.rmtree(staged, ignore_errors=True)
             if fsync:

@@ -33,47 +33,23 @@ from typing import Any
 import filelock
 import psutil
 
-ROOT = Path(__file__).parents[2]
+from tests.portability.other_system import View, install
 
 ABSENT_MODULES = {"fcntl", "grp", "pwd", "resource", "termios"}
 
-ABSENT: dict[types.ModuleType, set[str]] = {
-    os: {
-        *("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_TMPFILE"),
-        *("RTLD_LOCAL", "RTLD_NOW", "chown", "copy_file_range", "fchmod", "fchown", "fdatasync"),
-        *("fork", "forkpty", "getegid", "geteuid", "getgid", "getpgid", "getpgrp", "getuid"),
-        *("killpg", "memfd_create", "mkfifo", "mknod", "nice", "posix_fadvise"),
-        *("posix_fallocate", "pread", "preadv", "pwrite", "pwritev", "register_at_fork"),
-        *("sched_getaffinity", "sendfile", "setsid", "splice", "statvfs", "sysconf", "wait"),
-    },
-    signal: {
-        *("ITIMER_PROF", "SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGPROF"),
-        *("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXFSZ", "alarm", "setitimer"),
-    },
-    mmap: {"MADV_DONTNEED"},
-    sys: set(),
-    subprocess: set(),
-    ctypes: set(),
-    psutil: set(),
-    filelock: set(),
+ABSENT_IN_OS = {
+    *("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_TMPFILE"),
+    *("RTLD_LOCAL", "RTLD_NOW", "chown", "copy_file_range", "fchmod", "fchown", "fdatasync"),
+    *("fork", "forkpty", "getegid", "geteuid", "getgid", "getpgid", "getpgrp", "getuid"),
+    *("killpg", "memfd_create", "mkfifo", "mknod", "nice", "posix_fadvise"),
+    *("posix_fallocate", "pread", "preadv", "pwrite", "pwritev", "register_at_fork"),
+    *("sched_getaffinity", "sendfile", "setsid", "splice", "statvfs", "sysconf", "wait"),
 }
 
-
-class View(types.ModuleType):
-    """A module as onnxfold sees it."""
-
-    def __init__(self, module: types.ModuleType, **added: Any) -> None:
-        super().__init__(module.__name__)
-        self._module = module
-        self._added = added
-
-    def __getattr__(self, name: str) -> Any:
-        if name in self._added:
-            return self._added[name]
-        if name in ABSENT[self._module]:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        return getattr(self._module, name)
-
+ABSENT_IN_SIGNAL = {
+    *("ITIMER_PROF", "SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGPROF"),
+    *("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXFSZ", "alarm", "setitimer"),
+}
 
 FILE_SHARE_DELETE = 4  # of Windows' winnt.h
 
@@ -226,13 +202,12 @@ linux_open = builtins.open
 linux_os_open = os.open
 linux_fsync = os.fsync
 linux_unlink = os.unlink
-linux_import = builtins.__import__
 
 VIEWS: dict[str, types.ModuleType] = {
-    "os": View(os, open=open_file, fsync=sync, O_BINARY=0),
+    "os": View(os, ABSENT_IN_OS, open=open_file, fsync=sync, O_BINARY=0),
     "sys": View(sys, platform="win32"),
-    "signal": View(signal),
-    "mmap": View(mmap),
+    "signal": View(signal, ABSENT_IN_SIGNAL),
+    "mmap": View(mmap, {"MADV_DONTNEED"}),
     "ctypes": View(ctypes, CDLL=load),
     "filelock": View(filelock, FileLock=FileLock),
     "psutil": View(psutil, Process=Process, IDLE_PRIORITY_CLASS=19),
@@ -244,30 +219,9 @@ VIEWS: dict[str, types.ModuleType] = {
     "_ctypes": types.SimpleNamespace(FreeLibrary=__import__("_ctypes").dlclose),
 }
 
-PACKAGE = str(ROOT / "onnxfold") + os.sep
-PREFIX = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tests.portability.as_on_windows; "
-
-
-def import_module(
-    name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-) -> Any:
-    if not level and str((globals or {}).get("__file__", "")).startswith(PACKAGE):
-        if name in ABSENT_MODULES:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        if name in VIEWS:
-            return VIEWS[name]
-    module = linux_import(name, globals, locals, fromlist, level)
-    isolated = sys.modules.get("onnxfold.support.isolated")
-    program = getattr(isolated, "_PROGRAM", PREFIX)
-    if not program.startswith(PREFIX):
-        isolated._PROGRAM = PREFIX + program  # type: ignore[union-attr]
-    return module
-
-
-assert "onnxfold.support.system" not in sys.modules
 os.unlink = os.remove = removing(os.unlink)
 os.replace = renaming(os.replace, replaces=True)
 os.rename = renaming(os.rename, replaces=False)
 shutil._use_fd_functions = False  # type: ignore[attr-defined]  # they open folders
 builtins.open = io.open = open_text
-builtins.__import__ = import_module
+install(__name__, VIEWS, ABSENT_MODULES)

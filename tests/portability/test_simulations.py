@@ -1,4 +1,4 @@
-"""onnxfold with the functions that Windows has, where files in use cannot be replaced."""
+"""onnxfold with the functions of Windows, where files in use cannot be replaced, and of macOS."""
 
 import sys
 from pathlib import Path
@@ -18,12 +18,11 @@ START = """
 import gc, os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import tests.portability.as_on_windows
+import tests.portability.SIMULATION
 import numpy as np
 import onnxfold
 from onnxfold.ir import storage
 from onnxfold.support import isolated, system
-assert not system.CAN_REMOVE_OPEN_FILES
 folder = Path(sys.argv[2])
 
 def names():
@@ -34,8 +33,12 @@ def weight(model):
 """
 
 
-def run(code: str, folder: Path) -> str:
-    return python("-c", START + code, ROOT, folder, cwd=folder.parent)
+def run(code: str, folder: Path, simulation: str = "as_on_windows") -> str:
+    program = START.replace("SIMULATION", simulation) + code
+    return python("-c", program, ROOT, folder, cwd=folder.parent)
+
+
+both = pytest.mark.parametrize("simulation", ["as_on_macos", "as_on_windows"])
 
 
 @pytest.fixture
@@ -62,6 +65,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_mapped_file_cannot_be_replaced_here(folder):
     code = """
+assert not system.CAN_REMOVE_OPEN_FILES
 model = storage.load(folder / "m.onnx")
 before = weight(model).copy()
 for change in (lambda: os.unlink("models/m.onnx.data"), lambda: os.replace("a", "models/m.onnx")):
@@ -123,21 +127,23 @@ assert names() == before, names()
     assert "close sessions and programs that use the file" in run(code, folder)
 
 
-def test_the_command_line_optimizes_in_place(folder):
+@both
+def test_the_command_line_optimizes_in_place(folder, simulation):
     code = """
 from onnxfold.cli import main
 assert main(["optimize", str(folder / "m.onnx"), "-o", str(folder / "m.onnx"), "--check", "1"]) == 0
 model = storage.load(folder / "m.onnx")
 assert [node.op_type for node in model.graph] == ["MatMul"]
 """
-    run(code, folder)
+    run(code, folder, simulation)
     names = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
     assert sorted(names) == ["m.onnx", "m.onnx.data"]
     hidden = [path for path in folder.iterdir() if path.name.startswith(".")]
     assert all(str(path).startswith(prefix(str(folder / "m.onnx"))) for path in hidden)
 
 
-def test_constants_are_evaluated_in_other_processes(folder):
+@both
+def test_constants_are_evaluated_in_other_processes(folder, simulation):
     code = """
 import onnx.parser
 model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
@@ -146,10 +152,11 @@ model = onnx.parser.parse_model('''<ir_version: 8, opset_import: ["": 17]>
 made = onnxfold.optimize(model)
 assert [node.op_type for node in made.graph.node] == ["Neg"], made
 """
-    run(code, folder)
+    run(code, folder, simulation)
 
 
-def test_limits_end_other_processes(folder):
+@both
+def test_limits_end_other_processes(folder, simulation):
     (folder.parent / "functions.py").write_text(
         """
 import time
@@ -182,10 +189,11 @@ for arguments, kind, code in (
 done = isolated.run_command([sys.executable, "-c", "print('a')"], seconds=30)
 assert (done.returncode, done.stdout) == (0, "a\\n")
 """
-    run(code, folder)
+    run(code, folder, simulation)
 
 
-def test_bundles_are_replaced_and_run(folder):
+@both
+def test_bundles_are_replaced_and_run(folder, simulation):
     code = """
 for _ in range(2):
     bundle = onnxfold.split(
@@ -198,4 +206,4 @@ for _ in range(2):
     session = onnxfold.InferenceSession(str(folder / "m.onnx"))
     assert session.run(None, {"x": x})[0][0, 1] == -1
 """
-    run(code, folder)
+    run(code, folder, simulation)

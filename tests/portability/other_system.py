@@ -1,0 +1,62 @@
+"""Let modules of onnxfold see another operating system, also in the processes that it starts."""
+
+import builtins
+import sys
+import types
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = str(ROOT / "onnxfold")
+
+
+class View(types.ModuleType):
+    """A module without some names, and with others instead."""
+
+    def __init__(
+        self, module: types.ModuleType, absent: Collection[str] = (), **added: Any
+    ) -> None:
+        super().__init__(module.__name__)
+        self._module = module
+        self._absent = absent
+        self._added = added
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._added:
+            return self._added[name]
+        if name in self._absent:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self._module, name)
+
+
+def install(
+    simulation: str, views: Mapping[str, types.ModuleType], absent: Collection[str] = ()
+) -> None:
+    """Replace modules when modules of onnxfold import them.
+
+    Args:
+        simulation: The module that calls this function; processes of onnxfold import it first.
+        views: The replacements by name.
+        absent: Modules that do not exist.
+    """
+    assert "onnxfold.support.system" not in sys.modules
+    prefix = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {simulation}; "
+    usual_import = builtins.__import__
+
+    def import_module(
+        name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
+    ) -> Any:
+        if not level and str((globals or {}).get("__file__", "")).startswith(PACKAGE):
+            if name in absent:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+            if name in views:
+                return views[name]
+        module = usual_import(name, globals, locals, fromlist, level)
+        isolated: Any = sys.modules.get("onnxfold.support.isolated")
+        program = getattr(isolated, "_PROGRAM", prefix)
+        if not program.startswith(prefix):
+            isolated._PROGRAM = prefix + program
+        return module
+
+    builtins.__import__ = import_module

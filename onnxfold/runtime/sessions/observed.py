@@ -174,7 +174,7 @@ class ObservedConstants:
         self._max_cache_bytes = max_cache_bytes
         self._lock = forks.Lock()
         self._watch = InputWatch(sets, required)
-        self._preparation: BackgroundThread | None = None
+        self._preparation = forks.ProcessLocal[BackgroundThread]()
         self._is_awaited = False
         self._splits = 0
         self._misses = 0
@@ -190,7 +190,6 @@ class ObservedConstants:
         self._original_runs = 0
         self._durations = _Durations()
         self._is_logged = False
-        forks.reset_after_fork(self, ObservedConstants._forget_thread)
 
     def use(self, names: Iterable[str], split: SplitSession, *, always: bool) -> None:
         """Hold inputs constant from the next run on.
@@ -228,7 +227,7 @@ class ObservedConstants:
         """
         held = sorted(names)
         with self._lock:
-            is_running = self._preparation is not None
+            is_running = self._preparation.value is not None
             if is_running or self._off is not None or self._splits >= _MOST_SPLITS:
                 return
             self._splits += 1
@@ -245,20 +244,21 @@ class ObservedConstants:
                 if this is not None:
                     this._finish_preparation(held, outcome)
 
-            self._preparation = BackgroundThread(work)
+            thread = BackgroundThread(work)
+            self._preparation.set(thread)
             self._is_awaited = is_awaited
-            THIS_PROCESS.close_with(self, self._preparation.close)
+            THIS_PROCESS.close_with(self, thread.close)
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until a running preparation is finished, or for some seconds."""
-        preparation = self._preparation
+        preparation = self._preparation.value
         if preparation is not None:
             preparation.join(timeout)
 
     def close(self) -> None:
         """End the preparation and release the folded tensors; the original session still runs."""
         with self._lock:
-            preparation = self._preparation
+            preparation = self._preparation.value
             self._off = self._off or "the session was closed"
         if preparation is not None:
             preparation.close()
@@ -317,7 +317,7 @@ class ObservedConstants:
                 state = "off"
             elif in_use is not None:
                 state = "in use"
-            elif self._preparation is not None:
+            elif self._preparation.value is not None:
                 state = "preparing"
             elif self._pause > 0:
                 state = "paused"
@@ -347,7 +347,7 @@ class ObservedConstants:
     def _observe(self, feed: Mapping[str, Feed]) -> None:
         """Note the values of a run, and prepare the split model if worthwhile inputs repeat."""
         with self._lock:
-            if self._preparation is not None:
+            if self._preparation.value is not None:
                 return
             names = self._watch.observe(feed)
             if self._in_use is not None:
@@ -382,7 +382,7 @@ class ObservedConstants:
         else:
             self._turn_off(f"the model cannot be split: {outcome}")
         with self._lock:
-            self._preparation = None
+            self._preparation.set(None)
 
     def _turn_off(self, reason: str) -> None:
         """Run the original session from now on."""
@@ -457,9 +457,6 @@ class ObservedConstants:
         self._durations.add_original(feed, time.perf_counter() - begin)
         self._original_runs += 1
         return outputs
-
-    def _forget_thread(self) -> None:
-        self._preparation = None
 
 
 class _Durations:

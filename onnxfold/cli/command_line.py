@@ -18,6 +18,7 @@ from onnxfold.cli.inspecting import (
     adapters,
     bench,
     compare,
+    doctor,
     explain,
     inspect,
     list_passes,
@@ -36,7 +37,7 @@ _GROUPS = {
     "Optimize": (optimize, batch, tune, infer_shapes),
     "Understand": (compare, inspect, explain, bench, reduce),
     "Runtime constants": (split, adapters),
-    "Lists": (list_rules, list_passes),
+    "Information": (list_rules, list_passes, doctor),
 }
 _EXAMPLES = """\b
 Examples:

@@ -315,3 +315,19 @@ def list_passes(as_json: bool) -> None:
         return
     width = max(map(len, known))
     write("".join(f"{name:{width}}  {info.doc}\n" for name, info in known.items()))
+
+
+@click.command()
+@JSON
+def doctor(as_json: bool) -> None:
+    """Describe the installation and this machine, for bug reports."""
+    from onnxfold.tools.diagnostics import diagnosis
+
+    found = diagnosis()
+    if as_json:
+        write_json(found)
+        return
+    width = max(len(name) for facts in found.values() for name in facts)
+    for subject, facts in found.items():
+        lines = [f"  {name:{width}}  {text}\n" for name, text in facts.items()]
+        write(f"{subject}\n{''.join(lines)}")

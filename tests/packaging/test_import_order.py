@@ -52,7 +52,7 @@ LAYERS = (
     ("runtime.kept_bundles",),
     ("runtime.held_inputs",),
     ("runtime.inference_session",),
-    ("tools.batches", "tools.reduction", "tools.tuning"),
+    ("tools.batches", "tools.diagnostics", "tools.reduction", "tools.tuning"),
     ("cli",),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -32,7 +32,8 @@ def gelu_by_erf(x: Value) -> Any:
 def gelu_by_tanh(x: Value) -> Any:
     """Return the pattern x * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))) / 2."""
     cubes = any_of(op.Pow(x, filled(3)), op.Mul(op.Mul(x, x), x))
-    third, outer = near(0.044715), near(math.sqrt(2 / math.pi))
+    third = near(0.044715)
+    outer = near(math.sqrt(2 / math.pi))
     cubic = any_of(
         op.Mul(op.Add(x, op.Mul(cubes, third)), outer),
         op.Mul(op.Mul(x, outer), op.Add(op.Mul(op.Mul(x, x), third), filled(1))),

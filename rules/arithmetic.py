@@ -182,7 +182,8 @@ def constants_in_order(x, c: Constant, d: Constant, first, second, doc, seen_in)
 def constants_of_operands(x, y, z, c: Constant, d: Constant):
     """(x + c) + (z + d) is (x + z) + (c + d), also with (x + c) + y or only d; likewise *."""
     sums = op.any_of("Add", "Mul")
-    left, right = sums(x, c), sums(z, d)
+    left = sums(x, c)
+    right = sums(z, d)
     further = sums(left, y)
     others = any_of(sums(sums(x, y), z), sums(x, y), sums(x, z))
     return sums(any_of(further, left), any_of(right, d)) >> sums(others, sums(c, d)), where(

@@ -10,8 +10,18 @@ from onnxfold.rewrite import *
 def expand_before_binary(x, y, i):
     """Expand before an op that broadcasts is removed if the other operand gives the same shape."""
     spreading = op.either_way(
-        *("Add", "Sub", "Mul", "Div", "And", "Or", "Xor", "Equal", "Less", "Greater"),
-        *("LessOrEqual", "GreaterOrEqual"),
+        "Add",
+        "Sub",
+        "Mul",
+        "Div",
+        "And",
+        "Or",
+        "Xor",
+        "Equal",
+        "Less",
+        "Greater",
+        "LessOrEqual",
+        "GreaterOrEqual",
     )
     return spreading(op.Expand(x, i), y) >> spreading(x, y), where(
         result.is_broadcast_of(x, y) | y.same_shape(result)

@@ -13,7 +13,8 @@ from typing import Any
 from onnxfold.rewrite import *
 from onnxfold.rewrite.conditions import Term
 
-_scales, _shifts = op.any_of("Mul", "Div"), op.any_of("Add", "Sub")
+_scales = op.any_of("Mul", "Div")
+_shifts = op.any_of("Add", "Sub")
 
 
 def wide(value: Any) -> Any:
@@ -190,8 +191,10 @@ def convolution_of_shifted(x, w: Constant, b: Constant, c: Constant):
 @rule(each=[(False, "torch/heads"), (True, "models/swin")], opset=7, inexact=True)
 def attention_scale(x, y, w: Constant, b: Constant, c: Constant, is_gemm, seen_in):
     """The scale of attention after the split into heads is merged into the projection's weight."""
-    matmul, gemm = op("MatMul"), op("Gemm")
-    reshape, transpose = op("Reshape"), op("Transpose")
+    matmul = op("MatMul")
+    gemm = op("Gemm")
+    reshape = op("Reshape")
+    transpose = op("Transpose")
     product = gemm(x, w, b) if is_gemm else matmul(x, w)
     biased = product if is_gemm else op.Add(product, b)
     reshaped = reshape(biased, y)

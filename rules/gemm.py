@@ -19,7 +19,8 @@ from onnxfold.rewrite import *
 def rounds_otherwise(product: Matched, x: Matched) -> bool:
     """Return whether a Gemm may round the sum with the bias differently from an Add."""
     is_turned = bool(product.attribute("transA"))
-    depth, sizes = x.shape[-1 - is_turned], product.shape
+    depth = x.shape[-1 - is_turned]
+    sizes = product.shape
     by_columns = is_turned or x.dtype == DOUBLE
     parts = (sizes[:-1], sizes[-1:]) if by_columns else (sizes[:-1],)
     is_vector = any(all(not isinstance(n, int) or n == 1 for n in part) for part in parts)

@@ -150,7 +150,9 @@ _either = op.any_of("Or", "Xor")
 @rule(
     each={
         "add_zero": (
-            *(op.Add, -0.0, "x + (-0.0) is x; for integers, x + 0 is x."),
+            op.Add,
+            -0.0,
+            "x + (-0.0) is x; for integers, x + 0 is x.",
             "traceforge-title-model/encoder",
         ),
         "subtract_zero": (op.Sub, 0, "x - 0.0 is x, also for -0.0.", "heyvox/melspectrogram"),

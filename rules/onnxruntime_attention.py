@@ -79,7 +79,8 @@ def _flat(k: Value) -> Any:
 @fusion(seen_in="models/swin")
 def attention_of_rows(x, k, v, padding, mask):
     """MultiHeadAttention reads keys and values before their heads are transposed to the front."""
-    fused, masks = ms("MultiHeadAttention"), (None, optional(padding), optional(mask))
+    fused = ms("MultiHeadAttention")
+    masks = (None, optional(padding), optional(mask))
     before = fused(x, op.Transpose(k, perm=TURN), op.Transpose(v, perm=TURN), *masks)
     return before >> fused(x, _flat(k), _flat(v), *masks)
 
@@ -87,7 +88,9 @@ def attention_of_rows(x, k, v, padding, mask):
 @fusion(each=[(False,), (True,)], seen_in="models/lora/dynamo")
 def attention_of_scaled(y, x, v, sizes, factor: Constant, alpha: Attribute, rest: Values, of_keys):
     """A factor of the queries or keys is merged into the scale of MultiHeadAttention."""
-    fused, scaled, total = ms("MultiHeadAttention"), op.Mul(x, factor), alpha * factor.number
+    fused = ms("MultiHeadAttention")
+    scaled = op.Mul(x, factor)
+    total = alpha * factor.number
 
     def of(x: Any, scale: Any) -> Any:
         part = any_of(op.Reshape(x, sizes), x)
@@ -135,9 +138,11 @@ def packed_attention(
     scale: Attribute,
 ):
     """Projections of an input to queries, keys and values become part of Attention: one product."""
-    projections, conditions = [], []
+    projections = []
+    conditions = []
     for weight, bias in ((wq, bq), (wk, bk), (wv, bv)):
-        product, gemm = op.MatMul(x, weight), op.Gemm(op.Reshape(x, anything), weight, bias)
+        product = op.MatMul(x, weight)
+        gemm = op.Gemm(op.Reshape(x, anything), weight, bias)
         projection = any_of(op.Add(product, bias), op.Reshape(gemm, anything), op.MatMul(x, weight))
         projections.append(projection)
         # they have no other users
@@ -183,12 +188,16 @@ def attention_of_groups(x, k, v, mask, heads: Attribute, scale: Attribute):
     concatenated to a longer sequence.
     """
     key, value = (op("Unsqueeze")(known, optional(anything)) for known in (k, v))
-    keys, values = op.Expand(key, anything), op.Expand(value, anything)
-    all_keys, all_values = op.Reshape(keys, anything), op.Reshape(values, anything)
+    keys = op.Expand(key, anything)
+    values = op.Expand(value, anything)
+    all_keys = op.Reshape(keys, anything)
+    all_values = op.Reshape(values, anything)
     before = ms.MultiHeadAttention(
         x, all_keys, all_values, None, None, optional(mask), num_heads=heads, scale=scale
     )
-    groups, repeats, size = k.shape[1], keys.shape[2], k.shape[3]
+    groups = k.shape[1]
+    repeats = keys.shape[2]
+    size = k.shape[3]
     per_group = constant((0, 0, groups, repeats, size))
     by_group = op.Transpose(op.Reshape(x, per_group), perm=(0, 3, 1, 2, 4))
     queries = op.Reshape(by_group, constant((0, -1, groups * size)))

@@ -65,7 +65,8 @@ _plain: dict[str, Any] = {"alpha": 1.0, "transA": 0, "transB": 0}
 @fusion(each=[(True,), (False,)], seen_in="ppocr-vectron/bbox_extract")
 def fused_matmul_of_transposed(x, y, p: Attribute, of_first):
     """A product with the last axes of an operand swapped is FusedMatMul with transA or transB."""
-    fused, name = ms("FusedMatMul"), "transA" if of_first else "transB"
+    fused = ms("FusedMatMul")
+    name = "transA" if of_first else "transB"
     turned = op.Transpose(x if of_first else y, perm=p)
     operands = (turned, y) if of_first else (x, turned)
     before = any_of(op.MatMul(*operands), fused(*operands, **{name: 0}))
@@ -93,7 +94,8 @@ def fused_matmul_with_factor(x, y, c: Constant, d: Constant, s: Attribute, place
     def scaled(value: Any, where: int) -> Any:
         return any_of(op.Mul(value, c), op.Div(value, d)) if where == place else value
 
-    left, right = scaled(x, 1), scaled(y, 2)
+    left = scaled(x, 1)
+    right = scaled(y, 2)
     product = any_of(op.MatMul(left, right), fused(left, right, alpha=s))
     factor = c.number.or_else(1) / d.number.or_else(1)
     plain = ms.FusedMatMul(x, y, **_plain | {"alpha": factor})
@@ -123,9 +125,11 @@ def conv_activation(x, w, low, high, rest: Values, e: Attribute, activation, ops
     names = ("dilations", "group", "kernel_shape", "pads", "strides")
     settings: dict[str, Any] = {"auto_pad": "NOTSET"} | {name: Attribute(name) for name in names}
     convolution = op.Conv(x, w, *rest, **settings)
-    before, parameters = getattr(op, activation)(convolution), {}
+    before = getattr(op, activation)(convolution)
+    parameters = {}
     if activation == "LeakyRelu":
-        before, parameters = op.LeakyRelu(convolution, alpha=e), {"activation_params": (e,)}
+        before = op.LeakyRelu(convolution, alpha=e)
+        parameters = {"activation_params": (e,)}
     if activation == "Clip":
         before = op.Clip(convolution, low, high)
         parameters = {"activation_params": (low.number, high.number)}

@@ -48,7 +48,8 @@ def reshape_of_reshaped(x, c: Constant, *ys):
 @rule(opset=5, benefit=-1, seen_in="pmsh-ocr/decoder_loop")
 def changes_of_shape(x, ys: Values, zs: Values):
     """Two changes of shape become one Reshape if a constant can express the final shape."""
-    one, other = op.any_of(*CHANGES_OF_SHAPE), op.any_of(*CHANGES_OF_SHAPE)
+    one = op.any_of(*CHANGES_OF_SHAPE)
+    other = op.any_of(*CHANGES_OF_SHAPE)
     inner = one(x, *ys)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
     return other(inner, *zs) >> after, where(inner.is_single_use)
@@ -74,7 +75,8 @@ def unsqueeze_of_reduced(x, ys: Values, zs: Values):
 )
 def product_of_heads(x, y, sizes, more_sizes, bias, apart, multiply, target):
     """MatMul between Reshapes that join batch and heads to one axis and back needs neither."""
-    left, right = op("Reshape")(x, sizes), op("Reshape")(y, more_sizes)
+    left = op("Reshape")(x, sizes)
+    right = op("Reshape")(y, more_sizes)
     product = multiply(left, right)
     more_attributes = ("transBatchA", "transBatchB") if multiply.domain else ()
     biased = op.Add(product, bias)

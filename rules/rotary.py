@@ -32,7 +32,8 @@ def rotary(x, angles, half, start, end, factor, other, a: Attribute, b: Attribut
     both = op.Concat(angles, angles, axis=a)
     # cosines and sines of both halves, with an axis for the heads; the tables of the op have the
     # shape [positions, half size]
-    found, tables = [], []
+    found = []
+    tables = []
     for function, scale in ((op.Cos, factor), (op.Sin, other)):
         scaled = any_of(op.Mul(function(both), scale), function(both))
         found.append(any_of(op("Unsqueeze")(scaled, optional(anything)), scaled))

@@ -53,9 +53,11 @@ def product_in_another_type(x, a, s: Attribute, t: Attribute):
 def sum_of_products(x, a, w, bias, *rest):
     """x @ w + x @ a is x @ (w + a), also if there is a bias in between; likewise Conv."""
     multiply = op.any_of("MatMul", "Conv")
-    product, other = multiply(x, a), multiply(x, w, *rest)
+    product = multiply(x, a)
+    other = multiply(x, w, *rest)
     merged = multiply(x, op.Add(w, a), *rest)
-    biased, after = any_of(op.Add(other, bias), other), any_of(op.Add(merged, bias), merged)
+    biased = any_of(op.Add(other, bias), other)
+    after = any_of(op.Add(merged, bias), merged)
     return op.Add(biased, product) >> after, where(
         ~x.is_fixed,
         a.is_fixed,
@@ -83,7 +85,8 @@ _plain: dict[str, Any] = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 def gemm_and_product(x, a, w, *rest):
     """(x w + bias) + x a is x (w + a) + bias."""
     gemms = op("Gemm")
-    product, gemm = op.MatMul(x, a), gemms(x, w, *rest, transB=1, **_plain)
+    product = op.MatMul(x, a)
+    gemm = gemms(x, w, *rest, transB=1, **_plain)
     return op.Add(gemm, product) >> gemms(x, op.Add(w, op.Transpose(a, perm=(1, 0))), *rest), where(
         ~x.is_fixed, a.is_runtime_constant, w.is_fixed, a.rank == 2
     )
@@ -92,9 +95,12 @@ def gemm_and_product(x, a, w, *rest):
 @rule(opset=11, inexact=rounds, seen_in="torch/lora_conv1d")
 def flat_gemm_and_product(x, a, w, shape, whole, *rest):
     """(x @ w + bias) + x @ a is x @ (w + a) + bias, where the Gemm is between Reshapes."""
-    flatten, back, gemms = op("Reshape"), op("Reshape"), op("Gemm")
+    flatten = op("Reshape")
+    back = op("Reshape")
+    gemms = op("Gemm")
     flat = flatten(x, shape)
-    product, gemm = op.MatMul(x, a), gemms(flat, w, *rest, transB=0, **_plain)
+    product = op.MatMul(x, a)
+    gemm = gemms(flat, w, *rest, transB=0, **_plain)
     reshaped = back(gemm, whole)
     return op.Add(reshaped, product) >> back(gemms(flat, op.Add(w, a), *rest), whole), where(
         ~x.is_fixed,
@@ -114,7 +120,8 @@ def conv_of_conv(x, a, b):
     conv = op("Conv")
     product = conv(x, a, auto_pad="NOTSET", group=1)
     second = op("Conv")(product, b)
-    rows, columns = op.Flatten(b, axis=1), op.Flatten(a, axis=1)
+    rows = op.Flatten(b, axis=1)
+    columns = op.Flatten(a, axis=1)
     joined = op.Reshape(op.MatMul(rows, columns), constant(b.shape[:1] + a.shape[1:]))
     return second >> conv(x, joined), where(
         ~x.is_fixed,

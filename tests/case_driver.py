@@ -79,7 +79,9 @@ class Worker:
             self._start()
         assert self._pipe is not None
         self._pipe.send((task, arguments))
-        phase, began, before = "start", time.monotonic(), None
+        phase = "start"
+        began = time.monotonic()
+        before = None
         while True:
             try:
                 if not self._pipe.poll(_TICK):
@@ -90,7 +92,8 @@ class Worker:
                 raise self._ended("", phase) from None
             began = time.monotonic()
             if kind == "phase":
-                phase, before = content, None
+                phase = content
+                before = None
             elif kind == "error":
                 raise content
             else:
@@ -98,7 +101,8 @@ class Worker:
 
     def _look(self, phase: str, is_late: bool, before: float | None) -> float:
         """Raise Died if the process takes too long, or too much memory; its CPU time when first."""
-        seconds = nbytes = 0.0
+        seconds = 0.0
+        nbytes = 0.0
         for process in _family(self._process.pid):
             with contextlib.suppress(psutil.Error):
                 seconds += sum(process.cpu_times()[:4])
@@ -136,7 +140,8 @@ class Worker:
             self._process.kill()
             self._process.join()
             self._pipe.close()
-            self._process = self._pipe = None
+            self._process = None
+            self._pipe = None
 
 
 def _family(pid: int) -> list[psutil.Process]:

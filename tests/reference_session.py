@@ -87,6 +87,7 @@ def same_bits(want: Any, got: Any) -> bool:
     if want.dtype.kind not in "fV":
         return False
     with np.errstate(all="ignore"):
-        left, right = want.astype(np.float64), got.astype(np.float64)
+        left = want.astype(np.float64)
+        right = got.astype(np.float64)
     equal = (left == right) & (np.signbit(left) == np.signbit(right))
     return bool((equal | (np.isnan(left) & np.isnan(right))).all())

@@ -119,7 +119,8 @@ class ConstnessAnalysis:
         runtime_constants: Iterable[ir.Value] = (),
         evaluator: Evaluator | None = None,
     ) -> None:
-        self._scopes, self._functions = scopes, scopes.model.functions
+        self._scopes = scopes
+        self._functions = scopes.model.functions
         self._determinism = determinism
         self._shared_evaluator = evaluator
         self._found = dict.fromkeys(runtime_constants, Constness.RUNTIME)
@@ -139,7 +140,8 @@ class ConstnessAnalysis:
             if current in found:
                 pending.pop()
                 continue
-            node, missing = current.producer(), []
+            node = current.producer()
+            missing = []
             level = Constness.COMPILE_TIME
             values: Sequence[ir.Value | None] = () if node is None else node.inputs
             if node in self._scopes.parents:

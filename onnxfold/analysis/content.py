@@ -18,7 +18,8 @@ _SMALL = 1024
 
 def content_of_tensor(tensor: ir.TensorProtocol) -> Hashable | None:
     """Return a key of dtype, shape and bytes; None for a large tensor or one without a dtype."""
-    dtype, shape = tensor.dtype, sizes_of(tensor)
+    dtype = tensor.dtype
+    shape = sizes_of(tensor)
     if dtype == ir.DataType.UNDEFINED:
         return None  # an empty attribute, which custom operators have
     kind = (dtype, shape)
@@ -44,7 +45,8 @@ def content_of_attributes(attributes: Iterable[ir.Attr]) -> Hashable | None:
     """Return a key of names, types and bits; None for graphs, types, sparse and large tensors."""
     contents = []
     for attribute in attributes:
-        kind, value = attribute.type, attribute.value
+        kind = attribute.type
+        value = attribute.value
         content: Hashable | None
         if value is None:
             content = (attribute.ref_attr_name,)

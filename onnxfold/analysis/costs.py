@@ -143,12 +143,14 @@ def work_fused(
     """
     if any(Trait.UNBOUNDED in definition_of(node).traits for node in nodes):
         return math.inf, math.inf
-    single, fused = 0.0, float(_bytes(read, sizes) + _bytes(outputs, sizes))
+    single = 0.0
+    fused = float(_bytes(read, sizes) + _bytes(outputs, sizes))
     for node in nodes:
         traits = definition_of(node).traits
         if Trait.FREE in traits:
             continue
-        before, after = _bytes(node.inputs, sizes), _bytes(node.outputs, sizes)
+        before = _bytes(node.inputs, sizes)
+        after = _bytes(node.outputs, sizes)
         # onnxruntime writes into new memory, a kernel into the memory of earlier results
         single += before + 2 * after
         fused += before if Trait.REREADS in traits else 0

@@ -36,7 +36,8 @@ class Determinism:
                     self._known[identifier] = f"function {function.name} calls itself"
                     self._known[identifier] = self._objection_in(function, function.opset_imports)
                 return self._known[identifier]
-        op_type, domain = node.op_type, node.domain
+        op_type = node.op_type
+        domain = node.domain
         version = opsets.get(domain)
         schema = schema_of(op_type, version, domain) if version is not None else None
         definition = find(op_type, domain, version)

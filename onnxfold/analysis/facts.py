@@ -53,8 +53,10 @@ class ModelFacts:
         """
         self.scopes = Scopes(model)
         self.determinism = Determinism(model)
-        self.model, self.functions = model, model.functions
-        self._evaluator, self._runtime_constants = evaluator, runtime_constants
+        self.model = model
+        self.functions = model.functions
+        self._evaluator = evaluator
+        self._runtime_constants = runtime_constants
         self._types: SymbolicAnalysis | None = None
         self._has_old_types = False
 
@@ -62,7 +64,8 @@ class ModelFacts:
         """Rename the values of subgraphs that hide outer values: those could not be read there."""
         if not self.scopes.parents:
             return
-        graphs, path = self.scopes.graphs(), self.scopes.path
+        graphs = self.scopes.graphs()
+        path = self.scopes.path
         found = {graph: {value.name for value in values_of(graph)} for graph in graphs}
         for graph in graphs:
             holder = self.scopes.of(graph).parent
@@ -176,7 +179,8 @@ class ModelFacts:
         """Return True for the same value, or two small constants with the same bits."""
         if one is other:
             return True
-        left, right = self.constness.array(one), self.constness.array(other)
+        left = self.constness.array(one)
+        right = self.constness.array(other)
         if left is None or right is None or left.shape != right.shape or left.dtype != right.dtype:
             return False
         if left.dtype.kind == "O":
@@ -223,8 +227,12 @@ def shared_facts(model: ir.Model, evaluator: Evaluator) -> Iterator[ModelFacts]:
 
 _PLAIN = frozenset(
     (
-        *(ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING),
-        *(ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS),
+        ir.AttributeType.INT,
+        ir.AttributeType.FLOAT,
+        ir.AttributeType.STRING,
+        ir.AttributeType.INTS,
+        ir.AttributeType.FLOATS,
+        ir.AttributeType.STRINGS,
     )
 )
 

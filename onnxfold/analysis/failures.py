@@ -55,7 +55,8 @@ class Failures:
         self._opset = storage.onnx_opset(facts.model.opset_imports)
         self._is_fixed = is_fixed
         self._analysis = facts.new_types()
-        self.algebra = algebra = self._analysis.algebra
+        algebra = self._analysis.algebra
+        self.algebra = algebra
         self._names = {d for dims in sizes.values() for d in dims if isinstance(d, str)}
         for value, declared in sizes.items():
             dims = [d if isinstance(d, int) else algebra.symbol(d, low=1) for d in declared]

@@ -25,7 +25,8 @@ FORBIDDEN = math.inf
 
 _HIGHEST = 1 << 62  # more than the bytes of any region
 _HALVES = 9  # number of prices that are tried, each half of the next one
-_SOURCE, _SINK = 0, 1
+_SOURCE = 0
+_SINK = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -115,7 +116,9 @@ class _Part(Generic[V]):
         if staying >= self.staying:
             return 0
         spent = nbytes - self._bytes
-        self.stored, self._bytes, self.staying = stored, nbytes, staying
+        self.stored = stored
+        self._bytes = nbytes
+        self.staying = staying
         return spent
 
     def _cut(self, price: int) -> set[V]:
@@ -185,7 +188,8 @@ def _minimum_cut(
     def before(value: V) -> int:
         vertex = index.get(value)
         if vertex is None:
-            vertex = index[value] = network.vertex()
+            vertex = network.vertex()
+            index[value] = vertex
             network.edge(vertex, network.vertex(), cost[value])
         return vertex
 
@@ -234,7 +238,9 @@ class _Network:
 
     def before_sink(self) -> set[int]:
         """Return the vertices on the sink's side of the minimum cut with the smallest such side."""
-        self._nowhere = nowhere = len(self._heads)  # the label without a path to the sink
+        # the label without a path to the sink
+        nowhere = len(self._heads)
+        self._nowhere = nowhere
         self._label = [nowhere] * nowhere
         for vertex, distance in self._distances().items():
             self._label[vertex] = distance

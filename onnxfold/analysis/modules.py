@@ -43,7 +43,8 @@ def module_of(node: ir.Node) -> Module:
 
 def common_module(modules: Sequence[Module]) -> Module:
     """Return the innermost module that contains all of them."""
-    first, last = min(modules), max(modules)
+    first = min(modules)
+    last = max(modules)
     same = 0
     while same < len(first) and same < len(last) and first[same] == last[same]:
         same += 1

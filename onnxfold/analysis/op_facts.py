@@ -81,7 +81,8 @@ def _fact(proto: onnx.TypeProto | None, algebra: Algebra) -> Fact:
 
 
 def _data(fact: Fact) -> onnx.TensorProto | None:
-    known, dtype = fact.known, fact.dtype
+    known = fact.known
+    dtype = fact.dtype
     if known is None or known.ndim > 1 or dtype is None or dtype.bitwidth < 8:
         return None
     # sizes computed of floats (scales of a Resize) are rounded differently in onnxruntime

@@ -53,7 +53,8 @@ class FactPropagation:
     """
 
     def __init__(self, scopes: Scopes, constness: ConstnessAnalysis) -> None:
-        self.model, self._functions = scopes.model, scopes.model.functions
+        self.model = scopes.model
+        self._functions = scopes.model.functions
         self.algebra = Algebra()
         self.scopes = scopes
         self.constness = constness
@@ -90,7 +91,8 @@ class FactPropagation:
 
     def same(self, old: ir.Value, new: ir.Value) -> None:
         """Record that ``new`` replaces ``old``, whose facts hold if none are inferred."""
-        known, found = self.of(old), self.of(new)
+        known = self.of(old)
+        found = self.of(new)
         if found.other is None and (found.dtype is None or found.shape is None):
             dtype = known.dtype if found.dtype is None else found.dtype
             shape = known.shape if found.shape is None else found.shape
@@ -101,7 +103,9 @@ class FactPropagation:
         output, read = (new, old) if new.is_graph_output() else (old, new)
         if output.graph is None or not output.is_graph_output() or new.producer() is None:
             return True  # what no node makes keeps its name and its declaration
-        declared, sizes, outputs = output.shape, self.of(new).shape, output.graph.outputs
+        declared = output.shape
+        sizes = self.of(new).shape
+        outputs = output.graph.outputs
         if declared is None or all(use.node is old.producer() for use in uses(read)):
             return True
         if sizes is None or len(sizes) != len(declared):
@@ -149,7 +153,8 @@ class FactPropagation:
 
     def run_graph(self, graph: ir.Graph) -> None:
         """Visit the nodes of a graph whose inputs have facts."""
-        facts, scope = self._facts, self.scopes.find(graph)
+        facts = self._facts
+        scope = self.scopes.find(graph)
         for node in nodes_of(graph):
             outputs = node.outputs
             if self.nesting or not outputs or outputs[0] not in facts:
@@ -182,7 +187,8 @@ class FactPropagation:
             if len(body.inputs) == 2 + len(given) and len(body.outputs) > len(given):
                 mark = len(self.algebra.atoms)  # later atoms belong to an iteration
                 made = self._repeat(body, given)
-                others, ends = made[len(given) :], body.outputs[1 + len(given) :]
+                others = made[len(given) :]
+                ends = body.outputs[1 + len(given) :]
                 has_a_turn = _has_a_turn(inputs)
                 turns = self.algebra.unknown(low=0)
                 stacked = [
@@ -312,10 +318,12 @@ class FactPropagation:
         self, node: ir.Node, inputs: Sequence[Fact | None], opsets: Mapping[str, int]
     ) -> Sequence[Fact]:
         """Return the facts of a node's outputs, computed once for equal ops and operands."""
-        algebra, key = self.algebra, None
+        algebra = self.algebra
+        key = None
         content = content_of_attributes(node.attributes.data.values())
         if content is not None:
-            domain, outputs = node.domain, node.outputs
+            domain = node.domain
+            outputs = node.outputs
             made = len(outputs) == 1 or tuple([bool(output.name) for output in outputs])
             key = (node.op_type, domain, opsets.get(domain), made, content, *inputs)
             found = self._found.get(key)
@@ -324,7 +332,9 @@ class FactPropagation:
                 algebra.required += required
                 algebra.questions += questions
                 return results
-        unnamed, before, asked = algebra.unnamed, len(algebra.required), algebra.questions
+        unnamed = algebra.unnamed
+        before = len(algebra.required)
+        asked = algebra.questions
         results = list(map(self.table.shared, results_of(node, inputs, opsets, algebra)))
         if key is not None and unnamed == algebra.unnamed:  # otherwise it has new symbols each time
             self._found[key] = results, algebra.required[before:], algebra.questions - asked

@@ -74,7 +74,9 @@ class SymbolicAnalysis(FactPropagation):
 
     def _needed_nodes(self, graph: ir.Graph) -> set[ir.Node]:
         """Return the nodes of a graph on which its outputs depend: runtimes run no others."""
-        nodes, needed, found = nodes_in(graph), _Values(graph.outputs), set[ir.Node]()
+        nodes = nodes_in(graph)
+        needed = _Values(graph.outputs)
+        found = set[ir.Node]()
         if not self.scopes.parents and not any(map(is_unused, nodes)):
             return set(nodes)
         for node in reversed(nodes_of(graph)):
@@ -85,7 +87,9 @@ class SymbolicAnalysis(FactPropagation):
 
     def update(self, changed: Iterable[ir.Value] = (), affected: Collection[ir.Node] = ()) -> None:
         """Visit ``affected`` nodes, those with new or ``changed`` inputs, and holders of such."""
-        new, read, holders = _Values(changed), self._read, self.scopes.parents
+        new = _Values(changed)
+        read = self._read
+        holders = self.scopes.parents
         for graph in root_graphs(self.model):
             for node in nodes_of(graph):
                 for inner in nodes_within((node,)) if node in holders else (node,):
@@ -97,7 +101,9 @@ class SymbolicAnalysis(FactPropagation):
 
     def _visit_again(self, node: ir.Node, changed: _Values, learned: bool) -> None:
         """Visit a node of which inputs were replaced, or more was ``learned`` about them."""
-        facts, constness, before = self._facts, self.constness, self._read.get(node)
+        facts = self._facts
+        constness = self.constness
+        before = self._read.get(node)
         olds = [facts.get(value) for value in node.outputs]
         self.journal.add(node)
         self._read[node] = node.inputs
@@ -110,7 +116,8 @@ class SymbolicAnalysis(FactPropagation):
                 for value in inner.outputs:
                     constness.has_risen(value)
         risen = [constness.has_risen(value) for value in node.outputs]
-        known, after = facts.get, node.inputs
+        known = facts.get
+        after = node.inputs
         may_be_same = not learned and not any(risen) and len(before) == len(after)
         if may_be_same and all(
             one is other or (one and other and known(one) is known(other) is not None)
@@ -133,7 +140,8 @@ class SymbolicAnalysis(FactPropagation):
 
         The nodes of the graph run all or none. Each value is followed for one condition only.
         """
-        nodes, needed = nodes_of(graph), self._needed_nodes(graph)
+        nodes = nodes_of(graph)
+        needed = self._needed_nodes(graph)
         followed: set[ir.Value] = set()
         for place, node in enumerate(nodes):
             if not _is_if(node):
@@ -143,7 +151,8 @@ class SymbolicAnalysis(FactPropagation):
             condition = node.inputs[0]
             if condition is None or condition in followed:
                 continue
-            producer, fact = condition.producer(), self.of(condition)
+            producer = condition.producer()
+            fact = self.of(condition)
             if producer is None or producer.graph is not graph:
                 continue  # the graph of the condition runs, but perhaps not this one
             if fact.known is None and fact.static_shape in ((), (1,)):
@@ -208,7 +217,8 @@ def _outline(fact: Fact) -> tuple[object, ...]:
 
 def _knowledge(fact: Fact) -> tuple[int, ...]:
     """Return how specific a fact is; symbols for unknown sizes do not count."""
-    shape, items = fact.shape or (), fact.items
+    shape = fact.shape or ()
+    items = fact.items
     numbers = 0 if items is None else sum(isinstance(n, int) for n in items.ravel().tolist())
     return (
         fact.dtype is not None,

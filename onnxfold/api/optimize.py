@@ -134,7 +134,8 @@ def optimize(
         report = None
         if return_report:
             report = _report(opened, result, clock, fold, comparison)
-            report.source, report.bytes_before = storage.path_of(given), bytes_before
+            report.source = storage.path_of(given)
+            report.bytes_before = bytes_before
             report.bytes_after = storage.planned(opened).size
         made: Any = opened
         if isinstance(given, onnx.ModelProto):
@@ -266,8 +267,11 @@ def optimize_file(
             )
         clock.stages["save"] -= clock.stages.get("check", 0)
         told = _report(model, result, clock, fold, comparison)
-        told.source, told.target, told.beyond = path, os.fspath(destination), beyond
-        told.bytes_before, told.bytes_written = bytes_before, saved.bytes_total
+        told.source = path
+        told.target = os.fspath(destination)
+        told.beyond = beyond
+        told.bytes_before = bytes_before
+        told.bytes_written = saved.bytes_total
         told.bytes_after = saved.bytes_total + saved.bytes_shared
         if report is not None and recording is not None:
             document = recording.document(told, model)
@@ -403,7 +407,11 @@ def _check(
             original = Subject(given, storage.path_of(source) or "the original", graph)
             with original, Subject(candidate, candidate, model) as second:
                 comparison = compare_opened(
-                    *(original, second, tolerance, max(1, options.seeds), options.feeds),
+                    original,
+                    second,
+                    tolerance,
+                    max(1, options.seeds),
+                    options.feeds,
                     dims=options.check_dims,
                     custom_ops=options.custom_ops,
                     fallback=False,

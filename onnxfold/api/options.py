@@ -252,7 +252,8 @@ def _matches(value: ir.Value, globs: Sequence[str]) -> bool:
     """Return whether a glob is or matches the name of a value, or is the op type of its node."""
     from onnxfold.ir.graphs import op_name
 
-    node, name = value.producer(), value.name or ""
+    node = value.producer()
+    name = value.name or ""
     is_named = name in globs or any(fnmatch.fnmatchcase(name, glob) for glob in globs)
     return is_named or (node is not None and op_name(node) in globs)
 

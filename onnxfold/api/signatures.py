@@ -90,7 +90,8 @@ def problems(name: str, value: Any, hint: Any, least: float = 0) -> Iterator[str
     A type variable stands for a class of that name, which may not be loaded. Numbers are finite and
     at least ``least``, which is the second argument of ``Annotated``.
     """
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    kind = typing.get_origin(hint) or hint
+    inner = typing.get_args(hint)
     if kind is Annotated:
         yield from problems(name, value, *inner)
     elif kind in _UNIONS:
@@ -123,7 +124,8 @@ def _wrong_type(name: str, value: object, hint: Any) -> str:
 
 
 def _text_of(hint: Any) -> str:
-    kind, inner = typing.get_origin(hint), typing.get_args(hint)
+    kind = typing.get_origin(hint)
+    inner = typing.get_args(hint)
     if kind is Annotated:
         return _text_of(inner[0])
     if kind in (*_UNIONS, typing.Literal):
@@ -135,7 +137,8 @@ def _text_of(hint: Any) -> str:
 
 def _is_a(value: object, hint: Any) -> bool:
     """Return whether a value is of a type, except for what is in it."""
-    kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
+    kind = typing.get_origin(hint) or hint
+    inner = typing.get_args(hint)
     if kind is Any:
         return True
     if kind is Annotated:
@@ -174,7 +177,8 @@ def _keywords(function: Any) -> Any:
 
 def _signature(function: Any) -> inspect.Signature:
     """Return the signature of a function with its keywords, for ``help`` and editors."""
-    own, keywords = inspect.signature(function), _keywords(function)
+    own = inspect.signature(function)
+    keywords = _keywords(function)
     defaults = keywords and getattr(sys.modules[keywords.__module__], "Options", None)
     if defaults is None:  # these are no options of onnxfold
         return own

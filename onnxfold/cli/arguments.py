@@ -71,7 +71,8 @@ def number(
     name: str, kind: click.IntRange | click.FloatRange, default: float | None, text: str
 ) -> Callable[[Command], Command]:
     """Return an option for a count or a number of seconds, whose help shows its default."""
-    metavar, is_shown = "N" if isinstance(kind, click.IntRange) else "S", default is not None
+    metavar = "N" if isinstance(kind, click.IntRange) else "S"
+    is_shown = default is not None
     return click.option(
         name, type=kind, metavar=metavar, default=default, show_default=is_shown, help=text
     )
@@ -98,7 +99,8 @@ JSON = flag("--json", "as_json", help="Print one JSON document instead.")
 output_options = together(
     JSON,
     flag(
-        *("-v", "--verbose"),
+        "-v",
+        "--verbose",
         expose_value=False,
         callback=_set_verbosity,
         help="Print more, log progress, and show the traceback of a bug.",

@@ -33,7 +33,9 @@ from onnxfold.support.errors import UsageError
 @click.argument("a", type=PATH)
 @click.argument("b", type=PATH)
 @number(
-    *("--seeds", click.IntRange(1), 1),
+    "--seeds",
+    click.IntRange(1),
+    1,
     "Random inputs to compare on; each has other sizes of dynamic dimensions.",
 )
 @sizes(
@@ -224,7 +226,9 @@ def bench(sources: tuple[str, ...], threads: tuple[int, ...], as_json: bool, **o
     "Failure",
     click.option("-o", "--output", type=PATH, metavar="OUT", required=True, help="File to write."),
     number(
-        *("--timeout", click.FloatRange(0, min_open=True), 60.0),
+        "--timeout",
+        click.FloatRange(0, min_open=True),
+        60.0,
         "Seconds after which a run counts as one that does not end.",
     ),
 )

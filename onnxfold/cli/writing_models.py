@@ -66,7 +66,8 @@ from onnxfold.support.errors import about
 @section(
     "Report",
     flag(
-        *("--plan", "only_plan"),
+        "--plan",
+        "only_plan",
         help="Only predict memory and bytes; read no large weight, write nothing.",
     ),
     flag("--explain", help="Also show why nodes were folded or stay."),
@@ -109,14 +110,17 @@ def optimize(
         for argument, option in (("report", "--report"), ("dump_ir", "--dump-ir")):
             if options.pop(argument) is not None:
                 raise click.UsageError(f"{option} contradicts --plan, which writes nothing")
-        done, quiet = onnxfold.plan(source, **options), False
+        done = onnxfold.plan(source, **options)
+        quiet = False
         show(done, as_json)
     else:
         target = _one_target(source, destination, output, force)
         if external_data_name is not None and external_data is False:
             raise click.UsageError("--external-data-name contradicts --no-external-data")
         done = watched(
-            *(onnxfold.optimize_file, source, target),
+            onnxfold.optimize_file,
+            source,
+            target,
             quiet=quiet,
             external_data=external_data if external_data_name is None else external_data_name,
             fsync=not no_fsync,
@@ -161,7 +165,9 @@ def _one_target(source: str, destination: str | None, output: str | None, force:
     help="Folder or URL for the results; they keep their paths below MODEL.",
 )
 @number(
-    *("--workers", click.IntRange(1), None),
+    "--workers",
+    click.IntRange(1),
+    None,
     "Models at a time on this machine.  [default: number of processors]",
 )
 @click.option(
@@ -208,11 +214,15 @@ def batch(sources: tuple[str, ...], output: str, quiet: bool, as_json: bool, **o
 @sizes("--dim", "dims", help="Size of a dynamic dimension, by default 1 for a batch, 16, or others")
 @number("--threads", click.IntRange(0), 0, "Threads; 0: all.")
 @number(
-    *("--seconds", click.FloatRange(0), 30.0),
+    "--seconds",
+    click.FloatRange(0),
+    30.0,
     "Budget; at least 9 runs of each candidate are measured.",
 )
 @number(
-    *("--check", click.IntRange(1), 1),
+    "--check",
+    click.IntRange(1),
+    1,
     "Random inputs on which each candidate is compared with IN.",
 )
 @QUIET
@@ -316,7 +326,7 @@ def split(
     if output is None:
         raise click.UsageError("no output: give -o DIR")
     with about(source):
-        bundle = watched(*(split_file, source, output), quiet=quiet, fsync=not no_fsync, **options)
+        bundle = watched(split_file, source, output, quiet=quiet, fsync=not no_fsync, **options)
     if report is not None:
         write_split_page(bundle, source, report)
     show(bundle, as_json, quiet, verbose=True)
@@ -330,7 +340,8 @@ def _list_candidates(
     from onnxfold.runtime.split_model import candidates
 
     own = {**options}
-    backend, strict = own.pop("backend"), own.pop("strict_backend")
+    backend = own.pop("backend")
+    strict = own.pop("strict_backend")
     check_name(backend, own["backend_options"], strict, own["target_cpu"])
     found = candidates(source, **own)
     show(found, as_json)

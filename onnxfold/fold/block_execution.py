@@ -95,7 +95,8 @@ class Chain:
     def __init__(
         self, expression: Expression, dtype: ir.DataType, *, compact: bool = False
     ) -> None:
-        self._order = order = _in_order(expression)
+        order = _in_order(expression)
+        self._order = order
         self.dtype = dtype
         self._leaves = [e for e in order if isinstance(e, Leaf)]
         self.shape: tuple[int, ...] = tuple(
@@ -174,10 +175,12 @@ class Joined:
 
     def fill(self, box: Box, target: Array) -> None:
         """Write the elements in a box into ``target``, an array of any strides."""
-        axis, end = self._axis, 0
+        axis = self._axis
+        end = 0
         for part in self._parts:
             start, end = end, end + part.shape[axis]
-            low, high = max(box[axis].start, start), min(box[axis].stop, end)
+            low = max(box[axis].start, start)
+            high = min(box[axis].stop, end)
             if low < high:
                 inner = (*box[:axis], slice(low - start, high - start), *box[axis + 1 :])
                 begin = low - box[axis].start
@@ -292,7 +295,8 @@ class Streams:
         if operation.kind is Kind.ELEMENTWISE:
             expression = Step(operation, operands)
         else:
-            first, operand = operation.operands[0], operands[0]
+            first = operation.operands[0]
+            operand = operands[0]
             assert first is not None and operand is not None
             try:
                 expression = viewed(operation, index, operand)

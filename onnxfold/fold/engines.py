@@ -119,7 +119,8 @@ class Engines:
         is_call = any(n.op_identifier() in self._functions for n in nodes)
         functions = self._serialized if is_call else []
         proto, operands = _assemble(operation, wanted, functions, general=is_certain)
-        model, outputs = proto.SerializeToString(), [output.name for output in proto.graph.output]
+        model = proto.SerializeToString()
+        outputs = [output.name for output in proto.graph.output]
         feeds = {name: b.array() for name, b in operands.items()}
         if is_certain:
             # operations that differ in their operands only share their sessions

@@ -56,7 +56,8 @@ class TimeLimit:
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = self.left = seconds
+        self.seconds = seconds
+        self.left = seconds
 
     def share(self) -> float:
         """Return the seconds that the next evaluation may take: half of those left, or 0."""

@@ -99,7 +99,8 @@ class Evaluator:
 
     def _apply_kernel(self, operation: Operation) -> list[Buffer | None] | None:
         """Compute at once or postpone by the NumPy kernel; None if it is not for NumPy to say."""
-        operands, kind = operation.operands, operation.kind
+        operands = operation.operands
+        kind = operation.kind
         unknown = [b for b in operands if b is not None and b.elements is None]
         if kind is Kind.VIEW and unknown:
             # the elements of a shape or axes determine the shape of the result

@@ -148,7 +148,8 @@ class Widening:
         self, operation: Operation, results: list[Buffer | None]
     ) -> list[Buffer | None] | None:
         """Return the result of a cast, which ends the chain if the target dtype has fewer bits."""
-        first, result = operation.operands[0], results[0]
+        first = operation.operands[0]
+        result = results[0]
         wide = None if first is None else _wide_of(first)
         if first is None or wide is None or result is None:
             return None

@@ -26,8 +26,13 @@ from onnxfold.ir.onnx_ir_private import (
 from onnxfold.ir.onnx_ir_private import set_input as set_input
 
 _HEADER = (
-    *("ir_version", "producer_name", "producer_version", "domain"),
-    *("model_version", "doc_string", "device_configurations"),
+    "ir_version",
+    "producer_name",
+    "producer_version",
+    "domain",
+    "model_version",
+    "doc_string",
+    "device_configurations",
 )
 """The attributes of a model besides its containers."""
 

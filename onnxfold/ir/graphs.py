@@ -16,7 +16,8 @@ _NUMBERS = {
     **dict.fromkeys(("value_int", "value_ints"), np.int64),
     **dict.fromkeys(("value_float", "value_floats"), np.float32),
 }
-_GRAPH, _GRAPHS = ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS
+_GRAPH = ir.AttributeType.GRAPH
+_GRAPHS = ir.AttributeType.GRAPHS
 
 
 def subgraphs_of(node: ir.Node) -> Sequence[ir.Graph]:
@@ -78,7 +79,8 @@ def tensor_of(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol | None:
     """
     if attribute.is_ref():
         return None
-    kind, value = attribute.name, attribute.value
+    kind = attribute.name
+    value = attribute.value
     if kind == "value":
         tensor: ir.TensorProtocol = value  # as_tensor() checks a protocol, which is slow
         return tensor

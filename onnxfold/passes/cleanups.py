@@ -58,13 +58,15 @@ class LiftConstants(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        facts, lifted = facts_of(model), []
+        facts = facts_of(model)
+        lifted = []
         for graph in facts.scopes.graphs():
             scope = facts.scopes.of(graph)
             for node in nodes_of(graph) if scope.parent or not scope.in_function else ():
                 if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
                     continue
-                value, (attribute,) = node.outputs[0], node.attributes.data.values()
+                value = node.outputs[0]
+                (attribute,) = node.attributes.data.values()
                 tensor = tensor_of(attribute, value.name)
                 if tensor is not None:
                     store((value,), tensor, facts)

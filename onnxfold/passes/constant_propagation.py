@@ -65,7 +65,8 @@ class ConstantPropagation(ir.passes.InPlacePass):
         """Run the pass on a model."""
         # the evaluator of a run knows the functions of one model
         run = self._run or RunContext(self._options, model.functions.values())
-        self.outcome = outcome = run.result
+        outcome = run.result
+        self.outcome = outcome
         folding = self.decide(model, run, compute=True)
         run.room -= math.ceil(folding.cut.spent)
         materialize(folding.cut.stored, run.pool, folding.sweep.facts)

@@ -107,7 +107,8 @@ class RunContext:
         self.result = Result(self.pool)
         self.uncomputable: dict[ir.Node, str] = {}
         """Nodes that turned out not to be computable, with the reason."""
-        exact, wide = options.level < 2, options.precision == "wide"
+        exact = options.level < 2
+        wide = options.precision == "wide"
         self.evaluator = Evaluator(
             self.pool,
             functions,

@@ -43,7 +43,8 @@ class CommonSubexpressions(ir.passes.InPlacePass):
 
     def call(self, model: ir.Model) -> ir.passes.PassResult:
         """Run the pass on a model."""
-        self._facts = facts = facts_of(model)
+        facts = facts_of(model)
+        self._facts = facts
         self._scopes = facts.scopes
         self._determinism = facts.determinism
         self._gone: list[ir.Node] = []
@@ -138,7 +139,8 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
             self._contents.clear()
             self._seen.clear()
         facts = facts_of(model)
-        graphs, new = facts.scopes.graphs(), set[ir.Value]()
+        graphs = facts.scopes.graphs()
+        new = set[ir.Value]()
         for graph in graphs:
             held = graph.initializers.data
             new.update(map(held.__getitem__, held.keys() - self._seen.get(graph, set())))
@@ -175,7 +177,8 @@ class DeduplicateInitializers(ir.passes.InPlacePass):
         kept: dict[tuple[ir.Graph, Hashable], list[ir.Value]] = {}
         removed = 0
         for value in values:
-            graph, tensor = value.graph, stored_tensor(value)
+            graph = value.graph
+            tensor = stored_tensor(value)
             assert graph is not None and tensor is not None and value.name is not None
             if len(storage.sizes_of(tensor)) == 1 and _is_overwritten(value):
                 continue
@@ -226,7 +229,8 @@ def _equal(a: ir.TensorProtocol | None, b: ir.TensorProtocol) -> bool:
         return True
     if is_a(a, BufferTensor) and is_a(b, BufferTensor) and a.buffer.key() == b.buffer.key():
         return True
-    one, other = a.numpy(), b.numpy()
+    one = a.numpy()
+    other = b.numpy()
     bits = np.dtype(f"u{one.itemsize}" if one.itemsize <= 8 else f"V{one.itemsize}")
     pairs = np.nditer(
         [one.view(bits), other.view(bits)],

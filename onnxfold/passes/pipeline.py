@@ -158,7 +158,8 @@ def first_folding(
         logger.warning("%s", warning)
     if model.ir_version < _FREE_INITIALIZERS:  # as in `run_passes`
         model.graph.inputs[:] = [v for v in model.graph.inputs if not v.is_initializer()]
-    functions, time = model.functions.values(), time_for(bytes_before)
+    functions = model.functions.values()
+    time = time_for(bytes_before)
     run = RunContext(options, functions, bytes_before=bytes_before, time=time)
     with contextlib.ExitStack() as stack:
         if options.passes is None:
@@ -216,7 +217,9 @@ class _Level:
 
     def run(self, bytes_before: int, count_withheld: bool, is_lifted: bool) -> None:
         """Run the passes, see `run_passes`; a model that is lifted has no Constant nodes."""
-        model, options, run = self._model, self._options, self._run
+        model = self._model
+        options = self._options
+        run = self._run
         if not is_lifted:
             self._do("lift-constants")
         self._do("deduplicate")  # what is computed from equal weights is computed once
@@ -225,7 +228,8 @@ class _Level:
         self._describe()
         if run.result.declined:
             if bytes_before:
-                plan, changes = storage.planned(model), self._changes
+                plan = storage.planned(model)
+                changes = self._changes
                 run.room = max(0, bytes_before + options.growth_of(bytes_before) - plan.size)
             if self._fold(MOST_PER_NODE):
                 self._settle()

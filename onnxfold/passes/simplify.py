@@ -37,7 +37,8 @@ class Simplify(ir.passes.InPlacePass):
         options: Options | None = None,
         run: RunContext | None = None,
     ) -> None:
-        self._options = options = options or Options()
+        options = options or Options()
+        self._options = options
         self.rules = select_rules(
             tuple(options.rule_sets() if sets is None else sets),
             tuple(options.enable),
@@ -65,7 +66,8 @@ def select_rules(
     sets: tuple[RuleSet, ...], enable: tuple[str, ...], disable: tuple[str, ...], target: str | None
 ) -> list[Rule]:
     """Return the rules of the sets that are on by default or enabled, without the disabled ones."""
-    enabled, disabled = set(enable), set(disable)
+    enabled = set(enable)
+    disabled = set(disable)
     known = {s.name for s in sets} | {r.name for s in sets for r in s}
     for name in sorted(enabled | disabled):
         if name not in known:

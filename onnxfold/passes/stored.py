@@ -103,7 +103,8 @@ def store(values: Sequence[ir.Value], tensor: ir.TensorProtocol, facts: ModelFac
 
     It is an initializer or the result of a Constant node, in the innermost graph that holds all.
     """
-    first, node = values[0], values[0].producer()
+    first = values[0]
+    node = values[0].producer()
     graph = first.graph
     if len(values) > 1:
         paths = [facts.scopes.path(value.graph) for value in values]

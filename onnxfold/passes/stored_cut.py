@@ -97,7 +97,8 @@ class Cut:
     def _op(self, node: ir.Node) -> RegionOp[ir.Value]:
         """Return a node between values, each of which stands for all views of the same bytes."""
         made = self._sweep.cost
-        operands, results = self._operands(node), self._results(node)
+        operands = self._operands(node)
+        results = self._results(node)
         for value in (*operands, *results):
             if value not in self._cost:
                 self._cost[value] = self._cost_of(value)
@@ -118,7 +119,8 @@ class Cut:
 
     def _demanded(self, values: Iterable[ir.Value]) -> list[ir.Value]:
         """Return the constants that something reads that is no operation, nor inside one."""
-        operations, scopes = self._sweep.operations, self._sweep.scopes
+        operations = self._sweep.operations
+        scopes = self._sweep.scopes
         bodies: set[ir.Graph] = set()  # of operations: what they read those read
         for graph in scopes.graphs() if scopes.parents else ():
             parent = scopes.of(graph).parent

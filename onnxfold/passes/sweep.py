@@ -171,7 +171,8 @@ class Sweep:
         for output, buffer in zip(node.outputs, results, strict=False):
             if buffer is None:
                 continue
-            self.cost[output] = cost = self._cost_of(operation, output, buffer)
+            cost = self._cost_of(operation, output, buffer)
+            self.cost[output] = cost
             if uses(output) or output.is_graph_output():
                 self._pool.bind(output, buffer)
                 taken += cost
@@ -179,7 +180,8 @@ class Sweep:
                 self._pool.discard(buffer)
         self.operations[node] = operation
         self.undecided[node] = operation
-        self.bytes_of_node[node] = saved = node_bytes(node)
+        saved = node_bytes(node)
+        self.bytes_of_node[node] = saved
         if taken <= saved or taken <= saved + self._freed(node):
             self._settle(node)
 
@@ -226,7 +228,8 @@ class Sweep:
             return FORBIDDEN
         if self._options.fold_all:
             return 0
-        node, is_dequantized = operation.node, is_dequantization(operation.node)
+        node = operation.node
+        is_dequantized = is_dequantization(operation.node)
         if not self.dequantized.isdisjoint(node.inputs) and operation.kind is Kind.VIEW:
             weight = operation.operands[0]  # its elements in whatever order
             is_dequantized |= weight is not None and buffer.size == weight.size
@@ -243,7 +246,8 @@ class Sweep:
         certain = [node]
         while certain:
             node = certain.pop()
-            graph, has_bodies = node.graph, self.scopes.parents
+            graph = node.graph
+            has_bodies = self.scopes.parents
             del self.undecided[node]
             for value in filter(None, node.inputs):
                 # what a body reads stays bound: it may be wanted for the node that the body is of
@@ -267,7 +271,8 @@ class Sweep:
         """Replace an If whose condition is constant by the nodes of its branch; return these."""
         if node.op_type != "If" or node.domain != "" or node in self._uncomputable:
             return None
-        condition, graph = node.inputs[0], node.graph
+        condition = node.inputs[0]
+        graph = node.graph
         if condition is None or not self.has_buffer(condition):
             return None
         assert isinstance(graph, ir.Graph)
@@ -329,7 +334,8 @@ def inline_branch(node: ir.Node, branch: ir.Graph, names: Names, scope: Scope) -
             identity = ir.node("Identity", [output], num_outputs=1, name=node.name)
             last.append(identity)
             nodes.append(identity)
-            last, output = identity, identity.outputs[0]
+            last = identity
+            output = identity.outputs[0]
         taken.add(output)
         take_over(result, output, declared=result.is_graph_output())
     remove_nodes([node])

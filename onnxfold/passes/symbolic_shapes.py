@@ -138,7 +138,8 @@ def _simplify_operand(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> 
 
 def _undo(node: ir.Node, analysis: SymbolicAnalysis, edit: Edit) -> bool:
     """Replace a value by an earlier one with the same elements and shape."""
-    shape, value = analysis.of(node.outputs[0]).shape, node.inputs[0]
+    shape = analysis.of(node.outputs[0]).shape
+    value = node.inputs[0]
     for _ in range(_LONGEST_CHAIN):
         if value is None or shape is None:
             return False
@@ -158,7 +159,9 @@ def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
     be 0, as -1 is undefined without elements. A -1 of the operand may stay (not with ``allowzero``,
     as the template is for a node without).
     """
-    sizes, target, algebra = reshape.shape(0), reshape.numbers(1), reshape.algebra
+    sizes = reshape.shape(0)
+    target = reshape.numbers(1)
+    algebra = reshape.algebra
     if result is None or 0 in result:
         raise Undecided
     template = [
@@ -176,7 +179,8 @@ def _reshape(reshape: Application, result: Shape | None) -> Sequence[Number]:
 
 def _expand(expand: Application, result: Shape | None) -> Sequence[Number]:
     """Return an operand with 1 for sizes of the input."""
-    sizes, wanted = expand.shape(0), expand.numbers(1)
+    sizes = expand.shape(0)
+    wanted = expand.numbers(1)
     offset = len(wanted) - len(sizes)
     return [
         1 if k >= offset and size == sizes[k - offset] else size for k, size in enumerate(wanted)

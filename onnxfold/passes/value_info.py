@@ -57,7 +57,8 @@ def described_values(analysis: SymbolicAnalysis) -> Iterator[ir.Value]:
 
 def _varies(size: Any, facts: SymbolicAnalysis) -> bool:
     """Return True for numbers, and for sizes that vary with those of inputs."""
-    algebra, inputs = facts.algebra, facts.atoms_of_inputs
+    algebra = facts.algebra
+    inputs = facts.atoms_of_inputs
     found = ((k, algebra.atoms[k]) for k in algebra.atoms_in(size))
     return all(k in inputs or (a.op == "floor_div" and _varies(a.args[0], facts)) for k, a in found)
 
@@ -82,7 +83,8 @@ def drop_inferred(model: ir.Model) -> None:
         if (value.shape is not None and fact.shape is None) or (others and not is_stale):
             continue
         if not (value.doc_string or metadata_of(value)):
-            value.type = value.shape = None
+            value.type = None
+            value.shape = None
         elif is_stale:
             value.shape = None
 
@@ -95,7 +97,8 @@ def describe_sums(model: ir.Model) -> None:
     analysis = facts_of(model).types
     description = Description(analysis)
     for value in described_values(analysis):
-        maker, shape = value.producer(), analysis.of(value).shape
+        maker = value.producer()
+        shape = analysis.of(value).shape
         assert maker is not None
         is_added = any(isinstance(definition_of(use.node), Add) for use in uses(value))
         is_known = all(isinstance(size, int) for size in (shape or ())[2:])
@@ -111,7 +114,8 @@ def _describe_scaled(value: ir.Value, node: ir.Node, analysis: SymbolicAnalysis)
     operands = list(filter(None, node.inputs[:3]))
     if node.domain or len(operands) < 2 or "axes" in node.attributes:
         return
-    fact, scales = analysis.of(operands[0]), analysis.constness.array(operands[-1])
+    fact = analysis.of(operands[0])
+    scales = analysis.constness.array(operands[-1])
     shape = fact.shape or ()
     if scales is None or scales.dtype != np.float32 or scales.shape != (len(shape),):
         return

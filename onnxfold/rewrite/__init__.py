@@ -19,9 +19,13 @@ from onnxfold.rewrite.patterns import (
 from onnxfold.rewrite.rule import Rule, RuleError, RuleSet, rule_set
 from onnxfold.rewrite.vocabulary import op, optional, rule
 
-FLOAT, DOUBLE = ir.DataType.FLOAT, ir.DataType.DOUBLE
-FLOAT16, BFLOAT16 = ir.DataType.FLOAT16, ir.DataType.BFLOAT16
-INT32, INT64, BOOL = ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL
+FLOAT = ir.DataType.FLOAT
+DOUBLE = ir.DataType.DOUBLE
+FLOAT16 = ir.DataType.FLOAT16
+BFLOAT16 = ir.DataType.BFLOAT16
+INT32 = ir.DataType.INT32
+INT64 = ir.DataType.INT64
+BOOL = ir.DataType.BOOL
 
 __all__ = [
     "BFLOAT16",

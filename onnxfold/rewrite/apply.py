@@ -67,7 +67,8 @@ def apply(match: Match, keeps: Keeps) -> Change:
 
 def _dying(match: Match, first: ir.Node, keeps: Keeps) -> dict[ir.Node, None]:
     """Return the matched nodes without users after the rewrite, users before their operands."""
-    roots, matched = dict.fromkeys(match.roots), match.nodes
+    roots = dict.fromkeys(match.roots)
+    matched = match.nodes
     for value in roots:
         if value.is_graph_output() and value.graph is not first.graph:
             raise Refused("it is the output of another graph")
@@ -116,7 +117,8 @@ def _check_values(match: Match, values: Sequence[ir.Value]) -> None:
     """Check that new values have the types of the roots, and may be constants if they are."""
     types = match.facts.types
     for root, value in zip(match.roots, values, strict=True):
-        before, after = types.of(root), types.of(value)
+        before = types.of(root)
+        after = types.of(value)
         has_changed = None not in (before.dtype, after.dtype) and before.dtype != after.dtype
         if has_changed or differ(before.shape, after.shape):
             text = Texts(types.algebra, ()).of_fact
@@ -151,7 +153,8 @@ def _connect(
     builder: Builder, values: list[ir.Value], dying: dict[ir.Node, None], keeps: Keeps
 ) -> Change:
     match = builder.match
-    new, scope = set(builder.nodes), match.facts.scopes.of(builder.graph)
+    new = set(builder.nodes)
+    scope = match.facts.scopes.of(builder.graph)
     _remember_origin(match.rule, builder.nodes, dying)
     for node in builder.nodes:
         if node.domain not in scope.root.opset_imports:
@@ -159,7 +162,8 @@ def _connect(
     users: dict[ir.Node, None] = {}
     for root, value in zip(match.roots, values, strict=True):
         users.update(dict.fromkeys(use.node for use in uses(root)))
-        old, producer = root.producer(), value.producer()
+        old = root.producer()
+        producer = value.producer()
         match.facts.types.same(root, value)
         if producer in new or root.is_graph_output():
             # the name stays; of two names that of the graph output

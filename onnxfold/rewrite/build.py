@@ -133,7 +133,8 @@ class Builder:
     def _node(self, op: Op) -> ir.Node | Buffer:
         made: ir.Node | Buffer | None = self.match.bound(op) or self._made.get(op)
         if made is None:
-            made = self._made[op] = self._make(op)
+            made = self._make(op)
+            self._made[op] = made
         return made
 
     def _outputs(self, op: Op, index: int) -> Sequence[ir.Value]:

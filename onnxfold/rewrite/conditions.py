@@ -189,8 +189,10 @@ class Term(functools.partial[Any], Recorded):
     __le__ = _operator(operator.le, "{} <= {}", 2)
     __gt__ = _operator(operator.gt, "{} > {}", 2)
     __ge__ = _operator(operator.ge, "{} >= {}", 2)
-    __or__ = __ror__ = _junction(any, "{} | {}", 3)
-    __and__ = __rand__ = _junction(all, "{} & {}", 4)
+    __or__ = _junction(any, "{} | {}", 3)
+    __ror__ = __or__
+    __and__ = _junction(all, "{} & {}", 4)
+    __rand__ = __and__
     __add__ = _operator(operator.add, "{} + {}", 6)
     __radd__ = _operator(operator.add, "{} + {}", 6, is_reflected=True)
     __sub__ = _operator(operator.sub, "{} - {}", 6)
@@ -214,7 +216,10 @@ class Term(functools.partial[Any], Recorded):
         )
 
     # also for len(x.shape), functions of NumPy, x.rank(), and range(x.rank)
-    __len__ = __array__ = __call__ = __index__ = __bool__
+    __len__ = __bool__
+    __array__ = __bool__
+    __call__ = __bool__
+    __index__ = __bool__
 
     def __iter__(self) -> Iterator[Unpacked]:
         return iter((Unpacked(self),))
@@ -239,10 +244,15 @@ class _Joined(Term):
     def __eq__(self, other: object) -> NoReturn:  # & and | bind more tightly
         raise TypeError(f"{self!r} is compared: put the comparisons in it in parentheses")
 
-    __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
+    __ne__ = __eq__
+    __lt__ = __eq__
+    __le__ = __eq__
+    __gt__ = __eq__
+    __ge__ = __eq__
 
     def evaluate(self, match: Any) -> bool:
-        decides, unknown = self.func is any, None
+        decides = self.func is any
+        unknown = None
         for operand in self.args:
             try:
                 if bool(match.value_of(operand)) is decides:

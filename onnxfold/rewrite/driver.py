@@ -114,7 +114,8 @@ class Rewriter:
         self._facts = facts_of(model)
         self._types = self._facts.types  # with what follows from earlier changes, also in `known`
         self._keeps = keeps or (lambda value: False)
-        scopes, self._tables = self._facts.scopes, {}
+        scopes = self._facts.scopes
+        self._tables = {}
         opsets = scopes.of(model.graph).opsets
         for graph in scopes.graphs():
             own = scopes.of(graph).opsets
@@ -161,7 +162,8 @@ class Rewriter:
 
     def _changed(self, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         """Return the nodes changed since the last run, and those whose patterns reach them."""
-        before, facts = self._seen.inputs, self._types.snapshot()
+        before = self._seen.inputs
+        facts = self._types.snapshot()
         after = {node: node.inputs for node in nodes}
         found = {n for n in nodes if n not in before or before[n] is not after[n]}
         pairs = [(before.get(node, ()), after[node]) for node in found]
@@ -189,7 +191,8 @@ class Rewriter:
         """
         if node.op_type not in table.op_types:
             return ()
-        inputs, origins = node.inputs, self._origins
+        inputs = node.inputs
+        origins = self._origins
         for value in inputs:
             if value is not None and value not in origins:
                 maker = value.producer()
@@ -286,7 +289,8 @@ class _Table:
         self._by_signature: dict[_Signature, tuple[Sequence[Rule], Sequence[Rule]]] = {}
         self.reach = 1
         """How many ops lie on the longest way through a pattern."""
-        opsets, pending = dict(imports), list[tuple[Expression, int]]()
+        opsets = dict(imports)
+        pending = list[tuple[Expression, int]]()
         for rule in sorted(rules, key=lambda r: -r.benefit):
             if _holds_at(rule, opsets):
                 pending.extend(zip(rule.pair.patterns, repeat(0)))

@@ -33,8 +33,10 @@ class _Property(Generic[_T, _R]):
         of_value: Callable[[Matched], _T],
         of_symbol: Callable[[Value], _R],
     ) -> None:
-        self.__doc__, self._name = function.__doc__, function.__name__
-        self._of_value, self._of_symbol = of_value, of_symbol
+        self.__doc__ = function.__doc__
+        self._name = function.__name__
+        self._of_value = of_value
+        self._of_symbol = of_symbol
 
     @overload
     def __get__(self, thing: Matched, owner: object) -> _T: ...
@@ -202,7 +204,8 @@ class Value(Recorded):
     @question
     def keeps_order(self: Matched, permutation: Iterable[int]) -> bool:
         """Return whether a permutation of the axes moves only axes of size 1."""
-        axes, shape = tuple(permutation), self.shape
+        axes = tuple(permutation)
+        shape = self.shape
         if sorted(axes) != list(range(len(shape))):
             raise NotKnown  # no permutation of these
         moved = [axis for axis in axes if shape[axis] != 1]
@@ -364,7 +367,8 @@ class Value(Recorded):
     @fact
     def is_unpadded(self: Matched) -> bool:
         """Whether every element of a convolution sees a whole window of its input."""
-        automatic, pads = self.attribute("auto_pad"), self.attribute("pads")
+        automatic = self.attribute("auto_pad")
+        pads = self.attribute("pads")
         return automatic in (None, "NOTSET", "VALID") and not any(pads or ())
 
     @fact

@@ -134,7 +134,8 @@ _PLAIN = frozenset((str, int, float, bool, type(None), ir.DataType))
 def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> Match | None:
     """Match a rule with a node as its first root, so that it keeps every bit if ``exact``."""
     for root, checks in (rule.checks_of_exact if exact else rule.checks).items():
-        op, outputs = root.op, node.outputs
+        op = root.op
+        outputs = node.outputs
         if op is not None and node.op_type in op.op_types and root.index < len(outputs):
             value = outputs[root.index]
             match = Match(rule, facts, checks, {result: value})
@@ -146,14 +147,17 @@ def find_match(rule: Rule, node: ir.Node, facts: ModelFacts, *, exact: bool) -> 
 
 def _find(match: Match, pending: _Pending) -> bool:
     """Match what is pending, and check each condition as soon as what it needs is bound."""
-    facts, checks, slots = match.facts, match.checks, match.slots
+    facts = match.facts
+    checks = match.checks
+    slots = match.slots
     while pending is not None:
         pattern, value, pending = pending
         if type(pattern) is list:
             if not all(map(match.holds, pattern)):
                 return False
             continue
-        op, swap = pattern.op, None
+        op = pattern.op
+        swap = None
         ways: Iterable[tuple[Sequence[Any], Sequence[Any]]] = ()
         if op is not None:
             node = None if value is None else value.producer()
@@ -182,7 +186,8 @@ def _find(match: Match, pending: _Pending) -> bool:
             if pattern in checks:
                 pending = checks[pattern], None, pending
             continue
-        count, way = 0, pending
+        count = 0
+        way = pending
         for operands, inputs in ways:  # there are many for an op with thousands of operands
             if count:
                 match.slots = slots.copy()
@@ -193,7 +198,8 @@ def _find(match: Match, pending: _Pending) -> bool:
                 way = operand, value, way
         if not count:
             return False
-        match.slots, pending = slots, way
+        match.slots = slots
+        pending = way
         if swap is not None:
             slots[swap] = count > 1
     return True
@@ -245,7 +251,8 @@ def _ways(op: Op, node: ir.Node, either_way: bool) -> Iterable[Sequence[Any]]:
     """Return the inputs of a node for the operands of an op: the two of a commutative op in either
     order, and with variadic variables in every distribution.
     """
-    inputs, count = node.inputs, len(op.operands)
+    inputs = node.inputs
+    count = len(op.operands)
     if True in op.variadic:
         return _shares(inputs, op.variadic)
     if len(inputs) != count:
@@ -262,7 +269,8 @@ def _is_near(facts: ModelFacts, value: ir.Value, leaf: near) -> bool:
     array = facts.constness.array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "fV":
         return False
-    found, number = float(array.reshape(())[()]), leaf.literal
+    found = float(array.reshape(())[()])
+    number = leaf.literal
     exact = float(np.asarray(number).astype(array.dtype))
     digits = (float(f"{number:.{count}g}") for count in range(6, 17))
     return any(math.isclose(found, each, rel_tol=2**-23) for each in (exact, *digits))
@@ -280,11 +288,13 @@ _ACCEPTS: dict[type, Callable[[ModelFacts, ir.Value, Any], bool | None]] = {
 def _shares(inputs: Sequence[Any], variadic: Sequence[bool]) -> Iterator[tuple[Any, ...]]:
     """Yield each distribution of inputs to operands in order; a variadic operand gets a tuple."""
     place = variadic.index(True)
-    before, others = inputs[:place], variadic[place + 1 :]
+    before = inputs[:place]
+    others = variadic[place + 1 :]
     most = len(inputs) - place - others.count(False)
     for size in range(most + 1) if True in others else (most,):
         if size >= 0:
-            own, left = tuple(inputs[place : place + size]), inputs[place + size :]
+            own = tuple(inputs[place : place + size])
+            left = inputs[place + size :]
             for shares in _shares(left, others) if True in others else (left,):
                 yield *before, own, *shares
 

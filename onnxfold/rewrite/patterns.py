@@ -129,8 +129,18 @@ class Symbol(Value):
         hint = "compare its .number or .rank, write .is_omitted, or use an Attribute"
         raise TypeError(f"{self!r} is a value: {hint}")
 
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__
-    __neg__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __bool__
+    __lt__ = __bool__
+    __le__ = __bool__
+    __gt__ = __bool__
+    __ge__ = __bool__
+    __neg__ = __bool__
+    __add__ = __bool__
+    __radd__ = __bool__
+    __sub__ = __bool__
+    __rsub__ = __bool__
+    __mul__ = __bool__
+    __rmul__ = __bool__
+    __truediv__ = __bool__
 
 
 class Variable(Symbol, Expression):
@@ -171,7 +181,8 @@ class Rest(Expression):
 
     def __init__(self, variable: Values) -> None:
         self.variable = variable
-        self.terms = self.operands = (variable,)
+        self.terms = (variable,)
+        self.operands = self.terms
 
     def __repr__(self) -> str:
         return f"*{self.variable!r}"

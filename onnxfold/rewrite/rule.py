@@ -77,7 +77,8 @@ class Rule:
         """The same, and that no bit changes: last, unless the replaced value alone tells."""
         if not isinstance(self.inexact, Term):
             return self.checks
-        exact, found = ~self.inexact, {}
+        exact = ~self.inexact
+        found = {}
         is_early = {*symbols_of(exact)} == {result}
         for root, checks in self.checks.items():
             after = root.op if is_early else None

@@ -154,7 +154,8 @@ def rule(function: Any = None, /, *, each: Rows | None = None, **options: Any) -
 
 
 def _rules_of(each: Rows | None, options: Mapping[str, Any], function: FunctionType) -> Any:
-    stem, code = function.__name__, function.__code__
+    stem = function.__name__
+    code = function.__code__
     rows = {stem: ()} if each is None else each
     if type(rows) is not dict and not isinstance(rows, Mapping):
         rows = {f"{stem}_{k}": row for k, row in enumerate(rows, 1)}
@@ -173,15 +174,19 @@ def _made(
     function: FunctionType, name: str, row: Sequence[Any], options: Mapping[str, Any]
 ) -> Rule:
     """Return the rule of what a function returns with the values of a row as last arguments."""
-    code, kinds = function.__code__, function.__annotations__
-    old, is_loaded = function.__globals__.get(name), function.__module__ not in sys.modules
+    code = function.__code__
+    kinds = function.__annotations__
+    old = function.__globals__.get(name)
+    is_loaded = function.__module__ not in sys.modules
     if is_loaded and isinstance(old, Rule) and old.file == code.co_filename:
         raise TypeError(f"the rule {old.place} has this name, too")
-    count, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
+    count = code.co_argcount
+    last = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[:last]
     given = dict(zip(names[count - len(row) : count], row, strict=True))
     symbols = {n: _symbol(n, kinds.get(n, "Value")) for n in names if n not in given}
-    chosen, values = {**options, **given}, symbols | given
+    chosen = {**options, **given}
+    values = symbols | given
     arguments = list(map(values.__getitem__, names))
     rest = _symbol(code.co_varnames[last], "Values") if code.co_flags & inspect.CO_VARARGS else ()
     by_name = dict(zip(names[count:], arguments[count:], strict=True))
@@ -189,7 +194,8 @@ def _made(
     pair, *others = body if isinstance(body, tuple) else (body,)
     if not isinstance(pair, Pair):
         raise TypeError("a rule returns pattern >> replacement, and where(...) after it")
-    inexact, opset = chosen.get("inexact", False), chosen.get("opset", 1)
+    inexact = chosen.get("inexact", False)
+    opset = chosen.get("opset", 1)
     conditions: list[Term] = []
     if callable(inexact):
         things = {"result": result, **symbols, **pair.names}

@@ -111,7 +111,8 @@ def _fit(
 ) -> Fit:
     """Return the fit of a tensor to a constant; its factor is the ratio of the two scales."""
     fit = Fit(name, _shape(name, feed))
-    straight, turned = info.takes(fit.shape), info.takes(fit.shape[::-1])
+    straight = info.takes(fit.shape)
+    turned = info.takes(fit.shape[::-1])
     expected = info.name != name and weight is not None and weight.transposed
     transposed = turned if (expected or not straight) and len(fit.shape) == 2 else False
     fit = replace(fit, constant=info.name, transposed=transposed)

@@ -157,14 +157,17 @@ def kept_model(
     if isinstance(source, bytes):
         name = hashlib.sha256(source).hexdigest()
     else:
-        name = source = os.path.abspath(os.fsdecode(os.fspath(source)))
+        name = os.path.abspath(os.fsdecode(os.fspath(source)))
+        source = name
     link = user_folder("sessions") / f"{hash_of(key, name)}.json"
     known = found(link)
     if known is not None:
         return known
     from onnxfold.ir.storage.load import external_files
 
-    cache, limit, names = link.parent, bytes_allowed(LIMIT, DEFAULT_LIMIT), []
+    cache = link.parent
+    limit = bytes_allowed(LIMIT, DEFAULT_LIMIT)
+    names = []
     try:
         if isinstance(source, str):
             names = [source, *external_files(source)]
@@ -255,7 +258,8 @@ def _write_model(
     Path(folder, _INPUTS).write_text(json.dumps(inputs), encoding="ascii")
     if maker is not None and not has_custom_ops(model):
         with files.scratch_folder("session", parent=folder) as scratch:
-            folded, made = os.path.join(scratch, "folded.onnx"), os.path.join(scratch, "made.onnx")
+            folded = os.path.join(scratch, "folded.onnx")
+            made = os.path.join(scratch, "made.onnx")
             storage.save(model, folded, external_data=True, fsync=False)
             try:
                 open_session(folded, write_optimized(maker, made))

@@ -236,7 +236,8 @@ def _compile(
     made: Bundle, backend: str, arguments: SplitArguments, progress: Progress | None = None
 ) -> None:
     """Have the parts of runtime_fold compiled, and the stages written if a folder is given."""
-    options, seconds = arguments.get("backend_options", ()), arguments.get("compile_seconds", 120.0)
+    options = arguments.get("backend_options", ())
+    seconds = arguments.get("compile_seconds", 120.0)
     target_cpu = arguments.get("target_cpu")
     if backend != "onnxruntime" and made.manifest.components:
         nominal = arguments.get("nominal") or {}
@@ -271,7 +272,8 @@ def _split(
         if missing is not None:
             raise UsageError(missing)
     made = _Prepared(source, arguments, folder)
-    model, names = made.model, made.chosen
+    model = made.model
+    names = made.chosen
     room = None
     if made.max_cache is not None:  # what is cached in any case comes first
         room = made.max_cache - made.cut(model.clone(), names).nbytes
@@ -290,7 +292,8 @@ def _split(
     constants = []
     for value in model.graph.inputs:
         if value.name in names:  # they may have any size
-            info, optional = cut.describe(value), value.name in model.graph.initializers
+            info = cut.describe(value)
+            optional = value.name in model.graph.initializers
             constants.append(dataclasses.replace(info, nominal_bytes=None, optional=optional))
     manifest = Manifest(
         runtime_constants=constants,
@@ -318,7 +321,9 @@ class _Prepared:
     """A model before the cut: constants are folded, and chosen weights are inputs."""
 
     def __init__(self, source: ModelLike, arguments: SplitArguments, folder: Path | None) -> None:
-        model = self.model = storage.opened(source)  # the source itself is left alone
+        # the source itself is left alone
+        model = storage.opened(source)
+        self.model = model
         if folder is not None:
             check_source(model, folder)
         own = SplitArguments.__annotations__.keys() - OptionArguments.__annotations__.keys()
@@ -339,7 +344,8 @@ class _Prepared:
             model.ir_version = max(model.ir_version, 4)  # before, defaults cannot be replaced
             # older models need not import an opset
             model.opset_imports.setdefault("", storage.onnx_opset(model.opset_imports))
-        self.nodes, self.nbytes = model.graph.num_nodes(), storage.planned(model).size
+        self.nodes = model.graph.num_nodes()
+        self.nbytes = storage.planned(model).size
         record(model, self.chosen)
         put_in_order(model)
         fix_dims(model, options.dims, options.input_shapes, options.keep_dims)

@@ -105,7 +105,8 @@ class MissingFileError(ModelError, FileNotFoundError):
 
     def __init__(self, *, file: str | os.PathLike[str]) -> None:
         super().__init__("no such file", file=file)
-        self.errno, self.filename = errno.ENOENT, self.file
+        self.errno = errno.ENOENT
+        self.filename = self.file
 
 
 class ExternalDataError(ModelError):

@@ -115,7 +115,8 @@ class ProcessLocal(Generic[Value]):
             with self._lock:
                 value = self._value
                 if value is None:
-                    value = self._value = make()
+                    value = make()
+                    self._value = value
         return value
 
     def set(self, value: Value | None) -> None:

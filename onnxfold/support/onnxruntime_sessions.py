@@ -47,22 +47,41 @@ _NUMPY_NAMES = {
 _WRITING = {"enable_profiling": False, "optimized_model_filepath": ""}
 
 DECIDING = (
-    *("session.set_denormal_as_zero", "session.disable_quant_qdq", "session.qdqisint8allowed"),
-    *("session.disable_double_qdq_remover", "session.disable_qdq_constant_folding"),
-    *("session.enable_quant_qdq_cleanup", "session.enable_dq_matmulnbits_fusion"),
-    *("session.qdq_matmulnbits_accuracy_level", "session.qdq_matmulnbits_block_size"),
-    *("session.x64quantprecision", "session.disable_aot_function_inlining"),
-    *("session.function_expansion_byte_limit", "session.function_expansion_node_limit"),
-    *("session.graph_optimizations_loop_level", "optimization.enable_gelu_approximation"),
-    *("session.graph_optimization_level", "session.use_deterministic_compute"),
-    *("session.disable_prepacking", "session.kernel_dispatch_policy"),
-    *("session.dynamic_block_base", "session.gqa_value_layout", "session.max_shape_override"),
-    *("session.enable_saved_runtime_optimizations", "optimization.minimal_build_optimizations"),
-    *("optimization.disable_specified_optimizers", "optimization.enable_cast_chain_elimination"),
-    *("optimization.constant_folding_max_output_size_in_bytes", "ep.cpu.qmoe_deferred_scale"),
-    *("mlas.disable_kleidiai", "mlas.kleidiai.conv_igemm_max_work", "mlas.qnbit.force_fp32"),
-    *("mlas.nchwc_depthwise_sliding", "mlas.nchwc_pointwise_conv_max_input_channel_batch"),
-    *("mlas.use_lut_gemm", "mlas.enable_gemm_fastmath_arm64_bfloat16"),
+    "session.set_denormal_as_zero",
+    "session.disable_quant_qdq",
+    "session.qdqisint8allowed",
+    "session.disable_double_qdq_remover",
+    "session.disable_qdq_constant_folding",
+    "session.enable_quant_qdq_cleanup",
+    "session.enable_dq_matmulnbits_fusion",
+    "session.qdq_matmulnbits_accuracy_level",
+    "session.qdq_matmulnbits_block_size",
+    "session.x64quantprecision",
+    "session.disable_aot_function_inlining",
+    "session.function_expansion_byte_limit",
+    "session.function_expansion_node_limit",
+    "session.graph_optimizations_loop_level",
+    "optimization.enable_gelu_approximation",
+    "session.graph_optimization_level",
+    "session.use_deterministic_compute",
+    "session.disable_prepacking",
+    "session.kernel_dispatch_policy",
+    "session.dynamic_block_base",
+    "session.gqa_value_layout",
+    "session.max_shape_override",
+    "session.enable_saved_runtime_optimizations",
+    "optimization.minimal_build_optimizations",
+    "optimization.disable_specified_optimizers",
+    "optimization.enable_cast_chain_elimination",
+    "optimization.constant_folding_max_output_size_in_bytes",
+    "ep.cpu.qmoe_deferred_scale",
+    "mlas.disable_kleidiai",
+    "mlas.kleidiai.conv_igemm_max_work",
+    "mlas.qnbit.force_fp32",
+    "mlas.nchwc_depthwise_sliding",
+    "mlas.nchwc_pointwise_conv_max_input_channel_batch",
+    "mlas.use_lut_gemm",
+    "mlas.enable_gemm_fastmath_arm64_bfloat16",
 )
 """Entries of session options that decide what onnxruntime makes of a model, or with which kernels
 it computes. All names of entries that onnxruntime reads are in its header
@@ -141,7 +160,8 @@ def fold_options(given: onnxruntime.SessionOptions | None) -> onnxruntime.Sessio
     Memory of an arena would be given back only as a whole.
     """
     options = copy_of(given)
-    options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
     # after a fold, threads that wait for work in a loop would disturb entry and kernels
     if not entries_of(options, [_STOP]):
         options.add_session_config_entry(_STOP, "1")
@@ -383,7 +403,8 @@ def array_of(value: Feed) -> Array:
         return strings
     if not kind or value.device_name().lower() != "cpu":
         raise ValueError("expected a tensor in the CPU's memory")
-    dtype, shape = kind[len("tensor(") : -1], value.shape()
+    dtype = kind[len("tensor(") : -1]
+    shape = value.shape()
     content = bytes_at(value.data_ptr(), value.tensor_size_in_bytes(), value)
     if not is_foreign(dtype):
         return np.asarray(content.view(numpy_name(dtype)).reshape(shape))

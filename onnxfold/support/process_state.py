@@ -44,7 +44,8 @@ class ProcessState:
             with self._lock:
                 found = self._shared.get(kind)
                 if found is None:
-                    found = self._shared[kind] = kind()
+                    found = kind()
+                    self._shared[kind] = found
         return found
 
     def close_with(self, owner: object, close: Callable[[], object]) -> None:

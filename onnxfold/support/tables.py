@@ -188,7 +188,8 @@ def bytes_text(size: int | None) -> str:
 
 def amount_text(amount: int) -> str:
     """Return a number with a decimal prefix and three digits: "1.23 G"."""
-    scaled, prefixes = float(amount), " kMGTP"
+    scaled = float(amount)
+    prefixes = " kMGTP"
     while scaled >= 999.5 and len(prefixes) > 1:
         scaled, prefixes = scaled / 1000, prefixes[1:]
     return f"{scaled:.3g} {prefixes[0]}".rstrip()

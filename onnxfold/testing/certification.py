@@ -175,7 +175,8 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
         else:
             fault = _matches(case, instance)
         assert not fault, _message(case.rules, case.example, instance, fault)
-    every, rng = list(changes(case.example)), random.Random(seed)
+    every = list(changes(case.example))
+    rng = random.Random(seed)
     single = rng.sample(every, min(changed, len(every)))
     pairs = ["; ".join(rng.sample(every, 2)) for _ in range(changed if len(every) > 1 else 0)]
     for change in (*single, *pairs):
@@ -192,7 +193,8 @@ def check(case: Case, changed: int = _CHANGES, seed: int = 0) -> None:
 
 def _matches(case: Case, instance: Instance) -> str:
     example = case.example
-    made, times = rewrite(case.rules, instance.model), int(example.settings.get("times", 1))
+    made = rewrite(case.rules, instance.model)
+    times = int(example.settings.get("times", 1))
     count = made.report.counts.total() / instance.copies
     if count != times:
         (opset,) = (o.version for o in instance.model.opset_import if not o.domain)

@@ -15,8 +15,19 @@ from onnxfold.fold.inference import schema_of
 from onnxfold.testing.model_text import Example
 
 _DTYPES = (
-    *("float", "double", "float16", "bfloat16", "bool", "int8", "int16", "int32", "int64"),
-    *("uint8", "uint16", "uint32", "uint64"),
+    "float",
+    "double",
+    "float16",
+    "bfloat16",
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
 )
 _WHOLE = (0, 1, -1, 2, 2**31 - 1, 2**53 + 1, 2**63 - 1, -(2**63), 1 - 2**63)
 _REAL = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 1e-40, 3e38, np.inf, -np.inf, np.nan)
@@ -83,8 +94,10 @@ def _shapes(example: Example) -> Iterator[str]:
                 for each in group
             )
     for each in declared:
-        dims, count = each.dims, len(each.dims)
-        one, zeros = ("1",), ("0",) * count
+        dims = each.dims
+        count = len(each.dims)
+        one = ("1",)
+        zeros = ("0",) * count
         moved = (one + dims, dims + one, dims[1:], dims[:-1], dims[::-1])
         shapes: list[tuple[str, ...]] = [(), one * count, zeros, *moved]
         for k, size in enumerate(dims):

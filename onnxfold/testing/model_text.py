@@ -162,7 +162,8 @@ class Example:
     def _nodes_in_order(self) -> list[str]:
         """Return the nodes that the outputs need, each behind those that it reads."""
         made = {name: key for key in self.nodes for name in key.split(", ")}
-        seen, ordered = {*self.inputs, *self.constants, ""}, list[str]()
+        seen = {*self.inputs, *self.constants, ""}
+        ordered = list[str]()
         around: list[str] = []  # the nodes that need the one that is looked at
 
         def need(name: str) -> None:

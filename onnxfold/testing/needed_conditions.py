@@ -50,7 +50,8 @@ def find_needs(rule: Rule, matching: Sequence[Example], others: Sequence[Example
     """Return why a rule needs each of its conditions; changes of the matching examples show it."""
     if not rule.conditions:
         return []
-    found, search = [Need(text) for text in rule.texts[2]], _Search(rule, matching)
+    found = [Need(text) for text in rule.texts[2]]
+    search = _Search(rule, matching)
     for example, changed in search.candidates(others):
         if all(need.place for need in found):
             break
@@ -92,9 +93,11 @@ class _Search:
     """The search for models in which one condition of a rule alone is false."""
 
     def __init__(self, rule: Rule, matching: Sequence[Example]) -> None:
-        self._rule, self._matching = rule, matching
+        self._rule = rule
+        self._matching = matching
         self.probe = _Probe(all)
-        self.probe.conditions, self.probe.found = rule.conditions, set()
+        self.probe.conditions = rule.conditions
+        self.probe.found = set()
         self._probing = replace(rule, conditions=(self.probe,))
         every = rule.conditions
         self._without = [
@@ -132,7 +135,8 @@ class _Search:
 
     def fault(self, k: int, example: Example, changed: int) -> str:
         """Return what goes wrong in an example without a condition."""
-        rule, instance = self._without[k], example.instance
+        rule = self._without[k]
+        instance = example.instance
         made = rewrite([rule], instance.model)
         report = made.report
         if not (report.counts or report.rejected or report.failed_on_invalid):
@@ -141,7 +145,8 @@ class _Search:
         fault = made.find_fault(instance, example.tolerance or LOOSE)
         if fault or changed > 1:  # what costs may be because of the other change
             return fault
-        before, after = _cost(ir.from_proto(instance.model)), _cost(made.model)
+        before = _cost(ir.from_proto(instance.model))
+        after = _cost(made.model)
         for what, old, new, usual in zip(
             ("nodes", "products", "bytes"), before, after, self._usual, strict=True
         ):

@@ -97,7 +97,8 @@ def _block(rows: list[tuple[str, str]], by_name: Mapping[str, Rule]) -> Iterator
         rules = tuple(
             rule for name in names.replace(tolerance, "").split() for rule in _find(name, by_name)
         )
-        header = above = Example().changed(f"{tolerance};{settings}")
+        header = Example().changed(f"{tolerance};{settings}")
+        above = header
     for place, line in others:
         sign, text = (line[0], line[1:]) if line[0] in "+-" else ("", line)
         for part in filter(None, map(str.strip, re.split(r"\s\|\s", text))):

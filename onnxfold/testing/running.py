@@ -68,7 +68,8 @@ def variants(instance: Instance) -> Iterator[Instance]:
     yield instance
     if instance.model.graph.initializer:
         changed = copy.deepcopy(instance.model)
-        graph, inputs = changed.graph, {value.name for value in changed.graph.input}
+        graph = changed.graph
+        inputs = {value.name for value in changed.graph.input}
         moved = [tensor for tensor in graph.initializer if tensor.name not in inputs]
         nodes = [helper.make_node("Constant", [], [each.name], value=each) for each in moved]
         _set(graph.node, [*nodes, *graph.node])
@@ -111,7 +112,8 @@ def find_difference(instance: Instance, other: onnx.ModelProto, tolerance: float
             f"{__name__}:compare_pickled", None, [request], seconds=_SECONDS, keep=True
         )
     except isolated.Failure as failure:
-        runs, answer = instance.model != other, f"onnxruntime fails: {failure}"
+        runs = instance.model != other
+        answer = f"onnxruntime fails: {failure}"
     if not runs:
         raise NeverRuns(answer)
     return str(answer)
@@ -122,7 +124,9 @@ def compare_pickled(request: None, arrays: Sequence[Array]) -> tuple[Any, list[A
     instance, other, tolerance, libraries = pickle.loads(arrays[0].tobytes())
     options = session_options(threads=1, node_by_node=True)
     register_custom_ops(options, libraries)
-    after, reason, seeds = None, "", range(len(_HOSTILE) - (tolerance > 0))
+    after = None
+    reason = ""
+    seeds = range(len(_HOSTILE) - (tolerance > 0))
     try:
         before = open_session(instance.model.SerializeToString(), options)
     except Exception as error:  # onnxruntime's exceptions have no base of their own
@@ -179,7 +183,8 @@ def _size_choices(instance: Instance) -> list[dict[str, int]]:
 
 
 def _feeds(instance: Instance, sizes: Mapping[str, int], seed: int) -> dict[str, Array]:
-    rng, feeds = np.random.default_rng(seed), dict(instance.feeds)
+    rng = np.random.default_rng(seed)
+    feeds = dict(instance.feeds)
     for value in instance.model.graph.input:
         if value.name not in feeds:
             tensor = value.type.tensor_type

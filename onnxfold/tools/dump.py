@@ -147,7 +147,9 @@ class Dump:
         lines = [line for line in text.split("\n") if not line.lstrip().startswith("<")]
         before, self._lines = self._lines, [*map(printable, (*weights, *lines))]
         if model is not self._model:  # the first one, or the run starts again with fewer rules
-            before, self._model, name = [], model, "source"
+            before = []
+            self._model = model
+            name = "source"
         if before == self._lines:
             return
         old, self._title = self._title, f"{self._count:02}-{name}"

@@ -106,7 +106,8 @@ _ROWS = {
 
 def report_text(report: InferenceReport) -> Iterator[str | Table]:
     """Yield the numbers of values with known types, and the ops without inferred ones."""
-    before, after = asdict(report.before), asdict(report.after)
+    before = asdict(report.before)
+    after = asdict(report.after)
     rows = [(text, str(before[name]), str(after[name])) for name, text in _ROWS.items()]
     totals = [("all values", str(report.values), str(report.values))]
     yield Table(("known", ">before", ">after"), rows, totals)
@@ -236,14 +237,16 @@ def infer_shapes_file(
                 fsync=fsync,
                 progress=None if progress is None else functools.partial(progress, "save"),
             )
-    report.source, report.target = os.fspath(source), os.fspath(destination)
+    report.source = os.fspath(source)
+    report.target = os.fspath(destination)
     clock.stop(report)
     return report
 
 
 class _Clock:
     def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
 
     def stop(self, report: InferenceReport) -> None:
         """Set the times of a report."""
@@ -342,7 +345,8 @@ def _record_in_graphs(model: ir.Model, types: TypesByScope) -> None:
         for node in nodes_of(graph):
             for value in node.outputs:
                 if (inferred := named.get(value.name or "")) is not None:
-                    value.type, value.shape = inferred.type, inferred.shape
+                    value.type = inferred.type
+                    value.shape = inferred.shape
 
 
 def _record_in_message(proto: onnx.ModelProto, types: TypesByScope) -> None:

@@ -32,7 +32,8 @@ _CANDIDATES: dict[str, dict[str, Any]] = {
 }
 """Options by name, the most exact first."""
 
-_LEAST_ROUNDS, _MOST_ROUNDS = 9, 1000
+_LEAST_ROUNDS = 9
+_MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,7 +94,8 @@ def tune(
         UsageError: An argument does not fit, or the model does not run on random inputs.
         ModelError: The model cannot be read, or onnxruntime does not take it.
     """
-    end, told = time.monotonic() + seconds, progress or (lambda stage, done, total: None)
+    end = time.monotonic() + seconds
+    told = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"check": check, "check_dims": dict(dims or {}), "fsync": False}
     failed: dict[str, str] = {}
     inexact: dict[str, dict[str, int]] = {ORIGINAL: {}}
@@ -116,7 +118,7 @@ def tune(
 
         opened = list(sessions.values())
         took, sizes = timed_runs(
-            *(source, opened, threads, dims or {}), rounds=_MOST_ROUNDS, going=is_time_left
+            source, opened, threads, dims or {}, rounds=_MOST_ROUNDS, going=is_time_left
         )
     times = dict(zip(sessions, took, strict=True))
     ratios = {each: _ratios(times[ORIGINAL], times[each]) for each in times}
@@ -137,7 +139,11 @@ def tune(
         {each: statistics.median(times[each]) for each in times},
         speedup,
         {each: quartiles(ratios[each]) for each in times},
-        *(failed, chosen, sizes, threads, len(took[0])),
+        failed,
+        chosen,
+        sizes,
+        threads,
+        len(took[0]),
     )
 
 

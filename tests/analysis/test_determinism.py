@@ -44,8 +44,11 @@ SAID: dict[tuple[str, str, int], str | None] = {
         (body, "", opset): None
         for opset in (17, 21)
         for body in (
-            *("Add (c, c)", "MatMul (m, m)", "CastLike (c, m)"),
-            *("SoftmaxCrossEntropyLoss (m, labels)", if_("t () => (float[2] p) { p = Neg (c) }")),
+            "Add (c, c)",
+            "MatMul (m, m)",
+            "CastLike (c, m)",
+            "SoftmaxCrossEntropyLoss (m, labels)",
+            if_("t () => (float[2] p) { p = Neg (c) }"),
         )
     },
     # Dropout

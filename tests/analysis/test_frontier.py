@@ -90,10 +90,8 @@ def test_the_least_bytes_and_of_those_the_fewest_ops(region):
 def test_growth_is_never_more_than_allowed(region, allowed, per_op):
     ops, demanded, cost = region
     least = choose(ops, demanded, cost)
-    price_of_least, before = (
-        price(ops, demanded, cost, least),
-        staying_ops(*region[:2], least.stored),
-    )
+    price_of_least = price(ops, demanded, cost, least)
+    before = staying_ops(*region[:2], least.stored)
     choice = choose(ops, demanded, cost, [Growth(allowed)])
     assert price(ops, demanded, cost, choice) == price_of_least + choice.spent
     assert choice.spent <= allowed
@@ -116,7 +114,8 @@ FORKED_COST = {"w": 8, "t0": 8, "t1": 9, "t2": 10}
 PAIRS = [RegionOp([f"a{k}"], [f"b{k}"]) for k in range(3)], ["b0", "b1", "b2"]
 LONG, _, LONG_COST = chain(4, 20, 20, 20)
 BESIDE = [*LONG, RegionOp(["a"], ["b"])], [3, "b"], {**LONG_COST, "a": 4, "b": 14}
-TURNED, TWICE = [RegionOp(["w"], ["t"])], [RegionOp(["w"], ["t"]), RegionOp(["w"], ["u"])]
+TURNED = [RegionOp(["w"], ["t"])]
+TWICE = [RegionOp(["w"], ["t"]), RegionOp(["w"], ["u"])]
 CHOICES = {
     "of equal bytes the last": (chain(4, 4, 4), [], {2}),
     "the narrow place": (chain(8, 5, 2, 4, 9), [], {2}),

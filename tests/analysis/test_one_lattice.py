@@ -137,7 +137,9 @@ def test_runtime_constants_are_those_given_or_recorded() -> None:
 
 def test_new_types_do_not_change_those_of_the_model() -> None:
     model = ir.from_proto(parse("g (float[N] x) => (float[N] y) { y = Neg(x) }", 17))
-    facts, (x,), (y,) = ModelFacts(model), model.graph.inputs, model.graph.outputs
+    facts = ModelFacts(model)
+    (x,) = model.graph.inputs
+    (y,) = model.graph.outputs
     types = facts.new_types()
     types.set(x, of_type(ir.DataType.FLOAT, [3], types.algebra))
     assert types.of(y).static_shape == (3,) and facts.types.of(y).static_shape is None

@@ -59,7 +59,8 @@ def test_operations_of_a_node(body, tmp_path):
 
 
 def test_dynamic_sizes(tmp_path):
-    body, inputs = "y = MatMul (a, b)", "float[batch, 4] a, float[4, 5] b"
+    body = "y = MatMul (a, b)"
+    inputs = "float[batch, 4] a, float[4, 5] b"
     assert totals(tmp_path, body, inputs).macs == 64 * 20
     assert totals(tmp_path, body, inputs, batch=3).macs == 3 * 20
     with pytest.raises(UsageError, match="no input has a dimension 'bacth'; did you mean 'batch'"):

@@ -12,7 +12,9 @@ _DTYPES = ("float", "double", "float16", "int32", "int64", "uint8")
 
 def small_model(k: int) -> onnx.ModelProto:
     """A model with constant work in it; no two are the same."""
-    dtype, opset, size = _DTYPES[k % len(_DTYPES)], 13 + k % 9, 2 + k % 61
+    dtype = _DTYPES[k % len(_DTYPES)]
+    opset = 13 + k % 9
+    size = 2 + k % 61
     text = f"""g ({dtype}[N, {size}] x) => ({dtype}[M, {size}] y) {{
         t = Transpose<perm = [1, 0]>(w) s = Reshape(t, shape) y = Concat<axis = 0>(x, s) }}"""
     kind = {"float": "float32", "double": "float64"}.get(dtype, dtype)

@@ -75,7 +75,8 @@ def test_a_second_batch_does_what_is_left(models: Path, tmp_path: Path):
 
 
 def test_a_model_that_fails_is_one_line(tmp_path: Path):
-    folder, out = tmp_path / "in", tmp_path / "out"
+    folder = tmp_path / "in"
+    out = tmp_path / "out"
     bad = write_many(folder, 9, 3)
     done = onnxfold.batch(folder, out)
     assert [o.source for o in done.failed] == sorted(map(str, bad))
@@ -119,7 +120,8 @@ def test_one_that_takes_too_long_or_too_much(tmp_path: Path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the processes in /proc")
 def test_workers_that_are_killed_lose_nothing(tmp_path: Path):
-    folder, out = tmp_path / "in", tmp_path / "out"
+    folder = tmp_path / "in"
+    out = tmp_path / "out"
     write_many(folder, 10, 0)
     killed: list[str] = []
 
@@ -172,10 +174,12 @@ def test_urls(models: Path, tmp_path: Path):
 
 def test_copies_of_a_batch_that_was_killed_go_with_the_next(tmp_path: Path):
     pytest.importorskip("fsspec")
-    folder, copies = tmp_path / "in", tmp_path / "temporary"
+    folder = tmp_path / "in"
+    copies = tmp_path / "temporary"
     write_many(folder, 3, 0)
     copies.mkdir()
-    source, out = f"file://{folder}", str(tmp_path / "out")
+    source = f"file://{folder}"
+    out = str(tmp_path / "out")
     environment = {**os.environ, "TMPDIR": str(copies)}
     command = [sys.executable, "-m", "onnxfold", "batch", source, "-o", out, "--workers", "1"]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment) as batch:
@@ -189,7 +193,8 @@ def test_copies_of_a_batch_that_was_killed_go_with_the_next(tmp_path: Path):
 
 
 def test_what_cannot_be_a_batch(models: Path, tmp_path: Path):
-    other, out = tmp_path / "other" / "d0", tmp_path / "out"
+    other = tmp_path / "other" / "d0"
+    out = tmp_path / "out"
     other.mkdir(parents=True)
     (other / "m0.onnx").write_bytes(b"")
     (tmp_path / "notes").write_text("no journal\n")
@@ -219,7 +224,8 @@ def test_a_journal_with_a_line_that_was_cut(models: Path, tmp_path: Path):
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    folder, out = tmp_path / "in", tmp_path / "out"
+    folder = tmp_path / "in"
+    out = tmp_path / "out"
     write_many(folder, 6, 1)
     assert main(["batch", str(folder), "-o", str(out), "--check", "1", "-v"]) == 2
     text = capsys.readouterr().out
@@ -237,7 +243,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 def test_a_check_takes_what_compare_takes(tmp_path: Path):
-    folder, out = tmp_path / "in", tmp_path / "out"
+    folder = tmp_path / "in"
+    out = tmp_path / "out"
     folder.mkdir()
     saved("g (float[n, 2] x) => (float[n, 2] y) { y = Abs(x) }", folder / "m.onnx")
     feeds = tmp_path / "feeds.npz"
@@ -257,7 +264,8 @@ def test_a_check_takes_what_compare_takes(tmp_path: Path):
 
 
 def test_an_end_by_a_signal_leaves_no_process_and_no_half_file(tmp_path: Path):
-    folder, out = tmp_path / "in", tmp_path / "out"
+    folder = tmp_path / "in"
+    out = tmp_path / "out"
     write_many(folder, 40, 0)
     command = [sys.executable, "-m", "onnxfold", "batch", str(folder), "-o", str(out)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as batch:
@@ -286,7 +294,9 @@ def test_an_invalid_address_of_a_scheduler_is_told(models: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_three_hundred_models_on_a_cluster(tmp_path: Path):
     distributed = pytest.importorskip("distributed")
-    folder, here, there = tmp_path / "in", tmp_path / "here", tmp_path / "there"
+    folder = tmp_path / "in"
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     bad = write_many(folder, 297, 20)
     large = [folder / f"large{k}.onnx" for k in range(3)]
     for k, path in enumerate(large):

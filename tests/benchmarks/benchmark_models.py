@@ -12,7 +12,8 @@ from tests.model_table import external
 
 def scalar_chain(path: Path, links: int) -> None:
     """``links`` times Constant, Sqrt, and Mul with what comes from the input."""
-    nodes, current = [], "x"
+    nodes = []
+    current = "x"
     for k in range(links):
         nodes += [
             f"[constant_{k}] c{k} = Constant<value = float {{{1 + 1 / (k + 2)}}}>()",
@@ -28,7 +29,8 @@ def transformer_of(path: Path, nbytes: int) -> None:
     """A transformer in float32 that takes about so many bytes, wider where it is larger."""
     sizes = [(512, 1408, 4_000), (1024, 2816, 8_000), (2048, 5632, 16_000), (4096, 11_008, 32_000)]
     hidden, inner, vocabulary = sizes[sum(nbytes >= limit for limit in (2e8, 1e9, 8e9))]
-    outside, layer = 2 * hidden * vocabulary, hidden * (4 * hidden + 3 * inner)
+    outside = 2 * hidden * vocabulary
+    layer = hidden * (4 * hidden + 3 * inner)
     layers = max(1, round((nbytes / 4 - outside) / layer))
     transformer(path, hidden, inner, layers, vocabulary, np.float32)
 
@@ -50,7 +52,9 @@ def transformer(
     row = rng.random(1 << 21, dtype=np.float32) - np.float32(0.5)
     row = (row * np.float32((12 / hidden) ** 0.5)).astype(dtype)  # no value grows by the layers
     element = helper.np_dtype_to_tensor_dtype(row.dtype)
-    nodes, weights, count = [], [], 0
+    nodes = []
+    weights = []
+    count = 0
     with open(path.with_name(path.name + ".data"), "wb") as data:
 
         def weight(*shape: int) -> str:
@@ -79,7 +83,8 @@ def transformer(
             square = node("ReduceMean", node("Mul", x, x), axes=[-1])
             return node("Mul", node("Div", x, node("Sqrt", node("Add", square, "epsilon"))), scale)
 
-        x, scale = node("Gather", weight(vocabulary, hidden), "ids"), weight(hidden)
+        x = node("Gather", weight(vocabulary, hidden), "ids")
+        scale = weight(hidden)
         for _ in range(layers):
             h = norm(x)
             query, key, value = (linear(h, hidden, hidden) for _ in range(3))

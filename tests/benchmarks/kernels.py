@@ -52,7 +52,8 @@ class Fold:
     def __init__(
         self, name: str, text: str, *, is_fused: bool = True, **weights: np.ndarray
     ) -> None:
-        self.name, self.is_fused = name, is_fused
+        self.name = name
+        self.is_fused = is_fused
         self.model = with_weights(parse(text), **weights)
         inputs = {info.name: info.type.tensor_type for info in self.model.graph.input}
         self.others = {n: _random_of(t) for n, t in inputs.items() if n.startswith("x")}
@@ -141,7 +142,8 @@ def _row(fold: Fold, folder: Path, rounds: int, compilers: list[str]) -> tuple[l
     for way in compilers:
         if {p.backend for p in sessions[way].placements()} != {way}:
             times[way] = math.inf  # it does not run all of it
-    ort, best = times["onnxruntime"], min(times[way] for way in (*compilers, "onnxruntime"))
+    ort = times["onnxruntime"]
+    best = min(times[way] for way in (*compilers, "onnxruntime"))
     texts = [_ratio(times[way], ort) for way in (*compilers, "auto")]
     limit = f"{copy * 1e3:.2f}"
     row = [fold.name + "*" * fold.is_fused, f"{made / 1e6:.1f} MB", f"{ort * 1e3:.2f}"]
@@ -170,7 +172,8 @@ def _constants(rounds: int, compilers: list[str]) -> list[tuple[str, float, floa
         session = Session(fold.model, backend=backend, **arguments)
         return min(seconds_of(session, fold.constants) for _ in range(20 * rounds))
 
-    nbytes, side = 4 * 2048**2, 512
+    nbytes = 4 * 2048**2
+    side = 512
     byte = seconds("Neg(w)", 2048) / 2 / nbytes
     heavy = seconds("Tanh(w)", 2048) / byte / nbytes - 2
     found = [("bytes for a byte of a heavy operation", costs.HEAVY, heavy)]
@@ -195,7 +198,9 @@ def llama(width: int, inner: int, layers: int) -> Fold:
     """Return LoRA on all projections of layers as Llama's, without what is between them."""
     shapes = dict.fromkeys("qkvo", (width, width)) | {"gate": (width, inner)}
     shapes |= {"up": (width, inner), "down": (inner, width)}
-    inputs, lines, outputs = [], [], []
+    inputs = []
+    lines = []
+    outputs = []
     weights: dict[str, Any] = {"s": np.float32(0.5)}
     for layer in range(layers):
         for name, (rows, columns) in shapes.items():
@@ -213,7 +218,8 @@ def llama(width: int, inner: int, layers: int) -> Fold:
 def _projections(name: str, layers: int, width: int, states: int, *, bias: bool) -> Fold:
     """Return the keys and values of cross-attention over encoder states."""
     weights: dict[str, np.ndarray] = {"heads": np.array([0, 0, width // 64, 64])}
-    lines, outputs = [], []
+    lines = []
+    outputs = []
     for k in (f"{part}{layer}" for layer in range(layers) for part in "kv"):
         weights |= {f"w{k}": _random(width, width)} | ({f"b{k}": _random(width)} if bias else {})
         lines.append(f"p{k} = MatMul(states, w{k})")

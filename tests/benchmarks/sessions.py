@@ -22,9 +22,14 @@ from onnxfold.runtime.sessions.session import Session
 from tests.benchmarks.peers.peer_tables import new_table
 from tests.model_table import parse, with_weights
 
-_LAYERS, _HIDDEN, _HEADS, _STATES = 4, 384, 6, 1500
+_LAYERS = 4
+_HIDDEN = 384
+_HEADS = 6
+_STATES = 1500
 _TOKENS = (1, 4, 16, 64)
-_TENANTS, _WIDTH, _RANK = 8, 1024, 16
+_TENANTS = 8
+_WIDTH = 1024
+_RANK = 16
 
 Feeds = dict[str, np.ndarray]
 
@@ -50,7 +55,8 @@ def _decoder(rounds: int) -> Table:
             made[name] = _write(run, states, taken[name])
         differences.append(float(np.abs(made["plain"] - made["ours"]).max()))
     table = new_table("tokens", "onnxruntime", "session", "times as fast")
-    table.title, table.title_justify = "A decoder, 1,500 encoder states", "left"
+    table.title = "A decoder, 1,500 encoder states"
+    table.title_justify = "left"
     for k, tokens in enumerate(_TOKENS):
         before, after = (statistics.median(t[k] for t in taken[n]) for n in ("plain", "ours"))
         table.add_row(
@@ -127,7 +133,8 @@ def _adapters(rounds: int) -> Table:
         {name: _random(numbers, *shapes[name[0]]) * np.float32(0.02) for name in names}
         for _ in range(_TENANTS)
     ]
-    base, adapted = linear_layers(with_adapter=False), linear_layers(with_adapter=True)
+    base = linear_layers(with_adapter=False)
+    adapted = linear_layers(with_adapter=True)
     alone = ort.InferenceSession(base.SerializeToString(), _options())
     fed = ort.InferenceSession(adapted.SerializeToString(), _options())
     handles = {}
@@ -164,7 +171,8 @@ def _adapters(rounds: int) -> Table:
                 difference = max(difference, float(worst / np.abs(expected).max()))
     table = new_table("a run of", *(f"{n} tokens" for n in sizes))
     layers = f"LoRA of rank {_RANK} in {_LAYERS} layers of {_WIDTH}"
-    table.title, table.title_justify = f"{_TENANTS} tenants in turns: {layers}", "left"
+    table.title = f"{_TENANTS} tenants in turns: {layers}"
+    table.title_justify = "left"
     for way in ways:
         medians = (statistics.median(taken[way, n]) for n in sizes)
         table.add_row(way, *(f"{m * 1e3:.2f} ms" for m in medians))
@@ -175,7 +183,9 @@ def _adapters(rounds: int) -> Table:
 def linear_layers(*, with_adapter: bool) -> onnx.ModelProto:
     """Layers ``tanh(x w)``, or ``tanh(x w + (x a) b)`` with a and b as inputs."""
     numbers = np.random.default_rng(1)
-    weights, lines, inputs = {}, ["h0 = Identity(x)"], [f"float[n, {_WIDTH}] x"]
+    weights = {}
+    lines = ["h0 = Identity(x)"]
+    inputs = [f"float[n, {_WIDTH}] x"]
     for k in range(_LAYERS):
         weights[f"w{k}"] = _random(numbers, _WIDTH, _WIDTH) / np.float32(_WIDTH**0.5)
         lines.append(f"m{k} = MatMul(h{k}, w{k})")

@@ -174,7 +174,8 @@ def _installed(environment: Path | None) -> tuple[dict[str, str], dict[str, str]
         for python in candidates:
             done = subprocess.run([python, "-c", _script(tool)], capture_output=True, text=True)
             if done.returncode == 0:
-                pythons[tool], versions[tool] = python, done.stdout.strip()
+                pythons[tool] = python
+                versions[tool] = done.stdout.strip()
                 break
         else:
             print(f"{tool} is not installed: skipped", file=sys.stderr)

@@ -118,7 +118,8 @@ g (float[a] x) => (float[7, 7] y, float[5, 5] z) <int64[2] s = {7, 7}, int64[2] 
 
 def test_reasons_name_what_the_reader_can_type(run, tmp_path):
     weight = np.ones((64, 64), np.float32)
-    quantized, out = saved(QUANTIZED, tmp_path / "in.onnx", w=weight), tmp_path / "out.onnx"
+    quantized = saved(QUANTIZED, tmp_path / "in.onnx", w=weight)
+    out = tmp_path / "out.onnx"
     assert "(--fold-quantized folds it)" in run("optimize", quantized, "-o", out).out
     assert "(--fold-quantized folds it)" in run("explain", quantized).out
     reasons = [stay.reason for stay in onnxfold.optimize_file(quantized, out).kept]

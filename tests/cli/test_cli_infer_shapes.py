@@ -48,7 +48,8 @@ def test_ops_without_inference(done, tmp_path):
 
 
 def test_data_files(done, swin, tmp_path):
-    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "in.onnx"
+    out = tmp_path / "out.onnx"
     onnx.save(onnx.load(swin), source, save_as_external_data=True, location="in.bin")
     done("infer-shapes", source, "-o", out, "--share-weights", "-q")
     assert sorted(os.listdir(tmp_path)) == ["in.bin", "in.onnx", "out.onnx"]

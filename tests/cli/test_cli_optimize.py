@@ -30,7 +30,8 @@ def test_a_real_model_shrinks_and_computes_the_same(run, done, swin, tmp_path):
     result = done("optimize", swin, "-o", out, "--check", 1, "--no-fsync", "--json")
     document = json.loads(result.out)
     assert document.keys() == KEYS
-    before, after = document["nodes_before"], document["nodes_after"]
+    before = document["nodes_before"]
+    after = document["nodes_after"]
     assert sum(after.values()) < sum(before.values()) / 2
     assert "Transpose" in before
     assert document["bytes_after"] < document["bytes_before"]
@@ -125,7 +126,8 @@ def test_python_m_in_a_process_of_its_own(tiny, tmp_path):
 
 
 def test_both_files_are_anybodys_afterwards(tmp_path):
-    source, target = tmp_path / "swin.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "swin.onnx"
+    target = tmp_path / "out.onnx"
     source.write_bytes(Path("models/swin.onnx").read_bytes())
     onnxfold.optimize_file(source, target)
     os.replace(target, source)  # refused by Windows as long as one of them is mapped

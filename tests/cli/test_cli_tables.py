@@ -124,7 +124,8 @@ def test_columns_that_a_terminal_does_not_hold_become_rows(monkeypatch):
 
 def test_a_terminal_of_80_columns_shows_all_of_a_table(monkeypatch):
     open_terminal(monkeypatch)
-    name, figures = "/encoder/layers.0/attention" * 3, ("10/10", "9.91e-07", "2.34e-05", "274")
+    name = "/encoder/layers.0/attention" * 3
+    figures = ("10/10", "9.91e-07", "2.34e-05", "274")
     output = output_result(name, 10, 9.91e-7, 2.34e-5, 274)
     text = Comparison("a", "b", outputs=[replace(output, within=False)]).to_text()
     lines = lines_of(text)

@@ -78,7 +78,8 @@ OVERLAPPING = """g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)
 
 def test_what_level_2_would_apply_is_what_it_applies(tmp_path):
     """Several rules match the same nodes; some matches cannot be applied."""
-    root, overlapping = Path(__file__).parents[2], saved(OVERLAPPING, tmp_path / "m.onnx", 17)
+    root = Path(__file__).parents[2]
+    overlapping = saved(OVERLAPPING, tmp_path / "m.onnx", 17)
     for model in (*root.glob("models/*.onnx"), *root.glob("models/lora/*.onnx"), overlapping):
         out = tmp_path / "out.onnx"
         withheld = onnxfold.optimize_file(model, out, count_withheld=True).withheld
@@ -146,7 +147,8 @@ def test_what_is_taken_for_granted(run, model, tmp_path):
 
 
 def test_a_result_beyond_the_tolerances_is_told_of_in_any_case(run, tmp_path):
-    source, rules = saved(MODEL.replace("Relu", "Neg"), tmp_path / "in.onnx", 17), "rules.py"
+    source = saved(MODEL.replace("Relu", "Neg"), tmp_path / "in.onnx", 17)
+    rules = "rules.py"
     (tmp_path / rules).write_text(RULES.format(factor=-1.5))
     command = ("optimize", source, "-o", tmp_path / "out.onnx", "-O2", "--rules", tmp_path / rules)
     quiet = run(*command, "-q")

@@ -102,7 +102,8 @@ def _content(folder: Path) -> dict[str, int]:
 def test_a_mistake_is_told_in_one_line(run, files, monkeypatch, command, message):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of files with rules
     monkeypatch.chdir(files)
-    before, names = _content(files), set(os.listdir(files))
+    before = _content(files)
+    names = set(os.listdir(files))
     result = run(*command.split())
     assert result.code == 2, result.err
     assert result.out == ""

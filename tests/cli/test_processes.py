@@ -23,7 +23,8 @@ def slow(tmp_path_factory):
     weight = np.arange(2048 * 2048, dtype=np.float32).reshape(2048, 2048)
     outputs = ", ".join(f"float[2048, 2048] y{i}" for i in range(16))
     nodes = " ".join(f"y{i} = Transpose(w{i})" for i in range(16))
-    text, path = f"g () => ({outputs}) {{ {nodes} }}", tmp_path_factory.mktemp("slow") / "m.onnx"
+    text = f"g () => ({outputs}) {{ {nodes} }}"
+    path = tmp_path_factory.mktemp("slow") / "m.onnx"
     yield saved(text, path, 18, **{f"w{i}": weight + i for i in range(16)})
     path.unlink()
 
@@ -57,7 +58,9 @@ def test_what_is_ignored_stays_ignored(slow, tmp_path) -> None:
     """As under nohup."""
     process = start(
         slow,
-        *("-o", tmp_path / "o.onnx", "-q"),
+        "-o",
+        tmp_path / "o.onnx",
+        "-q",
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     while not writing(tmp_path):

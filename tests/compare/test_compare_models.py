@@ -110,7 +110,8 @@ def test_float16_roundings_are_allowed_and_said_so():
     text = (
         "g (float16[64] x) => (float16[64] y) <float t = {%s}>{ c = Cast<to=10>(t) y = %s(x, c) }"
     )
-    a, b = parse(text % ("3.0", "Div")), parse(text % ("0.33325", "Mul"))
+    a = parse(text % ("3.0", "Div"))
+    b = parse(text % ("0.33325", "Mul"))
     result = compare(a, b)
     assert not result.equal
     assert result.passed

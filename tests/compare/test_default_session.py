@@ -59,7 +59,8 @@ def break_default_session(monkeypatch):
 
 def test_a_check_runs_both_sessions_and_names_them(tmp_path):
     report = onnxfold.optimize_file(LORA, tmp_path / "out.onnx", check=2, fsync=False)
-    check, default = report.check, report.check.default_session
+    check = report.check
+    default = report.check.default_session
     assert (check.session, default.session) == ("node by node", "default session")
     assert check.equal and default.passed and not report.warnings
     assert default.runs == check.runs and default.sizes == check.sizes

@@ -43,7 +43,8 @@ def feeds_of(kind: str, size: float) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("size", [1.0, 2.0**-12, 2.0**12])
 @pytest.mark.parametrize("error", [0.5, 4])
 def test_the_error_of_a_rule_is_judged_by_the_size_of_each_element(kind, size, error):
-    model, feeds = parse(NEG.format(kind)), feeds_of(kind, size)
+    model = parse(NEG.format(kind))
+    feeds = feeds_of(kind, size)
     rules = [times(-(1 + error * LIMITS[kind]))]
     made = onnxfold.optimize(model, rules=rules, level=2)
     assert [node.op_type for node in made.graph.node] == ["Mul"]
@@ -141,9 +142,11 @@ def test_a_small_sigmoid_has_the_rounding_of_a_sum_with_a_half(opset):
         head = f"g (float[n] x) => (float[n] y) <{numbers}> {{"
         return parse(f"{head} {text} y = Sigmoid(z) }}", opset)
 
-    first, other = "p = Mul(x, f) z = Sub(p, g)", "d = Sub(x, far) z = Mul(d, f)"
+    first = "p = Mul(x, f) z = Sub(p, g)"
+    other = "d = Sub(x, far) z = Mul(d, f)"
     compared = partial(onnxfold.compare, model(first, 7), feeds=feeds, inexact=True)
-    right, wrong = compared(model(other, 7)), compared(model(other, 7.01))
+    right = compared(model(other, 7))
+    wrong = compared(model(other, 7.01))
     assert right.passed and not right.outputs[0].bit_equal
     assert not wrong.passed
 
@@ -174,7 +177,8 @@ WHOLE = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, 
 def giving(array: np.ndarray, like: onnx.ModelProto) -> onnx.ModelProto:
     """A model of the same inputs whose first output is an array."""
     made = copy.deepcopy(like)
-    graph, output = made.graph, like.graph.output[0]
+    graph = made.graph
+    output = like.graph.output[0]
     del graph.node[:], graph.initializer[:], graph.output[:]
     graph.initializer.append(ir.serde.serialize_tensor(ir.Tensor(array, name="given")))
     graph.node.append(onnx.helper.make_node("Identity", ["given"], [output.name]))

@@ -86,9 +86,11 @@ def run_case(case: TestCase) -> Result:
         return Result(case.name, "left", _reason(model, remaining))
     stored = _outputs(folded)
     try:
-        wanted, exact = run_onnxruntime(model), True
+        wanted = run_onnxruntime(model)
+        exact = True
     except Exception:  # any class; then what the test case expects is wanted
-        wanted, exact = list(expected_outputs(case).values()), False
+        wanted = list(expected_outputs(case).values())
+        exact = False
     for name, got, want in zip([o.name for o in model.graph.output], stored, wanted, strict=True):
         difference = _difference(got, want, exact)
         if difference and exact and is_half(got):
@@ -146,7 +148,8 @@ def _half_difference(got: np.ndarray, expected: np.ndarray, otherwise: str) -> s
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return otherwise
-    a, b = got.astype(np.float64), expected.astype(np.float64)
+    a = got.astype(np.float64)
+    b = expected.astype(np.float64)
     allowed = 2 * _HALF[got.dtype] * np.abs(b)
     with np.errstate(invalid="ignore"):
         fine = (np.abs(a - b) <= allowed) | (a == b) | (np.isnan(a) & np.isnan(b))
@@ -172,7 +175,8 @@ def _difference(got: np.ndarray, want: np.ndarray, exact: bool) -> str | None:
     if got.dtype.kind in "iub":
         return "integers differ"
     with np.errstate(all="ignore"):
-        a, b = got.astype(np.complex128), want.astype(np.complex128)
+        a = got.astype(np.complex128)
+        b = want.astype(np.complex128)
         least = 1e-5 if got.dtype.itemsize > 2 else 1e-3
         if not exact and np.allclose(a, b, rtol=1e-3, atol=least, equal_nan=True):
             return None

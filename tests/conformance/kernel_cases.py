@@ -102,7 +102,8 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -
 
 def _integers(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> Iterator[Any]:
     limits = np.iinfo(dtype)
-    low, high = int(limits.min), int(limits.max)
+    low = int(limits.min)
+    high = int(limits.max)
     yield "all", rng.integers(low, high, shape, dtype, endpoint=True)
     yield "extremes", rng.choice(np.array([low, high, 0, 1, max(low, -1)], object), shape)
     yield "zeros", np.zeros(shape)
@@ -187,11 +188,14 @@ def run_case(name: str, backend: str) -> dict[str, Any]:
         if reasons or not session.placements():
             result["reason"] = str(reasons[0] if reasons else "nothing is cached")[:200]
             continue
-        result["compiled"], result["reason"] = kind, None
+        result["compiled"] = kind
+        result["reason"] = None
         for k, feeds in enumerate(feeds_of(given, kind == "symbolic", len(name))):
             result["tried"] += 1
-            want, got = _outcome(reference, feeds), _outcome(session, feeds)
-            raised, expected = isinstance(got, str), isinstance(want, str)
+            want = _outcome(reference, feeds)
+            got = _outcome(session, feeds)
+            raised = isinstance(got, str)
+            expected = isinstance(want, str)
             if raised != expected:  # with a kernel, or however it is split
                 plain = Session(model, reference_options(), backend="onnxruntime", **rest)
                 of_kernel = isinstance(_outcome(plain, feeds), str) == expected

@@ -25,8 +25,21 @@ _LEFT_OUT = (
 )
 # Everything that the tests import; the versions are those of this environment.
 _PACKAGES = (
-    *("click", "filelock", "hypothesis", "ml_dtypes", "numpy", "onnx", "onnx-ir", "onnxruntime"),
-    *("onnxscript", "psutil", "pytest", "pytest-xdist", "rich", "safetensors", "xxhash"),
+    "click",
+    "filelock",
+    "hypothesis",
+    "ml_dtypes",
+    "numpy",
+    "onnx",
+    "onnx-ir",
+    "onnxruntime",
+    "onnxscript",
+    "psutil",
+    "pytest",
+    "pytest-xdist",
+    "rich",
+    "safetensors",
+    "xxhash",
 )
 
 

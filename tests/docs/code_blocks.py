@@ -42,11 +42,16 @@ class Block:
 def blocks_of(path: Path) -> list[Block]:
     found: list[Block] = []
     fence: re.Match[str] | None = None
-    before, start, inside, follows = "", 0, [], False
+    before = ""
+    start = 0
+    inside = []
+    follows = False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         match = FENCE.match(line)
         if fence is None and match is not None:
-            fence, start, inside = match, number, []
+            fence = match
+            start = number
+            inside = []
         elif fence is not None and match is not None and not match[2]:
             title = re.search(r'title="(.+?)"', fence[3])
             mark = MARK.fullmatch(before)
@@ -55,11 +60,14 @@ def blocks_of(path: Path) -> list[Block]:
             place = f"{path.name}:{start}"
             title, mark = title and title[1], mark and mark[1]
             found.append(Block(place, fence[2], title, text, mark, follows))
-            fence, before, follows = None, "", True
+            fence = None
+            before = ""
+            follows = True
         elif fence is not None:
             inside.append(line)
         elif line.strip():
-            before, follows = line.strip(), False
+            before = line.strip()
+            follows = False
     assert fence is None, f"{path}: a block does not end"
     return found
 

@@ -157,7 +157,8 @@ def test_passes_by_name_and_a_folder_that_is_there(mixed, tmp_path):
 def test_the_two_models_of_a_split(tmp_path):
     text = """g (float[n, 64] x, float[64, 64] a) => (float[n, 64] y) {
         t = Transpose (w) merged = MatMul (t, a) y = MatMul (x, merged) }"""
-    model, folder = with_weights(parse(text), w=floats(64, 64)), tmp_path / "ir"
+    model = with_weights(parse(text), w=floats(64, 64))
+    folder = tmp_path / "ir"
     onnxfold.split(model, tmp_path / "bundle", runtime_constants=["a"], dump_ir=folder, level=0)
     drawn = {path.name: path.read_text() for path in folder.iterdir()}
     assert drawn.keys() == {"runtime_fold.dot", "entry.dot"}

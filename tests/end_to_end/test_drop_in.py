@@ -49,7 +49,9 @@ def test_keywords_of_onnxsim(tmp_path: Path):
     names = ["input_ids", "encoder_hidden_states", "encoder_attention_mask"]
     shapes = dict(zip(names, ([2, 5], [2, 7, 64], [2, 7]), strict=True))
     model, same = onnxfold.simplify(
-        *(decoder, 1, True),
+        decoder,
+        1,
+        True,
         test_input_shapes=shapes,
         check_rtol=0.0,
         check_atol=0.0,
@@ -180,7 +182,10 @@ def test_models_of_onnx_ir_are_left_alone(tmp_path: Path):
 @pytest.mark.parametrize(
     "function",
     [
-        *(onnxfold.optimize, onnxfold.simplify, onnxfold.slim, onnxfold.Session),
+        onnxfold.optimize,
+        onnxfold.simplify,
+        onnxfold.slim,
+        onnxfold.Session,
         lambda model: onnxfold.compare(SWIN, model),
         lambda model: onnxfold.split(model, "bundle"),
     ],

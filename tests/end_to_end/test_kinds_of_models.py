@@ -71,16 +71,32 @@ def test_other_functions_take_every_kind(make, tmp_path):
 @pytest.mark.parametrize(
     "function",
     [
-        *(onnxfold.optimize, onnxfold.plan, onnxfold.explain, onnxfold.simplify, onnxfold.slim),
-        *(onnxfold.Session, lambda x: onnxfold.compare(x, x), lambda x: onnxfold.why(x, "y")),
-        *(lambda x: onnxfold.split(x, "b"), lambda x: onnxfold.optimize_file(x, "o.onnx")),
+        onnxfold.optimize,
+        onnxfold.plan,
+        onnxfold.explain,
+        onnxfold.simplify,
+        onnxfold.slim,
+        onnxfold.Session,
+        lambda x: onnxfold.compare(x, x),
+        lambda x: onnxfold.why(x, "y"),
+        lambda x: onnxfold.split(x, "b"),
+        lambda x: onnxfold.optimize_file(x, "o.onnx"),
     ],
 )
 @pytest.mark.parametrize(
     "wrong",
     [
-        *(None, 3, [], b"", b"no model", object(), UNDEFINED, ir.from_proto(UNDEFINED)),
-        *(WITHOUT_DATA, WITHOUT_DATA.SerializeToString(), ir.from_proto(WITHOUT_DATA)),
+        None,
+        3,
+        [],
+        b"",
+        b"no model",
+        object(),
+        UNDEFINED,
+        ir.from_proto(UNDEFINED),
+        WITHOUT_DATA,
+        WITHOUT_DATA.SerializeToString(),
+        ir.from_proto(WITHOUT_DATA),
     ],
 )
 def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
@@ -93,7 +109,8 @@ def test_what_is_no_model_is_told(function, wrong, tmp_path, monkeypatch):
 def test_a_loaded_model_keeps_its_layout(tmp_path):
     """Also where no external tensor is left of it."""
     text = "g (float[n, 64] x) => (float[n, 64] y) { t = Neg(w) y = MatMul(x, t) }"
-    model, path = with_weights(parse(text), w=floats(64, 64)), tmp_path / "in.onnx"
+    model = with_weights(parse(text), w=floats(64, 64))
+    path = tmp_path / "in.onnx"
     onnx.save(model, path, save_as_external_data=True, location="weights")
     for k, given in enumerate((path, onnxfold.load(path))):
         onnxfold.optimize_file(given, tmp_path / f"{k}.onnx")
@@ -185,7 +202,8 @@ OPTIONS = {
 def test_wrong_types_are_told(function, tmp_path, monkeypatch):
     """Of every argument; none takes a plain object."""
     monkeypatch.chdir(tmp_path)
-    given, parameters = FUNCTIONS[function], inspect.signature(function).parameters
+    given = FUNCTIONS[function]
+    parameters = inspect.signature(function).parameters
     for k, parameter in enumerate(parameters):
         # onnxruntime judges the model of its own session
         if k < len(given) and function is not onnxfold.InferenceSession:
@@ -302,7 +320,8 @@ def test_nodes_in_any_order(tmp_path):
         for cyclic in (model, through):
             with pytest.raises(onnxfold.ModelError, match="the nodes cannot be put in order"):
                 function(cyclic)
-    other, another = onnxfold.load(tmp_path / "in.onnx"), onnxfold.load(tmp_path / "in.onnx")
+    other = onnxfold.load(tmp_path / "in.onnx")
+    another = onnxfold.load(tmp_path / "in.onnx")
     other.graph[0].replace_input_with(0, through.graph.inputs[0])
     another.graph.initializers["w"].const_value = None
     model.graph.remove(model.graph[-1])

@@ -64,8 +64,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "check": [{}, {"check": 1}],
 }
 OUTPUTS: list[dict[str, Any]] = [
-    *({}, {"external_data": True}, {"external_data": False}, {"share_weights": True}),
-    *({"advise": True, "count_withheld": True}, {"report": "page.html", "dump_ir": "passes"}),
+    {},
+    {"external_data": True},
+    {"external_data": False},
+    {"share_weights": True},
+    {"advise": True, "count_withheld": True},
+    {"report": "page.html", "dump_ir": "passes"},
 ]
 """Options of ``optimize_file`` alone."""
 UNBOUNDED = {"fold_all", "fold", "value_info", "passes"}
@@ -185,7 +189,16 @@ def session(given: Any, path: Path, folder: Path, options: dict[str, Any]) -> An
 
 
 FUNCTIONS = (
-    *(optimize, optimize_file, simplify, slim, plan, explain, why, compare, split, session),
+    optimize,
+    optimize_file,
+    simplify,
+    slim,
+    plan,
+    explain,
+    why,
+    compare,
+    split,
+    session,
 )
 IN_PLACE = {optimize: (ir.Model, Program)}
 
@@ -213,7 +226,8 @@ def snapshot(given: Any) -> bytes:
 
 
 def run_case(case: dict[str, Any], folder: Path) -> None:
-    function, path = case["function"], case["model"]
+    function = case["function"]
+    path = case["model"]
     options = fitting({k: v for name in OPTIONS for k, v in case[name].items()}, path)
     if function is optimize_file:
         options |= case["output"]
@@ -283,7 +297,8 @@ def large(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_memory_limit_holds_for_every_kind(kind, large, tmp_path):
-    limit, size = 3 << 20, 4 * SIDE * SIDE
+    limit = 3 << 20
+    size = 4 * SIDE * SIDE
     options: dict[str, Any] = {"memory_limit": limit, "max_growth": 0}
     _, in_memory = onnxfold.optimize(KINDS[kind](large), return_report=True, **options)
     to_file = onnxfold.optimize_file(KINDS[kind](large), tmp_path / "out.onnx", **options)

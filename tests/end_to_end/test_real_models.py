@@ -103,7 +103,8 @@ LEVELS = ({"level": 1}, {"level": 2}, {"level": 2, "target": "onnxruntime"})
 def ops_at_each_level(tmp_path_factory):
     @functools.cache
     def made(model):
-        folder, paths = tmp_path_factory.mktemp("levels"), [model]
+        folder = tmp_path_factory.mktemp("levels")
+        paths = [model]
         for k, options in enumerate(LEVELS):
             paths.append(folder / f"{k}.onnx")
             onnxfold.optimize_file(model, paths[-1], **options)

@@ -40,7 +40,8 @@ def compilers(folder: Path, outcome: Outcome) -> dict[str, dict[str, str]]:
 
 def model() -> onnx.ModelProto:
     """Two layers over a runtime constant, which differ in their structure: two kernels."""
-    square, rows = f"float[{WIDTH},{WIDTH}]", f"float[N,{WIDTH}]"
+    square = f"float[{WIDTH},{WIDTH}]"
+    rows = f"float[N,{WIDTH}]"
     return parse(
         f"""g ({rows} x, {square} r) => ({rows} y, {rows} z) <{square} w = *, {square} v = *> {{
             a = MatMul(r, w) b = Exp(a) y = MatMul(x, b)
@@ -84,14 +85,16 @@ class Stage:
         fault = outcome.faults.append
         if ending == "time limit":
             code = finish(self._begin("--compile-seconds", str(delay)))
-            expected, cleans_up = {0}, True
+            expected = {0}
+            cleans_up = True
         else:
             child = self._begin()
             time.sleep(delay)
             number = signal.Signals[ending]
             os.kill(child, number)
             code = finish(child)
-            expected, cleans_up = {0, -number, 128 + number}, code in (0, 128 + number)
+            expected = {0, -number, 128 + number}
+            cleans_up = code in (0, 128 + number)
         if code not in expected:
             fault(f"{what}: exit code {code}")
         left = list(self.left())

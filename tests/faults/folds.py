@@ -137,7 +137,8 @@ def worked(count: int, rows: int, folder: Path) -> Growth:
     )
     split(model, folder / "bundle", runtime_constants=["states"], fsync=False)
     context = multiprocessing.get_context("spawn")
-    barrier, results = context.Barrier(count), context.Queue()
+    barrier = context.Barrier(count)
+    results = context.Queue()
     arguments = (folder, rows, barrier, results)
     children = [context.Process(target=_work, args=arguments) for _ in range(count)]
     for child in children:
@@ -155,7 +156,8 @@ def _work(folder: Path, rows: int, barrier: Barrier, results: Queue[tuple[int, i
     session = Session(folder / "bundle", cache=cache)
     feeds = {"q": states(1)}
     session.run(None, feeds, handle=session.fold({"states": states(8, os.getpid())}))
-    before, folds = private_bytes(), session.fold_statistics().folds
+    before = private_bytes()
+    folds = session.fold_statistics().folds
     barrier.wait()
     handle = session.fold({"states": states(rows)})
     (got,) = session.run(None, feeds, handle=handle)

@@ -19,7 +19,8 @@ SIZE = 1024
 
 def model() -> onnx.ModelProto:
     """One weight that is copied, one that is computed tile by tile, one that is read for it."""
-    square, rows = f"float[{SIZE},{SIZE}]", f"float[2,{SIZE}]"
+    square = f"float[{SIZE},{SIZE}]"
+    rows = f"float[2,{SIZE}]"
     return parse(
         f"""g ({rows} x) => ({rows} yw0, {rows} yt, {rows} ye)
         <{square} w0 = *, {square} w1 = *, {square} w2 = *> {{
@@ -92,7 +93,8 @@ def test_what_is_removed_can_still_be_read(source) -> None:
 
 def test_what_the_library_replaces_itself(source) -> None:
     """A loaded model stays usable when it is saved in place, also for another that has the file."""
-    first, second = storage.load(source), storage.load(source)
+    first = storage.load(source)
+    second = storage.load(source)
     for target in (source, source, source.parent / "o.onnx"):
         storage.save(first, target)
         storage.save(second, target)

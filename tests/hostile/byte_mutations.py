@@ -103,7 +103,8 @@ def _delete(rng: random.Random, fields: list[Field], at: int) -> None:
 
 def _swap(rng: random.Random, fields: list[Field], at: int) -> None:
     other = rng.randrange(len(fields))
-    fields[at], fields[other] = fields[other], fields[at]
+    fields[at] = fields[other]
+    fields[other] = fields[at]
 
 
 def _exchange_values(rng: random.Random, fields: list[Field], at: int) -> None:
@@ -147,7 +148,12 @@ _WIRE: tuple[Change, ...] = (
     _flip,
     _other("wire_type", lambda *_: range(8)),
     _other("number", lambda *_: _NUMBERS_OF_FIELDS),
-    *(_duplicate, _delete, _swap, _exchange_values, _insert, _nest),
+    _duplicate,
+    _delete,
+    _swap,
+    _exchange_values,
+    _insert,
+    _nest,
 )
 
 

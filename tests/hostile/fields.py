@@ -88,7 +88,8 @@ def join(fields: list[Field]) -> bytes:
 
 
 def _read_varint(data: bytes, pos: int) -> tuple[int, int]:
-    value = shift = 0
+    value = 0
+    shift = 0
     while True:
         byte = data[pos]
         pos += 1
@@ -103,7 +104,8 @@ def split(data: bytes, message: Any = MODEL) -> list[Field]:
     pos = 0
     while pos < len(data):
         tag, pos = _read_varint(data, pos)
-        number, wire_type = tag >> 3, tag & 7
+        number = tag >> 3
+        wire_type = tag & 7
         known = message.fields_by_number.get(number) if message is not None else None
         value: int | bytes | list[Field]
         if wire_type == 0:

@@ -63,7 +63,8 @@ def _model(
 
 def sizes(rng: random.Random) -> tuple[onnx.ModelProto, str]:
     """A huge constant, and one to three ops over it."""
-    size, kind = rng.choice(_SIZES), rng.choice(_HUGE)
+    size = rng.choice(_SIZES)
+    kind = rng.choice(_HUGE)
     text = kind.replace("SIZE", str(size)).replace("HALF", str(size // 2))
     given, node = text.replace("PART", str(size // 1024 + 1)).split(" | ")
     nodes = node if " = Eye" in node else f"h = {node}"
@@ -109,7 +110,8 @@ def loops(rng: random.Random) -> tuple[onnx.ModelProto, str]:
 
 def recurrences(rng: random.Random) -> tuple[onnx.ModelProto, str]:
     """LSTM, GRU, RNN and Scan over a long constant."""
-    length, hidden = rng.choice((2**16, 2**20, 2**24, 2**40)), rng.choice((1, 8))
+    length = rng.choice((2**16, 2**20, 2**24, 2**40))
+    hidden = rng.choice((1, 8))
     op, gates = rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1), ("Scan", 1)))
     node = f"y = {op}<hidden_size = {hidden}>(h, w, r)"
     if op == "Scan":
@@ -146,8 +148,10 @@ def chains(rng: random.Random) -> tuple[onnx.ModelProto, str]:
     """Thousands of nodes, one behind another or side by side, constant or not."""
     kinds = rng.choice((["Neg({})"], ["Exp({})", "Transpose({})"], ["Add({}, c)"], [_IF]))
     count = rng.choice((2000, 5000, 10000)) if kinds != [_IF] else 1000
-    start, is_wide = rng.choice(("x", "c")), rng.random() < 0.3
-    nodes, last = [], start
+    start = rng.choice(("x", "c"))
+    is_wide = rng.random() < 0.3
+    nodes = []
+    last = start
     for i in range(count):
         made = kinds[i % len(kinds)].replace("{}", start if is_wide else last)
         nodes.append(f"v{i} = {made}")
@@ -232,7 +236,8 @@ def odd_graphs(rng: random.Random) -> tuple[onnx.ModelProto, str]:
         names = (("c0", "r0_0"), ("a\nb", "\u202e"), ("x" * 10**5, "y"), ("%s", "{0}"), (" ", "\t"))
         first, second = model.graph.node
         first.output[0], second.output[0] = rng.choice(names)
-        first.name = second.input[0] = first.output[0]
+        first.name = first.output[0]
+        second.input[0] = first.name
         model.graph.output[0].name = second.output[0]
         return model, f"names {first.name!r:.40}"
     for _ in range(rng.choice((1, 10**4))):

@@ -65,12 +65,14 @@ STEPS: dict[str, Callable[[str, str], None]] = {
 
 def check_file(phase: Phase, room: str, data: bytes, about: str, every_step: bool) -> Result:
     """Write a file into the room with its external data and take it through the steps."""
-    path, results = Path(room) / "model.onnx", Path(room).parent / "results"
+    path = Path(room) / "model.onnx"
+    results = Path(room).parent / "results"
     path.write_bytes(data)
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
     result = Result(what=about)
-    counts = result.reached["steps"] = Counter()
+    counts = Counter()
+    result.reached["steps"] = counts
     before = _listing(room)
     for step in (*ALWAYS, *SOMETIMES) if every_step else ALWAYS:
         phase(step)
@@ -81,7 +83,8 @@ def check_file(phase: Phase, room: str, data: bytes, about: str, every_step: boo
         found = [failure] if failure is not None else []
         if (over := _peak() - len(data) - MEMORY_LIMIT) > ABOVE:
             found.append(Failure(step, "peak", "", f"{over:,} bytes"))
-        after, made = _listing(room), sorted(p.name for p in results.iterdir())
+        after = _listing(room)
+        made = sorted(p.name for p in results.iterdir())
         changed = {str(p) for p, _ in before.items() ^ after.items()}
         if verdict != "done" or not {*made} <= {"out.onnx", "out.onnx.data"}:
             changed.update(made)

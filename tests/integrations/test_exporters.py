@@ -141,7 +141,8 @@ def test_ultralytics(name: str, sizes: dict[str, bool], tmp_path: Path, monkeypa
         shutil.move(yolo.export(**options, **sizes), path)
         return path
 
-    raw, slimmed = export("raw.onnx", False), export("slimmed.onnx", True)
+    raw = export("raw.onnx", False)
+    slimmed = export("slimmed.onnx", True)
     report = onnxfold.optimize_file(raw, "optimized.onnx", check=2)
     assert report.check.equal
     optimized = onnx.load("optimized.onnx")
@@ -240,7 +241,8 @@ def test_paddle(network: str, tmp_path: Path):
     export = pytest.importorskip("paddle2onnx").export
     paddle.seed(0)
     if network == "LSTM":
-        layer, shape = paddle.nn.LSTM(8, 12, 2, direction="bidirectional"), (-1, -1, 8)
+        layer = paddle.nn.LSTM(8, 12, 2, direction="bidirectional")
+        shape = (-1, -1, 8)
     else:
         layer = paddle.vision.models.mobilenet_v3_small(num_classes=10)
         shape = (-1, 3, 64, 64)

@@ -22,7 +22,8 @@ from onnxfold.runtime import kept_models
 from onnxfold.support.onnxruntime_sessions import DECIDING
 from tests.faults.test_file_systems import mounted
 
-SWIN, DECODER = ROOT / "models" / "swin.onnx", ROOT / "models" / "t5-decoder.onnx"
+SWIN = ROOT / "models" / "swin.onnx"
+DECODER = ROOT / "models" / "t5-decoder.onnx"
 CPU = ["CPUExecutionProvider"]
 
 OWN = ("level", "target", "runtime_constants", "max_cache_bytes")
@@ -103,7 +104,8 @@ def test_equal_to_onnxruntime(model: Path, start: str) -> None:
     if start == "second":
         onnxfold.InferenceSession(model)
         onnxfold.InferenceSession(model, reference_options())
-    theirs, ours = ort.InferenceSession(model), onnxfold.InferenceSession(model)
+    theirs = ort.InferenceSession(model)
+    ours = onnxfold.InferenceSession(model)
     assert isinstance(ours, ort.InferenceSession)
     assert described(ours) == described(theirs)
     feeds = feeds_of(theirs)
@@ -126,7 +128,9 @@ def test_signature() -> None:
 @pytest.mark.parametrize("version", [None, 0, 3])
 def test_what_a_session_says_about_its_model(path: Path, version: int | None) -> None:
     model = product()
-    model.graph.name, model.producer_name, model.doc_string = "a graph", "a test", "a text"
+    model.graph.name = "a graph"
+    model.producer_name = "a test"
+    model.doc_string = "a text"
     if version is not None:
         model.model_version = version
     onnx.helper.set_model_props(model, {"labels": "a,b"})
@@ -199,7 +203,8 @@ def test_a_model_that_is_replaced(path: Path) -> None:
 
 
 def test_external_data_that_is_written_again(tmp_path: Path, cache: Path) -> None:
-    model, data = tmp_path / "m.onnx", tmp_path / "m.data"
+    model = tmp_path / "m.onnx"
+    data = tmp_path / "m.data"
     onnx.save(product(0, external="m.data"), model)
     assert close(onnxfold.InferenceSession(model))
     before = data.stat()

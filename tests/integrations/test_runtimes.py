@@ -17,7 +17,8 @@ SWIN = Path("models/swin.onnx")
 
 def test_the_ort_format_of_mobile_and_web(tmp_path: Path):
     """onnxruntime's own converter, on the model and on the optimized one: smaller, and the same."""
-    sizes, results = {}, {}
+    sizes = {}
+    results = {}
     image = np.random.default_rng(0).random((1, 3, 64, 64), dtype=np.float32)
     onnxfold.optimize_file(SWIN, tmp_path / "optimized.onnx")
     (tmp_path / "original.onnx").write_bytes(SWIN.read_bytes())
@@ -44,7 +45,8 @@ def test_polygraphy(tmp_path: Path):
         SWIN, tmp_path / "static.onnx", input_shapes={"pixel_values": [1, 3, 64, 64]}
     )
     command = [polygraphy, "run"]
-    inputs, outputs = tmp_path / "inputs.json", tmp_path / "outputs.json"
+    inputs = tmp_path / "inputs.json"
+    outputs = tmp_path / "outputs.json"
     subprocess.run(
         [*command, SWIN, "--onnxrt", "--save-inputs", inputs, "--save-outputs", outputs],
         check=True,
@@ -54,8 +56,14 @@ def test_polygraphy(tmp_path: Path):
     done = subprocess.run(
         [
             *command,
-            *(tmp_path / "static.onnx", "--onnxrt"),
-            *("--load-inputs", inputs, "--load-outputs", outputs, "--atol", "1e-5"),
+            tmp_path / "static.onnx",
+            "--onnxrt",
+            "--load-inputs",
+            inputs,
+            "--load-outputs",
+            outputs,
+            "--atol",
+            "1e-5",
         ],
         capture_output=True,
         text=True,

@@ -94,7 +94,8 @@ class Client:
             self.connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         self.connection.request(method, path, body, {"Accept": self.accept})
         answer = self.connection.getresponse()
-        content, self.headers = answer.read(), answer.headers
+        content = answer.read()
+        self.headers = answer.headers
         self.count += 1
         if self.count % 10 == 0:
             self.connection.close()

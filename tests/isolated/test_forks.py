@@ -136,7 +136,8 @@ def test_an_idle_process_ends_itself():
 
 def test_a_lock_that_another_thread_holds_is_released_in_the_child():
     lock = forks.Lock()
-    held, release = threading.Event(), threading.Event()
+    held = threading.Event()
+    release = threading.Event()
 
     def hold() -> None:
         with lock:
@@ -173,7 +174,8 @@ class Slow:
 
 
 def test_a_cached_property_that_another_thread_computes():
-    begun, release = threading.Event(), threading.Event()
+    begun = threading.Event()
+    release = threading.Event()
     slow = Slow(begun, release)
     thread = threading.Thread(target=lambda: slow.value)
     thread.start()

@@ -97,9 +97,14 @@ def temporary(tmp_path, monkeypatch):
 
 def test_arrays_of_any_type_and_layout_come_and_go():
     arrays = [
-        *(np.zeros((0, 3), np.float32), np.array(3.5), np.arange(6).reshape(2, 3).T),
-        *(np.full(3, 1.5, ml_dtypes.bfloat16), np.ones((2, 2), ml_dtypes.int4)),
-        *(np.array(["a", "bc"]), np.broadcast_to(np.float16(2), (2, 3)), np.array([1, 2], ">i4")),
+        np.zeros((0, 3), np.float32),
+        np.array(3.5),
+        np.arange(6).reshape(2, 3).T,
+        np.full(3, 1.5, ml_dtypes.bfloat16),
+        np.ones((2, 2), ml_dtypes.int4),
+        np.array(["a", "bc"]),
+        np.broadcast_to(np.float16(2), (2, 3)),
+        np.array([1, 2], ">i4"),
     ]
     (request, process), made = run(f"{HERE}echo", {"a": [1, None]}, arrays)
     assert request == {"a": [1, None]} and process != os.getpid()

@@ -37,7 +37,8 @@ class Owner:
 
 
 def test_all_threads_share_one_object():
-    state, found = ProcessState(), []
+    state = ProcessState()
+    found = []
     threads = [threading.Thread(target=lambda: found.append(state.shared(Table))) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -50,7 +51,9 @@ def test_all_threads_share_one_object():
 
 
 def test_a_function_is_called_when_its_owner_is_destroyed_or_the_state_is_closed():
-    state, calls, owners = ProcessState(), [], [Owner(), Owner()]
+    state = ProcessState()
+    calls = []
+    owners = [Owner(), Owner()]
     for k, owner in enumerate(owners):
         state.close_with(owner, lambda k=k: calls.append(k))
     del owner
@@ -65,7 +68,9 @@ def test_a_function_is_called_when_its_owner_is_destroyed_or_the_state_is_closed
 
 @needs_fork
 def test_a_forked_process_does_not_close_objects_of_its_parent():
-    state, calls, owners = ProcessState(), [], [Owner()]
+    state = ProcessState()
+    calls = []
+    owners = [Owner()]
     state.close_with(owners[0], lambda: calls.append(1))
 
     def work() -> None:
@@ -79,7 +84,8 @@ def test_a_forked_process_does_not_close_objects_of_its_parent():
 
 
 def test_a_value_of_a_process_is_made_by_one_thread():
-    local, made = forks.ProcessLocal[int](), []
+    local = forks.ProcessLocal[int]()
+    made = []
 
     def fail() -> int:
         raise ValueError
@@ -114,7 +120,8 @@ def test_a_forked_process_makes_its_own_value_and_does_not_destroy_the_other():
 
     local = forks.ProcessLocal[Session]()
     parent = local.get(Session).process
-    begun, release = threading.Event(), threading.Event()
+    begun = threading.Event()
+    release = threading.Event()
     slow = forks.ProcessLocal[int]()
 
     def make() -> int:
@@ -241,11 +248,35 @@ REGISTRIES = {
 """Tables that modules and packages fill when they are imported."""
 
 STATEFUL = {
-    *("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSemaphore", "Barrier", "local"),
-    *("Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "Popen", "Processes"),
-    *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary", "OrderedDict", "defaultdict", "deque"),
-    *("Counter", "ProcessLocal", "ProcessState", "FoldCache", "InferenceSession"),
-    *("TemporaryFile", "TemporaryDirectory", "open", "finalize"),
+    "Lock",
+    "RLock",
+    "Condition",
+    "Event",
+    "Semaphore",
+    "BoundedSemaphore",
+    "Barrier",
+    "local",
+    "Thread",
+    "Timer",
+    "ThreadPoolExecutor",
+    "ProcessPoolExecutor",
+    "Popen",
+    "Processes",
+    "WeakSet",
+    "WeakKeyDictionary",
+    "WeakValueDictionary",
+    "OrderedDict",
+    "defaultdict",
+    "deque",
+    "Counter",
+    "ProcessLocal",
+    "ProcessState",
+    "FoldCache",
+    "InferenceSession",
+    "TemporaryFile",
+    "TemporaryDirectory",
+    "open",
+    "finalize",
 }
 """Classes and functions that create locks, threads, processes, files, and tables that change."""
 
@@ -255,8 +286,11 @@ USING_LOCKS = {"support/forks.py", "support/system/files.py"}
 """Modules that use Python's locks; the second one on Windows only, which has no forks."""
 
 RESETTING = {
-    *("support/forks.py", "support/process_state.py", "support/isolated.py"),
-    *("runtime/sessions/cache.py", "runtime/sessions/handle.py"),
+    "support/forks.py",
+    "support/process_state.py",
+    "support/isolated.py",
+    "runtime/sessions/cache.py",
+    "runtime/sessions/handle.py",
 }
 """Modules with classes that reset themselves in forked processes."""
 
@@ -322,7 +356,9 @@ def test_locks_can_be_used_after_forks():
 
 
 def test_few_classes_handle_forks():
-    resetting, knowing, hooking = set(), set(), set()
+    resetting = set()
+    knowing = set()
+    hooking = set()
     for path, tree in modules():
         names = {*called(tree)}
         if "reset_after_fork" in names:

@@ -152,7 +152,8 @@ def assert_identical(actual: np.ndarray, expected: np.ndarray, what: str = "") -
     differ = (_bits(actual) != _bits(expected)) & ~(_is_nan(actual) & _is_nan(expected))
     if differ.any():
         where = np.argwhere(differ)[:5].tolist()
-        got, want = actual[differ][:5], expected[differ][:5]
+        got = actual[differ][:5]
+        want = expected[differ][:5]
         raise AssertionError(f"{what}: {differ.sum()} differ, at {where}: {got}, not {want}")
 
 

@@ -45,13 +45,17 @@ def _around(narrow: np.dtype, dtype: np.dtype) -> np.ndarray:
     """The values of a narrow dtype, the midpoints between them, and the neighbours of those."""
     if narrow.itemsize == 2:
         raw = np.arange(0, 1 << 16, 7, dtype=np.uint16)
-        here, there = raw.view(narrow), (raw + np.uint16(1)).view(narrow)
+        here = raw.view(narrow)
+        there = (raw + np.uint16(1)).view(narrow)
     else:
         raw = values.patterns(narrow).view(np.uint8)
-        here, there = raw.view(narrow), np.roll(raw, -1).view(narrow)
-    a, b = here.astype(np.float64), there.astype(np.float64)
+        here = raw.view(narrow)
+        there = np.roll(raw, -1).view(narrow)
+    a = here.astype(np.float64)
+    b = there.astype(np.float64)
     middle = ((a + b) / 2).astype(dtype)
-    up, down = np.nextafter(middle, dtype.type(np.inf)), np.nextafter(middle, dtype.type(-np.inf))
+    up = np.nextafter(middle, dtype.type(np.inf))
+    down = np.nextafter(middle, dtype.type(-np.inf))
     return np.concatenate([a.astype(dtype), middle, up, down])
 
 

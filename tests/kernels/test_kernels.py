@@ -57,8 +57,15 @@ B = np.array([[True, False, True], [False, False, True]])
 
 ONE = [row(MANY), row(()), row((0, 3)), row((20, 30))]
 TWO = [
-    *[row(MANY, MANY), row(*ACROSS), row((), ()), row((3,), ()), row((0,), (1,))],
-    *[row((2, 3), (3,)), row((2, 1, 3), (4, 1)), row((5,), (2, 3, 1)), row((0, 3), (3,))],
+    row(MANY, MANY),
+    row(*ACROSS),
+    row((), ()),
+    row((3,), ()),
+    row((0,), (1,)),
+    row((2, 3), (3,)),
+    row((2, 1, 3), (4, 1)),
+    row((5,), (2, 3, 1)),
+    row((0, 3), (3,)),
 ]
 BOUNDS = [(None, *range(0, 26, 2)), (None, *range(0, 26, 3))]
 CLIP = [row(MANY[:1], None, None), row((2, 50), edge(2), edge(3))] + [
@@ -74,8 +81,11 @@ ROWS: dict[tuple[str, int], list[Row]] = {
     ("Mod", 10): TWO,
     ("Clip", 12): CLIP,
     ("Where", 9): [
-        *[row(B, (2, 3), (3,)), row(B[:, :1], (3,), (2, 3)), row(B[0], (2, 0, 1), ())],
-        *[row(B, (2, 3), (1,)), row(B[0, 0], (), ())],
+        row(B, (2, 3), (3,)),
+        row(B[:, :1], (3,), (2, 3)),
+        row(B[0], (2, 0, 1), ()),
+        row(B, (2, 3), (1,)),
+        row(B[0, 0], (), ()),
     ],
     ("Cast", 6): [row((5,), to=1), row((2, 3), to=7)],
     ("CastLike", 15): [
@@ -104,8 +114,10 @@ ROWS: dict[tuple[str, int], list[Row]] = {
         row((2, 3, 4), starts=[1], ends=[9], axes=[1]),
     ],
     ("Slice", 10): [
-        *[row((2, 1, 4), i64(-1), i64(-9), i64(2), i64(-1)), row((3, 4, 5), i64(1, 0), i64(3, -1))],
-        *[row((3, 4, 5), i64(1), i64(9), i64(1)), row((3, 4), *np.int32([[1], [9], [1]]))],
+        row((2, 1, 4), i64(-1), i64(-9), i64(2), i64(-1)),
+        row((3, 4, 5), i64(1, 0), i64(3, -1)),
+        row((3, 4, 5), i64(1), i64(9), i64(1)),
+        row((3, 4), *np.int32([[1], [9], [1]])),
         *[row((3, 4, 5), i64(1, 3), i64(9, 0), a, i64(1, -2)) for a in (None, i64(2, 1))],
     ],
     ("Split", 2): [
@@ -123,7 +135,8 @@ ROWS: dict[tuple[str, int], list[Row]] = {
     ("Tile", 6): [row((2, 1, 4), i64(1, 3, 2)), row((3,), i64(0))],
     ("Concat", 4): [
         *[row((2, 2, 2), (2, 2, 2), (2, 2, 2), axis=a) for a in (0, 1, 2)],
-        *[row((2, 1, 4), (2, 1, 2), (2, 1, 0), axis=2), row((2, 3), axis=0)],
+        row((2, 1, 4), (2, 1, 2), (2, 1, 0), axis=2),
+        row((2, 3), axis=0),
     ],
     ("Gather", 1): [row((2, 1, 4), i64(0, 1), axis=2), row((3,), number(1)), row((3,), i64())],
     ("NonZero", 9): [row((2, 3, 4)), row((0, 2)), row(np.float32([[0, -0.0, np.nan], [1, 0, -2]]))],
@@ -367,7 +380,9 @@ def test_floats_are_left_to_onnxruntime_on_cpus_that_were_not_tested():
 
 
 def test_kind_follows_the_dtypes():
-    div, f32, i32 = kernel_of("Div", 14), np.dtype(np.float32), np.dtype(np.int32)
+    div = kernel_of("Div", 14)
+    f32 = np.dtype(np.float32)
+    i32 = np.dtype(np.int32)
     assert div.kind_for([f32, f32], {}) is Kind.ELEMENTWISE
     assert div.kind_for([i32, i32], {}) is Kind.GENERAL
     assert kernel_of("Clip", 13).kind_for([i32, i32, i32], {}) is Kind.ELEMENTWISE

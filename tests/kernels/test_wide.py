@@ -17,7 +17,8 @@ from onnxfold.passes.constant_propagation import ConstantPropagation
 from onnxfold.passes.context import RunContext
 
 FLOATS = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
-SMALL, STREAMED = (7,), (40, 3000)
+SMALL = (7,)
+STREAMED = (40, 3000)
 
 
 def chain(
@@ -26,7 +27,9 @@ def chain(
     """y = x + (((c0 op c1) op c2) ...): all but the last Add is constant."""
     name = ir.DataType.from_numpy(np.dtype(dtype)).name.lower()
     dims = list(np.broadcast_shapes(*(o.shape for o in operands)))
-    nodes, value, used = [], "c0", 1
+    nodes = []
+    value = "c0"
+    used = 1
     for k, op in enumerate(ops):
         is_unary = op in ("Sqrt", "Neg", "Abs", "Reciprocal")
         nodes.append(f"t{k} = {op}({value}{'' if is_unary else f', c{used}'})")
@@ -70,7 +73,8 @@ def by_mpmath(ops: list[str], operands: list[np.ndarray[Any, Any]], place: tuple
     }
     with mpmath.workdps(60):
         given = iter([mpmath.mpf(float(o[place[-o.ndim :]])) for o in operands])
-        value = largest = next(given)
+        value = next(given)
+        largest = value
         for op in ops:
             unary = op in ("Sqrt", "Neg", "Abs")
             value = functions[op](value) if unary else functions[op](value, next(given))
@@ -89,7 +93,8 @@ def test_chains_are_within_half_an_ulp_of_what_mpmath_computes(
     for length in (3, 5, 8, 13, 21, 40) if shape == STREAMED else range(3, 41, 2):
         ops, operands = random_chain(rng, dtype, length, shape)
         model = chain(dtype, ops, operands)
-        wide, exact = folded(model, precision="wide"), folded(model)
+        wide = folded(model, precision="wide")
+        exact = folded(model)
         assert wide.dtype == exact.dtype == dtype
         differing += int((wide != exact).any())
         # what float64 itself makes of it tells where float64 suffices
@@ -210,9 +215,11 @@ def test_a_file_holds_what_wide_precision_computes(tmp_path, shape):
     ops = ["Add", "Mul", "Sub"]
     model = chain(np.float32, ops, [rng.standard_normal(shape).astype(np.float32) for _ in "abcd"])
     onnx.save(model, tmp_path / "in.onnx")
-    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "in.onnx"
+    target = tmp_path / "out.onnx"
     onnxfold.optimize_file(source, target, precision="wide", check=1)
-    exact, wide = folded(model), folded(model, precision="wide")
+    exact = folded(model)
+    wide = folded(model, precision="wide")
     assert (exact != wide).any()
     (stored,) = onnx.load(tmp_path / "out.onnx").graph.initializer
     assert onnx.numpy_helper.to_array(stored).tobytes() == wide.tobytes()
@@ -223,7 +230,7 @@ def test_a_check_allows_half_formats_what_it_always_does(tmp_path):
     operands = [rng.standard_normal(50).astype(np.float16) for _ in "abcd"]
     onnx.save(chain(np.float16, ["Add", "Mul", "Sub"], operands), tmp_path / "in.onnx")
     report = onnxfold.optimize_file(
-        *(tmp_path / "in.onnx", tmp_path / "out.onnx"), precision="wide", check=1
+        tmp_path / "in.onnx", tmp_path / "out.onnx", precision="wide", check=1
     )
     assert report.check.passed and not report.check.equal
     assert report.check.rtol == 0

@@ -7,7 +7,8 @@ import tempfile
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="observed-") as home:
         os.environ["XDG_CACHE_HOME"] = os.path.join(home, "cache")
-        os.environ["TMPDIR"] = tempfile.tempdir = os.path.join(home, "temporary")
+        os.environ["TMPDIR"] = os.path.join(home, "temporary")
+        tempfile.tempdir = os.environ["TMPDIR"]
         os.mkdir(tempfile.tempdir)
         from tests.observed.sequences import main
 

@@ -303,7 +303,8 @@ def run_sequence(seed: int, runs: int, counts: collections.Counter[str]) -> None
 
 def main(arguments: list[str]) -> int:
     """Run sequences until a number of runs is reached; return the number of failures."""
-    total, first = int(arguments[0]), int(arguments[1])
+    total = int(arguments[0])
+    first = int(arguments[1])
     counts: collections.Counter[str] = collections.Counter()
     failures = 0
     process = psutil.Process()

@@ -86,7 +86,8 @@ def test_infer_shapes_records_its_type():
 
 
 def test_command_line_compares(library, tmp_path, capsys):
-    source, out = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "in.onnx"
+    out = tmp_path / "out.onnx"
     onnx.save(parsed(FOLDED), source)
     options = ["--ops", str(OPS), "--custom-ops", str(library)]
     assert main(["optimize", str(source), "-o", str(out), "--check", "2", *options]) == 0

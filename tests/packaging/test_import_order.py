@@ -62,8 +62,15 @@ MOST_ENTRIES = 12
 # What is in some of the rooms, likewise.
 INSIDE = {
     "rewrite": (
-        *("conditions", "matched", "patterns", "rule", "matcher", "build"),
-        *("vocabulary", "apply", "driver"),
+        "conditions",
+        "matched",
+        "patterns",
+        "rule",
+        "matcher",
+        "build",
+        "vocabulary",
+        "apply",
+        "driver",
     ),
 }
 

@@ -14,7 +14,8 @@ from onnxfold.tools.comparison import compare
 
 HERE = Path(__file__).parent / "typed"
 ROOT = HERE.parent.parent.parent
-ACCEPTED, WRONG = HERE / "every_option.py", HERE / "wrong.py"
+ACCEPTED = HERE / "every_option.py"
+WRONG = HERE / "wrong.py"
 
 
 def test_mypy(tmp_path):

@@ -16,7 +16,8 @@ from onnxfold.passes.pipeline import run_passes
 
 def expansions(count: int, *sizes: int) -> onnx.ModelProto:
     """``count`` times for each size: a row of 256 bytes expanded to so many rows."""
-    lines, weights = [], {}
+    lines = []
+    weights = {}
     for k, rows in enumerate(s for s in sizes for _ in range(count)):
         lines.append(f"v{k} = Expand (w{k}, s{k}) r{k} = ReduceSum <keepdims = 0> (v{k}, a)")
         lines.append(f"h{k} = Mul (x, v{k}) y{k} = ReduceMax <keepdims = 0> (h{k})")
@@ -30,7 +31,8 @@ def shape_arithmetic(model: onnx.ModelProto, nodes: int) -> onnx.ModelProto:
     """The model with nodes in front that are all dead once constants are folded."""
     grown = copy.deepcopy(model)
     for k in reversed(range(nodes)):
-        name, read = f"a name like those of exporters/{k}", f"n{k - 1}" if k else "a"
+        name = f"a name like those of exporters/{k}"
+        read = f"n{k - 1}" if k else "a"
         grown.graph.node.insert(0, onnx.helper.make_node("Neg", [read], [f"n{k}"], name))
     return grown
 
@@ -160,7 +162,9 @@ def test_each_decision_says_its_bytes():
     assert set(decisions(fold(model))) == {"v", "k"}  # what stays
     found = decisions(fold(model, {"x": large(64, 64, seed=8)}, explain=True))
     assert set(found) == {"t", "e", "v", "k"}
-    t, v, k = found["t"], found["v"], found["k"]
+    t = found["t"]
+    v = found["v"]
+    k = found["k"]
     assert (t.folded, t.bytes_if_folded, t.bytes_if_kept) == (True, 1 << 14, 1 << 14)
     assert t.reason == "takes no more bytes than its operands"
     # what the Expand reads would be in the file for it alone; the shape is 16 bytes of that

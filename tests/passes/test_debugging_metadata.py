@@ -149,7 +149,8 @@ def test_both_parts_of_a_bundle_are_without_it(model, tmp_path):
     for keep in (False, True):
         folder = tmp_path / f"bundle_{keep}"
         onnxfold.split(
-            *(model, folder),
+            model,
+            folder,
             runtime_constants=["is_large"],
             backend="onnxruntime",
             keep_metadata=keep,

@@ -50,7 +50,8 @@ def packed(*values: int) -> ir.TensorProtocol:
     return ir.Tensor(np.array(values, np.int8).astype(ir.DataType.INT4.numpy()))
 
 
-ZEROS, MANY = np.zeros(5000, np.float32), np.zeros((3 << 20) // 4, np.float32)
+ZEROS = np.zeros(5000, np.float32)
+MANY = np.zeros((3 << 20) // 4, np.float32)
 PAIRS: dict[str, tuple[Any, Any, bool]] = {
     **{f"{size} elements": (large(size), large(size), True) for size in (1, 3, 300, 5000)},
     "NaN": (nan(7), nan(7), True),

@@ -74,7 +74,8 @@ def test_a_name_that_is_an_op_type_as_well_is_told(caplog):
     assert [node.op_type for node in kept.graph.node] == ["Neg", "Abs", "Add"]
     onnxfold.optimize(parse(text), keep=["Ngg"])
     model = parse(text)
-    model.graph.node[1].output[0] = model.graph.node[2].input[1] = "v[0]"
+    model.graph.node[1].output[0] = "v[0]"
+    model.graph.node[2].input[1] = "v[0]"
     kept = onnxfold.optimize(model, keep=["v[0]"])  # a name, not only a glob for "v0"
     assert [node.op_type for node in kept.graph.node] == ["Abs", "Add"]
     assert [record.message for record in caplog.records] == [

@@ -110,7 +110,8 @@ def test_what_onnxruntime_writes_over_is_not_stored():
     folded = onnxfold.optimize(model, fold_all=True)
     assert {"Neg", "Exp", "BatchNormalization"} <= {n.op_type for n in folded.graph.node}
     feeds = {"x": np.ones((2, 3), np.float32), "s": np.ones(3, np.float32)}
-    session, before = reference_session(folded), reference_session(model)
+    session = reference_session(folded)
+    before = reference_session(model)
     for _ in range(3):
         assert session.run(None, feeds)[0].tobytes() == before.run(None, feeds)[0].tobytes()
 

@@ -118,6 +118,7 @@ class Charged(TimeLimit):
 def test_threads_that_compute_blocks_count(ops):
     proto = parse(f"g () => (float y) {{ {ops} }}")
     proto = with_weights(proto, w=np.full((1 << 12, 1 << 12), 0.5, np.float32))
-    limit, began = Charged(1000), time.process_time()
+    limit = Charged(1000)
+    began = time.process_time()
     fold(proto, time=limit, is_valid=False)
     assert limit.spent > (time.process_time() - began) / 5

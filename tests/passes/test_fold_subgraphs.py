@@ -247,7 +247,8 @@ def test_constants_of_functions_may_be_in_another_file(tmp_path):
         <domain: "local", opset_import: ["" : 17]> Shifted (a) => (b) {
             s = Constant <value = float[2] {3, 4}> () b = Sub (a, s) }"""
     model = onnx.parser.parse_model(text)
-    path, tensor = tmp_path / "m.onnx", model.functions[0].node[0].attribute[0].t
+    path = tmp_path / "m.onnx"
+    tensor = model.functions[0].node[0].attribute[0].t
     tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor)))
     place = {"location": "data", "size_threshold": 0, "convert_attribute": True}
     onnx.save(model, path, save_as_external_data=True, **place)

@@ -18,7 +18,8 @@ class Pieces:
     """Builds a model of pieces, each an op on constants whose results are outputs."""
 
     def __init__(self, prefix: str, node_name: str) -> None:
-        self._prefix, self._node_name = prefix, node_name
+        self._prefix = prefix
+        self._node_name = node_name
         self._count = itertools.count()
         self.graph = helper.make_graph([], "g", [], [])
 
@@ -26,7 +27,8 @@ class Pieces:
         return f"{self._prefix}{next(self._count)}"
 
     def constant(self, array: np.ndarray, way: str) -> str:
-        name, dtype = self.name(), helper.np_dtype_to_tensor_dtype(array.dtype)
+        name = self.name()
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         if way == "typed" and array.dtype != object:
             tensor = helper.make_tensor(name, dtype, array.shape, array.ravel().tolist())
         else:
@@ -55,7 +57,9 @@ def ints(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-FLOAT, INT, STRING = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.STRING
+FLOAT = onnx.TensorProto.FLOAT
+INT = onnx.TensorProto.INT64
+STRING = onnx.TensorProto.STRING
 
 # By name: operands for a size and a seed, attributes, the dtypes of the results.
 OPS = {
@@ -80,7 +84,8 @@ def many_small(draw) -> onnx.ModelProto:
     ways = st.sampled_from(["raw", "typed", "node", "numbers"])
     for _ in range(draw(st.integers(1, 3))):
         op = draw(st.sampled_from(sorted(OPS)))
-        size, count = draw(st.sampled_from([1, 4, 16, 60])), draw(st.sampled_from([1, 5, 30]))
+        size = draw(st.sampled_from([1, 4, 16, 60]))
+        count = draw(st.sampled_from([1, 5, 30]))
         shared = draw(st.booleans())
         read = draw(st.booleans())
         operands, attributes, dtypes = OPS[op]
@@ -120,7 +125,8 @@ def test_no_model_grows_by_more_than_it_may(model, level, growth):
 def test_no_file_grows_by_more_than_it_may(model, external, growth, tmp_path_factory):
     folder = tmp_path_factory.mktemp("many")
     onnx.save(model, folder / "m.onnx", save_as_external_data=external, size_threshold=0)
-    source, target = folder / "m.onnx", folder / "out.onnx"
+    source = folder / "m.onnx"
+    target = folder / "out.onnx"
     report = onnxfold.optimize_file(source, target, fsync=False, max_growth=growth)
     written = sum(file.stat().st_size for file in folder.glob("out.onnx*"))
     assert written == report.bytes_after <= most(report.bytes_before, growth)

@@ -61,9 +61,13 @@ def test_an_ir_model_is_changed_and_given_back(model):
 def test_the_graph_of_an_ir_model_stays_the_same_object(model, options):
     """So do its inputs and outputs, and the model's dictionaries."""
     opened = ir.from_proto(model)
-    opened.meta["mine"] = opened.graph.meta["mine"] = "kept"
-    graph, functions, properties = opened.graph, opened.functions, opened.metadata_props
-    inputs, outputs = list(graph.inputs), list(graph.outputs)
+    opened.meta["mine"] = "kept"
+    opened.graph.meta["mine"] = "kept"
+    graph = opened.graph
+    functions = opened.functions
+    properties = opened.metadata_props
+    inputs = list(graph.inputs)
+    outputs = list(graph.outputs)
     onnxfold.optimize(opened, **options)
     assert opened.graph is graph
     assert opened.functions is functions and opened.metadata_props is properties
@@ -80,7 +84,8 @@ def test_the_graph_stays_the_same_object_at_a_lower_level():
     numbers = "int64[1] o = {0}, int64[1] i = {1}, int64[1] j = {3}"
     slices = "r = Slice (x, i, j, o) y = Slice (r, i, j, i)"
     model = parse(f"g (float[4, 4] x) => (float[2, 2] y) <{numbers}> {{ {slices} }}")
-    model.doc_string = model.graph.doc_string = "about"
+    model.doc_string = "about"
+    model.graph.doc_string = "about"
     model.metadata_props.add(key="k", value="v")
     opened = ir.from_proto(model)
     graph = opened.graph

@@ -54,7 +54,8 @@ OTHERS = """float[1, 1, 2, 2] q = {1, 2, 3, 4}, int64[1] i = {0}, int64 z = {0},
 @pytest.mark.parametrize("nodes", [line for line in LINES if line and line[0] != "#"])
 @pytest.mark.parametrize("constant", [True, False])
 def test_what_nobody_computes_stays(nodes: str, constant: bool) -> None:
-    inputs, values = ["float[2, N] x", "bool c"], [OTHERS]
+    inputs = ["float[2, N] x", "bool c"]
+    values = [OTHERS]
     for operand, elements in OPERANDS.items():
         (values if constant else inputs).append(f"{operand} = {elements}" if constant else operand)
     for opset in (11, 13, 21):

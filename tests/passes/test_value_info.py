@@ -163,7 +163,8 @@ def test_a_model_with_nothing_to_fold_does_not_grow_by_a_byte(tmp_path, level):
     model = with_weights(parse(text, 17), w=large(512, 512))
     del model.opset_import[1:]
     model.opset_import[0].ClearField("domain")  # as exporters write it
-    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "in.onnx"
+    target = tmp_path / "out.onnx"
     onnx.save(model, source)
     onnxfold.optimize_file(source, target, level=level)
     assert target.stat().st_size <= source.stat().st_size

@@ -106,7 +106,14 @@ def test_a_result_goes_to_the_disk_where_the_limit_asks_for_it(limit, tmp_path):
 @pytest.mark.parametrize(
     "op_type",
     [
-        *("Erf", "Exp", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Sigmoid", "Tanh"),
+        "Erf",
+        "Exp",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "LeakyRelu",
+        "Sigmoid",
+        "Tanh",
         "Sin",  # as a whole
     ],
 )

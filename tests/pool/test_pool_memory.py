@@ -70,7 +70,9 @@ def test_a_fold_larger_than_the_limit(tmp_path):
 
 def test_results_that_are_needed_twice_go_to_the_disk(tmp_path):
     """Eight casts of 64 MiB with two users each, within 48 MiB."""
-    nodes, weights, outputs = [], {}, []
+    nodes = []
+    weights = {}
+    outputs = []
     for k in range(4):
         weights[f"w{k}"] = np.random.default_rng(k).standard_normal((4096, 2048), np.float32)
         nodes.append(f"c{k} = Floor(w{k}) a{k} = Transpose(c{k}) b{k} = Neg(c{k})")
@@ -133,7 +135,8 @@ def run(code: str, *arguments) -> str:
 
 def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
     """257 MiB in 18 weights; looking at one element of each would take 32 MiB by itself."""
-    small, large = tmp_path / "small.onnx", tmp_path / "large.onnx"
+    small = tmp_path / "small.onnx"
+    large = tmp_path / "large.onnx"
     run(MAKE, small, 8)
     run(MAKE, large, 2048)
     grown = float(run(OPTIMIZE, small, large, tmp_path / "out.onnx"))
@@ -142,7 +145,8 @@ def test_transposed_weights_are_folded_in_little_memory(tmp_path) -> None:
 
 def test_results_are_freed_at_the_end_of_their_run(tmp_path) -> None:
     """Twice 32 MiB of onnxruntime, one in a branch; four runs without a garbage collection."""
-    model, weight = tmp_path / "in.onnx", np.ones((2048, 4096), np.float32)
+    model = tmp_path / "in.onnx"
+    weight = np.ones((2048, 4096), np.float32)
     text = "then_branch = t () => (b) { e = Exp(v) b = Add(x, e) }, else_branch = f () => (x) { }"
     text = f"g (bool c, float x) => (y, float[2048, 4096] z) {{ z = Exp(w) y = If<{text}>(c) }}"
     saved(model, text, v=weight, w=weight + 1)

@@ -11,8 +11,14 @@ import sys
 from tests.portability.other_system import View, install
 
 ABSENT_IN_OS = {
-    *("copy_file_range", "eventfd", "fdatasync", "memfd_create", "posix_fadvise"),
-    *("posix_fallocate", "sched_getaffinity", "splice"),
+    "copy_file_range",
+    "eventfd",
+    "fdatasync",
+    "memfd_create",
+    "posix_fadvise",
+    "posix_fallocate",
+    "sched_getaffinity",
+    "splice",
 }
 
 install(

@@ -38,17 +38,62 @@ from tests.portability.other_system import View, install
 ABSENT_MODULES = {"fcntl", "grp", "pwd", "resource", "termios"}
 
 ABSENT_IN_OS = {
-    *("O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_SYNC", "O_TMPFILE"),
-    *("RTLD_LOCAL", "RTLD_NOW", "chown", "copy_file_range", "fchmod", "fchown", "fdatasync"),
-    *("fork", "forkpty", "getegid", "geteuid", "getgid", "getpgid", "getpgrp", "getuid"),
-    *("killpg", "memfd_create", "mkfifo", "mknod", "nice", "posix_fadvise"),
-    *("posix_fallocate", "pread", "preadv", "pwrite", "pwritev", "register_at_fork"),
-    *("sched_getaffinity", "sendfile", "setsid", "splice", "statvfs", "sysconf", "wait"),
+    "O_CLOEXEC",
+    "O_DIRECTORY",
+    "O_NOFOLLOW",
+    "O_NONBLOCK",
+    "O_SYNC",
+    "O_TMPFILE",
+    "RTLD_LOCAL",
+    "RTLD_NOW",
+    "chown",
+    "copy_file_range",
+    "fchmod",
+    "fchown",
+    "fdatasync",
+    "fork",
+    "forkpty",
+    "getegid",
+    "geteuid",
+    "getgid",
+    "getpgid",
+    "getpgrp",
+    "getuid",
+    "killpg",
+    "memfd_create",
+    "mkfifo",
+    "mknod",
+    "nice",
+    "posix_fadvise",
+    "posix_fallocate",
+    "pread",
+    "preadv",
+    "pwrite",
+    "pwritev",
+    "register_at_fork",
+    "sched_getaffinity",
+    "sendfile",
+    "setsid",
+    "splice",
+    "statvfs",
+    "sysconf",
+    "wait",
 }
 
 ABSENT_IN_SIGNAL = {
-    *("ITIMER_PROF", "SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGPROF"),
-    *("SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXFSZ", "alarm", "setitimer"),
+    "ITIMER_PROF",
+    "SIGALRM",
+    "SIGCHLD",
+    "SIGHUP",
+    "SIGKILL",
+    "SIGPIPE",
+    "SIGPROF",
+    "SIGQUIT",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGXFSZ",
+    "alarm",
+    "setitimer",
 }
 
 FILE_SHARE_DELETE = 4  # of Windows' winnt.h
@@ -219,9 +264,11 @@ VIEWS: dict[str, types.ModuleType] = {
     "_ctypes": types.SimpleNamespace(FreeLibrary=__import__("_ctypes").dlclose),
 }
 
-os.unlink = os.remove = removing(os.unlink)
+os.unlink = removing(os.unlink)
+os.remove = os.unlink
 os.replace = renaming(os.replace, replaces=True)
 os.rename = renaming(os.rename, replaces=False)
 shutil._use_fd_functions = False  # type: ignore[attr-defined]  # they open folders
-builtins.open = io.open = open_text
+builtins.open = open_text
+io.open = open_text
 install(__name__, VIEWS, ABSENT_MODULES)

@@ -34,7 +34,9 @@ class Maker:
     def model(self) -> onnx.ModelProto:
         """The model; every third has its branches in a function."""
         in_function = self._rng.random() < 0.3
-        nodes, tensors, constants = [], [], ["w"]
+        nodes = []
+        tensors = []
+        constants = ["w"]
         for _ in range(self._rng.randint(0, 2)):
             constants.append(self._constant(constants, nodes, None if in_function else tensors))
         values = ["x"]
@@ -42,7 +44,8 @@ class Maker:
             nodes.append(self._if(0, constants, values))
             values.append(nodes[-1].output[0])
         nodes.append(helper.make_node("Tanh", [values[-1]], ["y"]))
-        weight, functions = numpy_helper.from_array(self._weights[0], "w"), []
+        weight = numpy_helper.from_array(self._weights[0], "w")
+        functions = []
         two = numpy_helper.from_array(np.array(2), "two")
         if in_function:
             nodes.insert(0, helper.make_node("Constant", [], ["w"], value=weight))

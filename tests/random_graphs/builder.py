@@ -18,8 +18,12 @@ from .values import COMMON, PACKED, Array, dtype_of, elem_of, random_array
 
 MOST_ELEMENTS = 400
 RANDOM_OPS = (
-    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-    *("Multinomial", "Bernoulli"),
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+    "Multinomial",
+    "Bernoulli",
 )
 
 
@@ -85,9 +89,25 @@ class Builder:
         return str(
             self.choose(
                 [
-                    *(f"c{k}", f"c{k}", f"r{k}_0", f"r0_{k}", f"i{k}", f"o{k}", f"x_{k}"),
-                    *(f"val_{k}", f"v_folded_{k}", f"shape_{k}", f"Add_{k}/out", f"a b{k}"),
-                    *(f"é{k}", f"N{k}", f"c0_{k}", f"x{k}:0", f"then/{k}", f"{k}", "fold"),
+                    f"c{k}",
+                    f"c{k}",
+                    f"r{k}_0",
+                    f"r0_{k}",
+                    f"i{k}",
+                    f"o{k}",
+                    f"x_{k}",
+                    f"val_{k}",
+                    f"v_folded_{k}",
+                    f"shape_{k}",
+                    f"Add_{k}/out",
+                    f"a b{k}",
+                    f"é{k}",
+                    f"N{k}",
+                    f"c0_{k}",
+                    f"x{k}:0",
+                    f"then/{k}",
+                    f"{k}",
+                    "fold",
                 ]
             )
         )
@@ -361,9 +381,11 @@ class Builder:
             if value.tensor is not None:
                 graph.initializer.append(value.tensor)
                 continue
-            name, elem = value.name, value.elem
+            name = value.name
+            elem = value.elem
             if value.elem in PACKED:
-                name, elem = f"{value.name}_wide_", T.FLOAT
+                name = f"{value.name}_wide_"
+                elem = T.FLOAT
                 graph.node.append(helper.make_node("Cast", [name], [value.name], to=value.elem))
             info = type_of(value, name, elem)
             graph.input.append(info)

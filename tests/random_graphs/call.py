@@ -161,7 +161,8 @@ AXIS_NAMES = ("axis", "batch_axis", "time_axis", "split_axis")
 
 def by_schema(call: Call) -> list[Value]:
     """Inputs and attributes of the types that the schema allows."""
-    b, formals = call.b, list(call.schema.inputs)
+    b = call.b
+    formals = list(call.schema.inputs)
     option = defs.OpSchema.FormalParameterOption
     bound: dict[str, int] = {}
     inputs: list[Value | None] = []

@@ -22,12 +22,42 @@ importlib.import_module(f"{__package__}.families.single_ops")
 
 OPSETS = [*range(11, 27)]
 _USUAL = (
-    *("Add", "Mul", "Sub", "Div", "Transpose", "Reshape", "Concat", "Slice", "Gather", "Cast"),
-    *("Unsqueeze", "Squeeze", "MatMul", "Gemm", "Conv", "Where", "Expand", "Relu", "Shape", "Pow"),
-    *("Split", "Pad", "Identity", "Softmax", "ReduceMean", "ReduceSum", "Clip"),
+    "Add",
+    "Mul",
+    "Sub",
+    "Div",
+    "Transpose",
+    "Reshape",
+    "Concat",
+    "Slice",
+    "Gather",
+    "Cast",
+    "Unsqueeze",
+    "Squeeze",
+    "MatMul",
+    "Gemm",
+    "Conv",
+    "Where",
+    "Expand",
+    "Relu",
+    "Shape",
+    "Pow",
+    "Split",
+    "Pad",
+    "Identity",
+    "Softmax",
+    "ReduceMean",
+    "ReduceSum",
+    "Clip",
 )
 _UNWANTED = (
-    *("Constant", "Scan", "SequenceMap", "ImageDecoder", "MaxRoiPool", "DeformConv", "Upsample"),
+    "Constant",
+    "Scan",
+    "SequenceMap",
+    "ImageDecoder",
+    "MaxRoiPool",
+    "DeformConv",
+    "Upsample",
 )
 
 

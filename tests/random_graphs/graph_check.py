@@ -224,7 +224,8 @@ def _optimize(
         optimized = onnxfold.optimize(model, **variant.options, **fixed)
         return optimized, "", optimized.ByteSize() - len(original.bytes)
     # Every external tensor names its data file: names of one length, for the sizes to be compared.
-    source, target = folder / "old.onnx", folder / "out" / "new.onnx"
+    source = folder / "old.onnx"
+    target = folder / "out" / "new.onnx"
     target.parent.mkdir()
     external = variant.file == "external"
     if external:
@@ -345,7 +346,8 @@ def _perturbing(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _interface(before: onnx.ModelProto, after: onnx.ModelProto) -> str:
     for what in ("input", "output"):
-        left, right = getattr(before.graph, what), getattr(after.graph, what)
+        left = getattr(before.graph, what)
+        right = getattr(after.graph, what)
         if [v.name for v in left] != [v.name for v in right]:
             return f"{what}s {[v.name for v in left]} became {[v.name for v in right]}"
         for old, new in zip(left, right, strict=True):

@@ -133,21 +133,25 @@ def generate(seed: int, folder: str | None = None) -> Case:
 
     It is checked in two ways that keep every bit, or in one and another.
     """
-    paths, rng = models(folder), np.random.default_rng(seed)
+    paths = models(folder)
+    rng = np.random.default_rng(seed)
     path = paths[seed % len(paths)]
     model, feeds = opened(path)
     if rng.random() < 0.8:
         with contextlib.suppress(NoPart):
             model, feeds = part(path, rng)
-    mutant, done = Mutant(model, feeds, rng), [f"{path.parent.name}/{path.name}"]
+    mutant = Mutant(model, feeds, rng)
+    done = [f"{path.parent.name}/{path.name}"]
     for _ in range(int(rng.integers(2, 9))):
         mutation = mutant.choose(MUTATIONS)
-        before, kept = copy.deepcopy(mutant.model), [dict(feed) for feed in mutant.feeds]
+        before = copy.deepcopy(mutant.model)
+        kept = [dict(feed) for feed in mutant.feeds]
         try:
             mutation(mutant)
             done.append(mutation.__name__)
         except (Impossible, Refused):
-            mutant.model, mutant.feeds = before, kept
+            mutant.model = before
+            mutant.feeds = kept
     variants = [str(name) for name in rng.choice(EXACT, 2, replace=False)]
     if rng.random() < 0.3:
         variants[1] = str(rng.choice(NEAR))

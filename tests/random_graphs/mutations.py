@@ -55,7 +55,8 @@ class Mutant:
 
     def scalar(self, stem: str, values: list[Any]) -> str:
         """A new input that has these values by turns, or a constant that has one of them."""
-        name, arrays = self.fresh(stem), [np.array(value) for value in values]
+        name = self.fresh(stem)
+        arrays = [np.array(value) for value in values]
         if self.rng.random() < 0.5:
             dtype = helper.np_dtype_to_tensor_dtype(arrays[0].dtype)
             self.graph.input.append(helper.make_tensor_value_info(name, dtype, []))
@@ -239,7 +240,8 @@ def special_values(m: Mutant) -> None:
 
 def constant_written_otherwise(m: Mutant) -> None:
     tensor = m.choose(m.weights(most=1 << 14))
-    array, name = numpy_helper.to_array(tensor), tensor.name
+    array = numpy_helper.to_array(tensor)
+    name = tensor.name
     way = m.choose(["node", "numbers", "typed"])
     if way == "typed":
         tensor.CopyFrom(typed(array, tensor.data_type, name))
@@ -257,7 +259,8 @@ def constant_written_otherwise(m: Mutant) -> None:
 def weight_computed(m: Mutant) -> None:
     """A weight becomes the result of nodes on constants; its elements may become others."""
     tensor = m.choose(t for t in m.weights(least=1) if t.data_type in (T.FLOAT, T.INT64, T.INT32))
-    array, name = numpy_helper.to_array(tensor), tensor.name
+    array = numpy_helper.to_array(tensor)
+    name = tensor.name
     nodes: list[onnx.NodeProto] = []
 
     def stored(value: Any, dtype: Any = None) -> str:
@@ -270,7 +273,8 @@ def weight_computed(m: Mutant) -> None:
         nodes.append(helper.make_node(op, inputs, [made], **attributes))
         return made
 
-    rank, extent = array.ndim, array.shape[0] if array.ndim else 1
+    rank = array.ndim
+    extent = array.shape[0] if array.ndim else 1
     perm = m.rng.permutation(rank)
     ways: list[Callable[[], str]] = [
         lambda: node("Reshape", stored(array.ravel()), stored(array.shape, np.int64)),
@@ -313,7 +317,8 @@ def pair_inserted(m: Mutant) -> None:
     node, k = m.choose(m.edges())
     value = node.input[k]
     dtype, rank = m.types().get(value, (0, None))
-    there, back = m.fresh(), m.fresh()
+    there = m.fresh()
+    back = m.fresh()
     pairs = [[helper.make_node("Identity", [value], [back])]]
     wider = {T.FLOAT: T.DOUBLE, T.INT32: T.INT64, T.BOOL: T.INT32, T.FLOAT16: T.FLOAT}.get(dtype)
     if wider:
@@ -342,8 +347,10 @@ def pair_inserted(m: Mutant) -> None:
 def elements_in_another_order(m: Mutant) -> None:
     """A Reshape to the sizes of a Transpose is read instead of it."""
     node = m.choose(n for n in m.graph.node if n.op_type == "Transpose" and not n.domain)
-    turned, sizes = m.fresh("turned"), m.fresh("sizes")
-    result, node.output[0] = node.output[0], turned
+    turned = m.fresh("turned")
+    sizes = m.fresh("sizes")
+    result = node.output[0]
+    node.output[0] = turned
     at = next(k for k, other in enumerate(m.graph.node) if turned in other.output)
     further = [
         helper.make_node("Shape", [turned], [sizes]),
@@ -356,7 +363,8 @@ def node_repeated(m: Mutant) -> None:
     """A node is computed twice, for some of those who read it."""
     node = m.choose(n for n in m.graph.node if len(n.output) == 1)
     twin = copy.deepcopy(node)
-    twin.output[0], twin.name = m.fresh(), ""
+    twin.output[0] = m.fresh()
+    twin.name = ""
     old = node.output[0]
     for reader, k in m.edges():
         if reader.input[k] == old and m.rng.random() < 0.5:
@@ -429,7 +437,9 @@ def wrapped_into_loop(m: Mutant) -> None:
     if m.opset < 13:
         raise Impossible
     body = _copied(m, "body", start, end, results)
-    turn, going, on = m.fresh("turn"), m.fresh("going"), m.fresh("on")
+    turn = m.fresh("turn")
+    going = m.fresh("going")
+    on = m.fresh("on")
     body.node.insert(0, helper.make_node("Identity", [going], [on]))
     body.input.append(helper.make_tensor_value_info(turn, T.INT64, []))
     body.input.append(helper.make_tensor_value_info(going, T.BOOL, []))

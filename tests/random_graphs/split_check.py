@@ -44,7 +44,7 @@ def check_split(folder: Path, original: Original, name: str) -> Failure | None:
     options = reference_options()
     try:
         bundle = split(
-            *(original.model, folder / "bundle"), backend="onnxruntime", fsync=False, **arguments
+            original.model, folder / "bundle", backend="onnxruntime", fsync=False, **arguments
         )
         sessions = [
             Session(bundle, options, backend="onnxruntime", cache=FoldCache()),

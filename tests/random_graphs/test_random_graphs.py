@@ -25,9 +25,16 @@ from .graph_runs import run
         (range(150, 200), ("O2", FACTS), 45, "broadcast_models"),
     ],
     ids=[
-        *("exact", "exact again", "for a target", "split", "what is known of values"),
-        *("mutants of models", "branches that compute the same", "branches, split"),
-        *("constants up to a broadcast", "constants up to a broadcast, inexact"),
+        "exact",
+        "exact again",
+        "for a target",
+        "split",
+        "what is known of values",
+        "mutants of models",
+        "branches that compute the same",
+        "branches, split",
+        "constants up to a broadcast",
+        "constants up to a broadcast, inexact",
     ],
 )
 def test_random_graphs(seeds, variants, least, module):
@@ -57,6 +64,7 @@ def test_inexact_results_are_judged_by_what_roundings_change(changed, after, pro
     before, rewritten = (parse(text % first) for first in ("Div(x, ten)", changed))
     feed = {"x": np.float32([1000, 1000.0001, 1000.001])}
     original = Original(before, [feed], [])
-    (wanted,), (found,) = original.runs[0][1], Reference(rewritten).run(feed)
+    (wanted,) = original.runs[0][1]
+    (found,) = Reference(rewritten).run(feed)
     judged = problem_of(wanted, found, "y", feed, original, VARIANTS["O2"])
     assert (judged and judged[0]) == problem

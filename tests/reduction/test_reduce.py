@@ -23,7 +23,8 @@ CRASH = """m = Constant <value_int = 2> () s = ReduceMax <keepdims = 0> (x) z = 
 ENDLESS = """go = Constant <value = bool {1}> ()
     y = Loop ("", go, x) <body = b (int64 i, bool k, float[n,8] a) => (bool k2, float[n,8] a2)
         { k2 = Identity (k) a2 = Neg (a) }>"""
-SOFTPLUS, ERF = "s = Softplus (x) y = Exp (s)", "y = Erf (x)"
+SOFTPLUS = "s = Softplus (x) y = Exp (s)"
+ERF = "y = Erf (x)"
 SOFTPLUS_OPS = {"Softplus", "Exp"}
 LATE = {"timeout": 2.0}
 SLOW = pytest.mark.slow
@@ -34,7 +35,10 @@ SLEEPS = ["sh", "-c", '! grep -q Erf "$0" || sleep 60', "{}"]
 def long_model(path: Path, text: str, count: int) -> Path:
     """A chain with other branches, and in it nodes that make y of x, which its end reads."""
     planted = parser.parse_graph(f"g (float[n,8] x) => (float[n,8] y) {{ {text} }}")
-    rng, nodes, weights, last = np.random.default_rng(0), [], [], "in"
+    rng = np.random.default_rng(0)
+    nodes = []
+    weights = []
+    last = "in"
     for k in range(count):
         if k == count // 3 * 2:
             names = {"x": last, "y": f"v{k}"}
@@ -84,7 +88,8 @@ def rule_file(folder: Path, text: str) -> str:
 def test_planted_failures(tmp_path, text, count, options, failure, ops):
     if "rules" in options:
         options = {**options, "rules": [rule_file(tmp_path, options["rules"])]}
-    source, small = long_model(tmp_path / "in.onnx", text, count), tmp_path / "small.onnx"
+    source = long_model(tmp_path / "in.onnx", text, count)
+    small = tmp_path / "small.onnx"
     told = []
     done = onnxfold.reduce(source, small, progress=lambda *at: told.append(at), **options)
     model = onnx.load(small)
@@ -101,7 +106,8 @@ def test_planted_failures(tmp_path, text, count, options, failure, ops):
 
 def test_inputs_that_a_failure_needs_are_written(tmp_path):
     text = "nine = Constant <value = float {9}> () e = Exp (x) y = Min (e, nine)"
-    source, small = long_model(tmp_path / "in.onnx", text, 2), tmp_path / "small.onnx"
+    source = long_model(tmp_path / "in.onnx", text, 2)
+    small = tmp_path / "small.onnx"
     options = {"rules": [rule_file(tmp_path, ONLY_LARGE)], "level": 2}
     with pytest.raises(UsageError, match="the model shows no failure"):
         onnxfold.reduce(source, small, **options)
@@ -119,7 +125,8 @@ def test_branches_and_functions(tmp_path):
                     else_branch = e () => (float[n,8] b) { b = Neg (x) }> }
     <domain: "local", opset_import: ["": 17]> many (x) => (y) {
         a = Abs (x) s = Softplus (a) e = Exp (s) b = Tanh (e) y = Neg (b) }"""
-    source, small = tmp_path / "in.onnx", tmp_path / "small.onnx"
+    source = tmp_path / "in.onnx"
+    small = tmp_path / "small.onnx"
     onnx.save(parser.parse_model(text), source)
     feeds = {"x": np.ones((2, 8), np.float32), "c": np.array(True)}
     onnxfold.reduce(source, small, feeds=feeds, rules=[rule_file(tmp_path, WRONG)])
@@ -141,7 +148,8 @@ def test_command_line(tmp_path, capsys, monkeypatch):
 
 
 def test_an_error_of_a_condition(tmp_path):
-    source, small = long_model(tmp_path / "in.onnx", SOFTPLUS, 40), tmp_path / "small.onnx"
+    source = long_model(tmp_path / "in.onnx", SOFTPLUS, 40)
+    small = tmp_path / "small.onnx"
     text = "op.Softplus(x) >> op.Relu(x), where(computed(lambda v: {}['no axis 7'])(x))"
     done = onnxfold.reduce(source, small, rules=[rule_file(tmp_path, text)])
     assert "no axis 7" in done.failure and done.after["nodes"] == 1

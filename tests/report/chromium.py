@@ -48,7 +48,8 @@ class Page:
     """
 
     def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
+        self._incoming = incoming
+        self._outgoing = outgoing
         self._numbers = itertools.count(1)
         self._left = b""
         self._session: str | None = None

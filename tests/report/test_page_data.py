@@ -157,7 +157,8 @@ def test_names_are_data(tmp_path):
     arguments = [str(tmp_path / "in.onnx"), "-o", str(tmp_path / "out.onnx"), "--check", "1", "-q"]
     assert main(["optimize", *arguments, "--report", str(tmp_path / "hostile.html")]) == 0
     assert main(["optimize", str(SWIN), *arguments[1:], "--report", str(tmp_path / "p.html")]) == 0
-    found, usual = Elements(), Elements()
+    found = Elements()
+    usual = Elements()
     text = (tmp_path / "hostile.html").read_text()
     found.feed(text)
     usual.feed((tmp_path / "p.html").read_text())

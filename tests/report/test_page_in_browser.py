@@ -198,7 +198,8 @@ def test_five_thousand_nodes_are_drawn_and_stay_responsive(page, tmp_path):
 
 
 def test_differences_are_drawn_as_histograms(page, tmp_path):
-    report, compared = tmp_path / "page.html", []
+    report = tmp_path / "page.html"
+    compared = []
     for name, weight in (("a", "1.0, 2.0, 3.0"), ("b", "1.0, 2.0000002, 3.1")):
         compared.append(str(saved(LINEAR.replace("WEIGHT", weight), tmp_path / name)))
     assert main(["compare", *compared, "--bisect", "--report", str(report)]) == 1

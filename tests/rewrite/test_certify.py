@@ -19,7 +19,8 @@ def max_of_relu(x, c: Constant):
 @rule
 def add_to_transposed(x, c: Constant):
     """A constant of three axes would give the result as many."""
-    before, after = op.Add(op.Transpose(x, perm=(1, 0)), c), op.Add(x, c)
+    before = op.Add(op.Transpose(x, perm=(1, 0)), c)
+    after = op.Add(x, c)
     return before >> op.Transpose(after, perm=(1, 0)), where(c.has_one_element, c.rank <= 2)
 
 

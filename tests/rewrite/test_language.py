@@ -65,7 +65,8 @@ def ops(model):
 
 
 def test_constants_of_a_replacement_are_computed_and_become_no_nodes():
-    made, nodes = rules.computed_constants, "t = Add(x, c) y = Add(d, t)"
+    made = rules.computed_constants
+    nodes = "t = Add(x, c) y = Add(d, t)"
     model, report = rewritten(made, f"(float[N] x) <float c = {{0.1}}, float d = {{0.7}}> {nodes}")
     assert not report.counts.total()
     assert Rewriter(model, [made], level=2).run().inexact.total() == 1
@@ -295,7 +296,8 @@ def test_either_way():
 def test_outputs_of_ops_in_the_pattern():
     @rule(inexact=True)
     def made(x, y):
-        both, new = op.Concat(x, y, axis=0), op.Concat(y, x, axis=0)
+        both = op.Concat(x, y, axis=0)
+        new = op.Concat(y, x, axis=0)
         return outputs(op.Relu(both), both) >> outputs(op.Relu(new), op.Identity(new))
 
     text = "(float[2] x, float[2] z) b = Concat<axis=0>(x, z) y = Relu(b); outputs y, b"
@@ -309,7 +311,8 @@ def test_outputs_of_ops_in_the_pattern():
 def test_several_outputs_of_one_root():
     @rule(shared=True)
     def made(x, y, a: Attribute):
-        old, new = op.TopK(x, y, axis=a), op.TopK(op.Identity(x), y, axis=a)
+        old = op.TopK(x, y, axis=a)
+        new = op.TopK(op.Identity(x), y, axis=a)
         return outputs(old[0], old[1]) >> outputs(new[0], new[1]), where(y.is_single_use)
 
     instance = "(float[5] x) <int64[1] k = {2}> y, i = TopK<axis=0>(x, k); outputs y, i"
@@ -319,7 +322,10 @@ def test_several_outputs_of_one_root():
 
 def test_a_rule_for_each_row():
     assert [each.name for each in (*rules.twice, *rules.rounded)] == [
-        *("relu_twice", "abs_twice", "rounded_1", "rounded_2")
+        "relu_twice",
+        "abs_twice",
+        "rounded_1",
+        "rounded_2",
     ]
     assert {each.doc for each in rules.twice} == {"The second is the first again."}
 

@@ -34,7 +34,8 @@ def _modules(torch: Any) -> dict[str, Any]:
     class Function(nn.Module):
         def __init__(self, function: Any, *modules: Any) -> None:
             super().__init__()
-            self.function, self.modules_ = function, nn.ModuleList(modules)
+            self.function = function
+            self.modules_ = nn.ModuleList(modules)
 
         def forward(self, *given: Any) -> Any:
             return self.function(*self.modules_, *given)
@@ -44,10 +45,8 @@ def _modules(torch: Any) -> dict[str, Any]:
 
         def __init__(self) -> None:
             super().__init__()
-            self.weight, self.bias = (
-                nn.Parameter(torch.randn(16, 24)),
-                nn.Parameter(torch.randn(24)),
-            )
+            self.weight = nn.Parameter(torch.randn(16, 24))
+            self.bias = nn.Parameter(torch.randn(24))
 
         def forward(self, x: Any) -> Any:
             flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
@@ -58,7 +57,9 @@ def _modules(torch: Any) -> dict[str, Any]:
 
         def __init__(self, base: Any, a: Any, b: Any) -> None:
             super().__init__()
-            self.base, self.lora_A, self.lora_B = base, a, b
+            self.base = base
+            self.lora_A = a
+            self.lora_B = b
 
         def forward(self, x: Any) -> Any:
             result = self.base(x)
@@ -73,7 +74,9 @@ def _modules(torch: Any) -> dict[str, Any]:
     def conv(channels: int, kernel: int, bias: bool = False) -> Any:
         return nn.Conv2d(4 if channels == 12 else 3, channels, kernel, bias=bias)
 
-    batch, rows, image = torch.randn(2, 5, 16), torch.randn(5, 16), torch.randn(2, 3, 9, 9)
+    batch = torch.randn(2, 5, 16)
+    rows = torch.randn(5, 16)
+    image = torch.randn(2, 3, 9, 9)
     vector = torch.randn(16)
     std = torch.tensor([0.2, 0.3, 0.4]).reshape(3, 1, 1)
     raw = {"dynamo": True, "optimize": False}
@@ -124,7 +127,8 @@ def _modules(torch: Any) -> dict[str, Any]:
         transformers = pytest.importorskip("transformers")
         config = getattr(transformers, f"{kind}Config")(vocab_size=99, **sizes)
         model = getattr(transformers, f"{kind}Model")(config)
-        ids, mask = torch.randint(1, 99, (2, 5)), torch.ones(2, 5, dtype=torch.int64)
+        ids = torch.randint(1, 99, (2, 5))
+        mask = torch.ones(2, 5, dtype=torch.int64)
         if not past:
             config._attn_implementation = "eager"
         axes = {name: {0: "batch", 1: "length"} for name in ("x0", "x1")}

@@ -40,7 +40,8 @@ def test_first_bias_of_any_convolution(seed):
 
 
 def random_convolution(rng, kind):
-    rank, group = int(rng.integers(1, 4)), int(rng.choice([1, 1, 2, 3, 8]))
+    rank = int(rng.integers(1, 4))
+    group = int(rng.choice([1, 1, 2, 3, 8]))
     rows, columns = (group * int(rng.choice([1, 1, 3, 8, 20])) for _ in range(2))
     kernel = rng.integers(1, 4, rank)
     sizes = rng.integers(3, [0, 400, 40, 12][rank], rank)
@@ -51,7 +52,8 @@ def random_convolution(rng, kind):
     weight = (columns, rows // group) if kind == "Conv" else (rows, columns // group)
     shape = (int(rng.integers(1, 3)), rows, *sizes.tolist())
     listed = ", ".join(f"{key}={value}" for key, value in attributes.items())
-    shifts, constant = rng.choice(["Add", "Sub"]), rng.standard_normal((columns, *[1] * rank))
+    shifts = rng.choice(["Add", "Sub"])
+    constant = rng.standard_normal((columns, *[1] * rank))
     constant.ravel()[rng.integers(0, columns)] = rng.choice([0.0, -0.0, 1e-42, np.inf, 1e38])
     text = f"g (float{list(shape)} x) => (y) {{ t = {kind}<{listed}>(x, w) y = {shifts}(t, c) }}"
     model = with_weights(

@@ -15,7 +15,9 @@ import onnxfold
 NEAR = 1e-5
 F = np.float32
 LOWEST = np.finfo(F).min
-WIDTH, HEADS, SIZE = 24, 3, 8
+WIDTH = 24
+HEADS = 3
+SIZE = 8
 SPLIT = ("bs = Shape<start=0, end=2>(x)", "hd = Concat<axis=0>(bs, hs)")
 
 

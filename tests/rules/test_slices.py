@@ -21,7 +21,8 @@ RULES = {rule.name: rule for found in builtin_rule_sets() for rule in found}
 @pytest.mark.parametrize("size", [7, "N"])
 @pytest.mark.parametrize("steps", [(1, 1), (2, 3)])
 def test_slices_of_slices(size, steps):
-    nodes, outputs = [], []
+    nodes = []
+    outputs = []
     for k, first in enumerate(itertools.product(ENDS, repeat=2)):
         a, b, by = (NAMES[n] for n in (*first, steps[0]))
         nodes.append(f"t{k} = Slice (x, {a}, {b}, , {by})")

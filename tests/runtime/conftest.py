@@ -113,7 +113,8 @@ def compiled(tmp_path, monkeypatch) -> Iterator[Path]:
     Their kernels are onnxruntime's; those of the slow one wait for 10 ms, those of the fast one
     compute the same only once.
     """
-    site, log = tmp_path / "site", tmp_path / "log"
+    site = tmp_path / "site"
+    log = tmp_path / "log"
     info = site / "counting_backend-1.0.dist-info"
     for folder in (info, log):
         folder.mkdir(parents=True)

@@ -127,7 +127,8 @@ def test_tensors_of_other_models_are_refused(lora, tmp_path):
     ],
 )
 def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
-    a, b = random(3, 16, seed=4), random(12, 3, seed=5)
+    a = random(3, 16, seed=4)
+    b = random(12, 3, seed=5)
     folder = adapter_of(tmp_path, config, **{"lora_A.weight": a, "lora_B.weight": b})
     got = onnxfold.Session(named(plain), runtime_constants=LORA).fold(folder).run(None, {"x": X})[0]
     assert is_near(got, update(a.T, b.T, 2 * factor))
@@ -136,7 +137,8 @@ def test_an_adapter_is_as_strong_as_it_says(plain, tmp_path, config, factor):
 def test_an_adapter_of_an_embedding_is_as_strong_as_it_says(tmp_path):
     model = parse("factors of an embedding", a=random(4, 16), b=random(12, 4))
     session = onnxfold.Session(named(model, "embedding_"), runtime_constants=["*.lora_*"])
-    a, b = random(3, 16, seed=4), random(12, 3, seed=5)
+    a = random(3, 16, seed=4)
+    b = random(12, 3, seed=5)
     tensors = {"lora_embedding_A": a, "lora_embedding_B": b}
     handle = session.fold(adapter_of(tmp_path, {"lora_alpha": 12}, **tensors))
     assert is_near(handle.run(None, {"x": np.arange(16)})[0], 4 * (a.T @ b.T))
@@ -182,7 +184,8 @@ def test_the_rank_is_dynamic_where_nothing_else_sees_it(session):
     shapes = [info.shape for info in session.bundle.manifest.runtime_constants]
     assert shapes == [[16, "rank_0"], ["rank_0", 12]]
     for rank in (0, 1, 9):
-        a, b = random(16, rank, seed=7), random(rank, 12, seed=8)
+        a = random(16, rank, seed=7)
+        b = random(rank, 12, seed=8)
         got = session.fold({"a": a, "b": b}).run(None, {"x": X})[0]
         assert is_near(got, update(a, b))
 

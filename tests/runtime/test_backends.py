@@ -44,7 +44,8 @@ def test_options_are_part_of_the_key_and_reach_the_compiler(adapter, tmp_path):
 @needs_iree
 @pytest.mark.skipif("x86-64-v2" not in cpu_levels(), reason="the CPU is no x86-64 with SSE 4")
 def test_a_kernel_runs_on_every_cpu_of_its_level(adapter, tmp_path, monkeypatch, caplog):
-    names, feeds = ("a", "b", "scale"), adapter_feeds()
+    names = ("a", "b", "scale")
+    feeds = adapter_feeds()
     default = bundle_of(adapter, tmp_path / "default", *names, backend="iree")
     assert default.manifest.kernels[0].key["cpu"] == cpu_levels()[-1]
     bundle = bundle_of(adapter, tmp_path / "b", *names, backend="iree", target_cpu="x86-64-v2")

@@ -68,7 +68,8 @@ WAYS = [copy_with_times, replace_with_times, unpack, overwrite]
 @pytest.mark.parametrize("shared", [False, True], ids=["memory", "folder"])
 def test_a_restored_file_is_not_the_one_before(restore, shared, tmp_path):
     cache = FoldCache(tmp_path / "folds") if shared else FoldCache()
-    one, two = made(tmp_path / "one", 1), made(tmp_path / "two", 2)
+    one = made(tmp_path / "one", 1)
+    two = made(tmp_path / "two", 2)
     shutil.copy2(two / FOLD_FILE, tmp_path / "kept")
     before = got(two, cache)
     assert before == expected(two)
@@ -81,7 +82,8 @@ def test_a_restored_file_is_not_the_one_before(restore, shared, tmp_path):
 @pytest.mark.parametrize("restore", WAYS)
 def test_a_file_that_is_replaced_before_the_first_fold(restore, tmp_path):
     cache = FoldCache()
-    one, two = made(tmp_path / "one", 1), made(tmp_path / "two", 2)
+    one = made(tmp_path / "one", 1)
+    two = made(tmp_path / "two", 2)
     session = session_on(two, cache=cache)
     restore(one / FOLD_FILE, two / FOLD_FILE)
     with pytest.raises(ModelError, match=r"runtime_fold\.onnx: was changed after the bundle was"):

@@ -26,7 +26,8 @@ def drawn(text: str, nominal=None) -> list[Draw]:
 def checked(text: str, function) -> float:
     """The largest error of a function in place of a kernel of a model."""
     model = parse(f"g {text}")
-    content, largest = model.SerializeToString(), 0.0
+    content = model.SerializeToString()
+    largest = 0.0
     inputs, outputs = ([v.name for v in of] for of in (model.graph.input, model.graph.output))
     with Subject(model, "m") as source, Noise(source.source, opened, TOLERANCES) as noise:
         for draw in drawn(text):
@@ -50,7 +51,8 @@ def softmax(x):
 
 
 def dynamic_quantize(x):
-    low, high = min(float(x.min()), 0), max(float(x.max()), 0)
+    low = min(float(x.min()), 0)
+    high = max(float(x.max()), 0)
     scale = np.float32((high - low) / 255)
     zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
     return np.clip(np.rint(x / scale) + zero, 0, 255).astype(np.uint8), np.asarray(scale), zero
@@ -222,7 +224,8 @@ def test_the_measure_is_the_type_and_the_magnitude_of_each_element():
     assert not error_of(got, want)[0].within
     assert not error_of(want.reshape(1, -1), want)[0].within
     assert not error_of(np.array([1, 3]), np.array([1, 2]))[0].within
-    tiny, none = np.full(3, 1e-39, np.float32), np.zeros(3, np.float32)
+    tiny = np.full(3, 1e-39, np.float32)
+    none = np.zeros(3, np.float32)
     assert error_of(none, tiny)[0].within
     large = np.full(3, 1e5, np.float32)  # infinite in float16
     assert not error_of(large * np.inf, large)[0].within

@@ -143,7 +143,8 @@ def test_a_session_replaces_a_kernel_that_is_slower(compiled, decoder, tmp_path,
 
 
 def test_only_auto_reads_tensors_of_either_backend(compiled, decoder, tmp_path, monkeypatch):
-    bundle, cache = bundle_of(decoder, tmp_path / "b", "states", "mask", backend=SLOW), FoldCache()
+    bundle = bundle_of(decoder, tmp_path / "b", "states", "mask", backend=SLOW)
+    cache = FoldCache()
     feeds = decoder_feeds()
     for slower in (True, False):
         monkeypatch.setattr(Kernel, "is_slower", slower)

@@ -262,7 +262,9 @@ def forked(*calls: Callable[[], object]) -> None:
 
 
 def test_a_forked_process_waits_for_no_fold_of_another_thread():
-    cache, folds, ends = FoldCache(), threading.Event(), threading.Event()
+    cache = FoldCache()
+    folds = threading.Event()
+    ends = threading.Event()
 
     def make() -> Folded:
         folds.set()
@@ -325,7 +327,8 @@ def test_memory_does_not_grow_with_the_number_of_folds():
     session = session_on(model, "s", backend="iree", cache=FoldCache(max_bytes=0))
     assert {*makers(session).values()} == {"iree"}
     handles = [session.fold({"s": random(1, width, seed=k)}) for k in range(3)]
-    before, count = psutil.Process().memory_info().rss, 12
+    before = psutil.Process().memory_info().rss
+    count = 12
     for k in range(count):
         handles = [*handles[1:], session.fold({"s": random(1, width, seed=k)})]
     assert psutil.Process().memory_info().rss - before < count / 2 * handles[0].nbytes

@@ -14,7 +14,8 @@ LAYERS = 3
 
 def layers(count: int = LAYERS, width: int = 32, *, seed: int = 0) -> onnx.ModelProto:
     """Keys and values of several layers; names and weights tell them apart."""
-    lines, weights = [], {}
+    lines = []
+    weights = {}
     for k in range(count):
         # names sort differently from layer to layer
         weights[f"{'dcba'[k % 4]}w{k}"] = random(width, width, seed=seed + 10 * k)

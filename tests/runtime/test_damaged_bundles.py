@@ -15,9 +15,21 @@ from case_driver import Died, Worker
 from runtime_models import assert_runs, bundle_of, decoder_feeds, run, sealed, session_on
 
 KINDS = (
-    *("truncated", "emptied", "zeroed", "flipped", "swapped", "missing", "lengthened"),
-    *("model edited", "weights edited", "manifest edited", "manifest flipped", "no digest"),
-    *("other machine", "other version", "other format"),
+    "truncated",
+    "emptied",
+    "zeroed",
+    "flipped",
+    "swapped",
+    "missing",
+    "lengthened",
+    "model edited",
+    "weights edited",
+    "manifest edited",
+    "manifest flipped",
+    "no digest",
+    "other machine",
+    "other version",
+    "other format",
 )
 _EDITS: tuple[tuple[Any, ...], ...] = (
     ("kernels", 0, "function", "main"),
@@ -94,7 +106,8 @@ def damage(folder: Path, kind: str, rng: np.random.Generator) -> str:
 
 def verdict(phase: object, folder: str) -> str:
     """What becomes of a bundle: refused, onnxruntime (with a reason), or what must not be."""
-    results, placements = [], []
+    results = []
+    placements = []
     for backend in ("auto", "onnxruntime"):
         try:
             got, found = run(folder, decoder_feeds(), backend=backend)

@@ -93,7 +93,7 @@ def test_tokens_are_embedded_by_a_kernel(backend, compiled):
     session = opened(model, "ids", backend=backend)
     feeds = {"x": random(3, 8), "ids": np.array([0, 9, -1, 3, -10])}
     np.testing.assert_allclose(
-        *(session.run(None, feeds)[0], original(model, feeds)[0]), rtol=1e-5, atol=1e-5
+        session.run(None, feeds)[0], original(model, feeds)[0], rtol=1e-5, atol=1e-5
     )
     for index in (10, -11, 10**9):
         with pytest.raises(UsageError, match="an index in 'ids' is out of bounds: 10 rows"):

@@ -47,7 +47,8 @@ def test_whatever_is_filled_anew_is_another_value(form, specialize):
     def want():
         return original(model, {"x": x, "r": memory.astype(np.float32)})
 
-    handle, of_handle = session.fold({"r": given}), want()
+    handle = session.fold({"r": given})
+    of_handle = want()
     for _ in range(8):
         assert_same(session.run(None, {"x": x, "r": given}), want())
         assert_same(session.fold({"r": given}).run(None, {"x": x}), want())
@@ -65,7 +66,8 @@ def test_whatever_is_filled_anew_is_another_value(form, specialize):
 
 def test_the_sign_of_a_zero_and_the_payload_of_a_nan_are_content():
     session = of("g (float[n] x, float[n] r) => (float[n] y) { e = Exp(r) y = Add(x, e) }", "r")[1]
-    r, x = np.zeros(24, np.float32), np.zeros(24, np.float32)
+    r = np.zeros(24, np.float32)
+    x = np.zeros(24, np.float32)
     for word in (0, 0x80000000, 0x7FC00000, 0x7FC00001):
         r.view(np.uint32)[-1] = word
         session.run(None, {"x": x, "r": r})
@@ -96,14 +98,16 @@ def test_a_read_only_array_is_compared(form, tmp_path):
     }
     if form == "mapped":
         file = np.memmap(tmp_path / "r", np.float32, "w+", shape=(24, 24))
-        owner, r = file, np.memmap(tmp_path / "r", np.float32, "r", shape=(24, 24))
+        owner = file
+        r = np.memmap(tmp_path / "r", np.float32, "r", shape=(24, 24))
     else:
         r = given[form].reshape(24, 24)
     x = random(24, 24)
     for seed in range(4):
         owner.flags.writeable = True
         owner[...] = random(24, 24, seed=seed // 2)
-        r.flags.writeable = owner.flags.writeable = False
+        r.flags.writeable = False
+        owner.flags.writeable = False
         folds = session.fold_statistics().folds
         assert_same(session.run(None, {"x": x, "r": r}), original(model, {"x": x, "r": r}))
         assert session.fold_statistics().folds == folds + (seed % 2 == 0)

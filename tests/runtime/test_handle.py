@@ -56,7 +56,7 @@ def by_binding(bind):
 
 
 def memory(binding, name, array):
-    binding.bind_input(*(name, "cpu", 0, array.dtype.type, list(array.shape)), array.ctypes.data)
+    binding.bind_input(name, "cpu", 0, array.dtype.type, list(array.shape), array.ctypes.data)
 
 
 def value(binding, name, array):
@@ -113,7 +113,8 @@ def test_outputs_outlive_the_handle(specialize):
     model = parse(TENANTS.replace("y)", "y, float[4, 4] ab, float[4] s)"))
     options = reference_options()  # memory is given back at once
     given = {"sess_options": options, "cache": FoldCache(max_bytes=0), "specialize": specialize}
-    session, x = session_on(model, "a", "s", **given), value_of(random(3, 4))
+    session = session_on(model, "a", "s", **given)
+    x = value_of(random(3, 4))
     for seed in range(20):
         handle = session.fold(constants(seed))
         found = [*handle.run_with_ort_values(None, {"x": x})]

@@ -25,7 +25,8 @@ def made(folder: Path, name: str, size: int = 20_000, seed: int = 0) -> Kernel:
     for file in files:
         (folder / file).write_bytes(rng.bytes(size // 2))
     return Kernel(
-        *("mine", [f"y{seed}"]),
+        "mine",
+        [f"y{seed}"],
         inputs=["x"],
         file=files[0],
         beside=files[1:],

@@ -124,7 +124,8 @@ def test_tenants_of_any_rank_fold_once_and_switch_for_nothing(model):
     for _ in range(3):
         for name in ("rank8", "rank2"):
             known = np.load(LORA / name / "expected.npz")
-            handle = handles[name] = session.fold(LORA / name)
+            handle = session.fold(LORA / name)
+            handles[name] = handle
             got = handle.run(None, {"input_ids": known["ids"]})[0]
             assert is_near(got, known["logits"])
     assert session.fold_statistics().folds == 2 * len(session.bundle.manifest.groups)

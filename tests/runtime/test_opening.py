@@ -30,7 +30,9 @@ FEEDS = {"x": random(3, 64, seed=11), "r": random(64, 64, seed=12)}
 
 
 def example(seed: int = 0) -> onnx.ModelProto:
-    w, v, u = random(64, 64, seed=seed), random(1, 64, seed=seed + 1), random(64, 64, seed=seed + 2)
+    w = random(64, 64, seed=seed)
+    v = random(1, 64, seed=seed + 1)
+    u = random(64, 64, seed=seed + 2)
     return parse("weights in both parts", w=w, v=v, u=u)
 
 
@@ -121,7 +123,9 @@ def test_weights_in_an_unchanged_file_are_not_read_until_they_are_folded(tmp_pat
 
 
 def test_sessions_share_the_folds_of_a_file_until_it_is_changed(tmp_path, monkeypatch):
-    cache, folds, path = FoldCache(), list[int](), tmp_path / "model.onnx"
+    cache = FoldCache()
+    folds = list[int]()
+    path = tmp_path / "model.onnx"
     for seed, now in [(1, 0), (1, 0), (1, 1 << 61), (1, 1 << 61), (2, 1 << 61), (2, 1 << 61)]:
         monkeypatch.setattr("time.time_ns", lambda now=now: now)
         if len(folds) in (0, 4):
@@ -168,7 +172,8 @@ def test_what_was_in_memory_only_is_freed(temporary):
 @pytest.mark.parametrize("data_too", [False, True], ids=["model", "model and data"])
 def test_through_symbolic_links(tmp_path, temporary, data_too):
     """Content-addressed stores consist of links."""
-    store, view = tmp_path / "store", tmp_path / "view"
+    store = tmp_path / "store"
+    view = tmp_path / "view"
     store.mkdir()
     view.mkdir()
     write(store, external=True)
@@ -336,7 +341,8 @@ def test_types_of_weights(tmp_path, temporary, name):
 
 def test_above_two_gibibytes(tmp_path, temporary):
     """A file with holes, of which no more is read than a row."""
-    rows, columns = 5 << 20, 128
+    rows = 5 << 20
+    columns = 128
     path = tmp_path / "large.onnx"
     model = parse("rows of a table")
     size = rows * columns * 4
@@ -355,14 +361,16 @@ def test_above_two_gibibytes(tmp_path, temporary):
 
 
 def test_session_options_are_as_they_were_and_nothing_is_printed(tmp_path, capfd):
-    options, path = ort.SessionOptions(), write(tmp_path, external=True)
+    options = ort.SessionOptions()
+    path = write(tmp_path, external=True)
     options.add_session_config_entry("session.force_spinning_stop", "1")
     opened(path, sess_options=options)
     session = opened(path, sess_options=options)
     with pytest.raises(RuntimeError, match="does not have"):
         options.get_session_config_entry(KEY)
     whole = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    got, want = session.run(None, FEEDS), whole.run(None, FEEDS)
+    got = session.run(None, FEEDS)
+    want = whole.run(None, FEEDS)
     assert got[0].shape == want[0].shape
     assert capfd.readouterr() == ("", "")
 

@@ -74,7 +74,8 @@ def test_a_constant_that_was_never_fed_is_missed(session, feeds):
 
 
 def test_new_values_are_folded_again_and_old_ones_found(decoder, session):
-    one, two = decoder_feeds(1), decoder_feeds(2, positions=31)
+    one = decoder_feeds(1)
+    two = decoder_feeds(2, positions=31)
     for feeds in (one, two, one, two):
         assert_same(session.run(None, feeds), original(decoder, feeds))
     assert session.fold_statistics().folds == 4
@@ -194,7 +195,8 @@ def test_sessions_share_a_cache(decoder, bundle, feeds):
 
 @pytest.mark.parametrize("entry", ["qdqisint8allowed", "disable_quant_qdq", "threads"])
 def test_sessions_with_options_that_change_bits_share_no_folds(bundle, feeds, entry):
-    cache, other = FoldCache(), options()
+    cache = FoldCache()
+    other = options()
     other.add_session_config_entry(f"session.{entry}", "1")
     other.intra_op_num_threads = 3 if entry == "threads" else 1
     folds = []
@@ -206,7 +208,8 @@ def test_sessions_with_options_that_change_bits_share_no_folds(bundle, feeds, en
 
 
 def test_waiting_for_a_fold_that_fails_is_no_hit():
-    cache, asked = FoldCache(), threading.Event()
+    cache = FoldCache()
+    asked = threading.Event()
 
     def make():
         asked.set()
@@ -377,7 +380,9 @@ def test_kernels_need_their_backend_only(compiled, tmp_path, monkeypatch):
 def test_a_kernel_that_fails_is_replaced_unless_its_backend_must_run(
     compiled, adapter, monkeypatch, caplog
 ):
-    names, backend, feeds = ("a", "b", "scale"), "a slow one", adapter_feeds()
+    names = ("a", "b", "scale")
+    backend = "a slow one"
+    feeds = adapter_feeds()
     strict, lenient = (
         session_on(adapter, *names, backend=backend, strict_backend=k) for k in (True, False)
     )

@@ -66,7 +66,8 @@ def test_a_decoder_keeps_nothing_of_the_encoder(decoder, tmp_path):
 
 def test_weights_go_only_where_they_are_used(decoder, tmp_path):
     bundle = check(decoder, tmp_path, decoder_feeds(), "states", "mask")
-    entry, fold = onnx.load(bundle.entry), onnx.load(bundle.runtime_fold)
+    entry = onnx.load(bundle.entry)
+    fold = onnx.load(bundle.runtime_fold)
     heavy = [{i.name for i in m.graph.initializer if len(i.raw_data) > 1000} for m in (entry, fold)]
     assert heavy == [{"wq", "wk"}, {"wk", "wv"}]
 
@@ -146,7 +147,11 @@ def test_the_cache_can_be_bounded(decoder, tmp_path):
     whole = check(decoder, tmp_path / "whole", decoder_feeds(), "states", "mask", nominal=dims)
     assert whole.manifest.cached_bytes == 2 * 2 * 50 * 64 * 4 + 2 * 50 * 4
     half = check(
-        *(decoder, tmp_path / "half", decoder_feeds(), "states", "mask"),
+        decoder,
+        tmp_path / "half",
+        decoder_feeds(),
+        "states",
+        "mask",
         nominal=dims,
         max_cache=whole.manifest.cached_bytes // 2 + 1000,
     )

@@ -51,9 +51,15 @@ def folder(tmp_path) -> Path:
 
 
 TYPES = [
-    *("float16", "float32", "float64", "bool"),
+    "float16",
+    "float32",
+    "float64",
+    "bool",
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    *(ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4),
+    ml_dtypes.bfloat16,
+    ml_dtypes.float8_e4m3fn,
+    ml_dtypes.float8_e5m2,
+    ml_dtypes.int4,
 ]
 
 
@@ -92,7 +98,8 @@ def test_what_a_file_cannot_hold_is_held_by_each_process(folder):
 
 
 def test_another_cache_finds_it_and_counts(folder):
-    one, other = FoldCache(folder), FoldCache(folder)
+    one = FoldCache(folder)
+    other = FoldCache(folder)
     of(one, ("k", b"\0"), w=random(9))
     assert of(other, ("k", b"\0"))["w"].tobytes() == random(9).tobytes()
     of(other, ("k", b"\0"))
@@ -112,7 +119,8 @@ def test_versions_and_cpus_do_not_share(folder, monkeypatch):
 
 
 def test_threads_and_caches_that_ask_at_the_same_time(folder):
-    asked, made = [], []
+    asked = []
+    made = []
 
     def make():
         made.append(1)
@@ -160,7 +168,9 @@ def test_in_memory_the_least_recently_used_goes_first():
 
 
 def test_a_cleared_cache_gives_memory_back_to_the_system():
-    cache, kept, process = FoldCache(), [], psutil.Process()
+    cache = FoldCache()
+    kept = []
+    process = psutil.Process()
     for k in range(300):
         of(cache, k, w=random(512, 512))
         kept.append(bytes(10_000))  # the C library gives back by itself what lies behind it

@@ -250,7 +250,10 @@ def test_all_phases_of_iree_are_written(adapter, tmp_path):
     names = [stage[3:] for stage in stages]
     assert names[:4] == ["imported", "torch", "lowered", "linalg"]
     assert [name for name in names if name in ("flow", "stream", "hal", "vm")] == [
-        *("flow", "stream", "hal", "vm")
+        "flow",
+        "stream",
+        "hal",
+        "vm",
     ]
     for number, name in enumerate(names, 1):
         text = (own / f"{number:02}-{name}.mlir").read_text()

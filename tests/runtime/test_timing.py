@@ -8,7 +8,8 @@ from onnxfold.runtime.bundles.bundle import open_bundle
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.tools.bench.side_by_side import bench_models
 
-SLOW, FAST = "a slow one", "a fast one"
+SLOW = "a slow one"
+FAST = "a fast one"
 
 
 @pytest.fixture(autouse=True)

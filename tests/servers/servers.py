@@ -209,7 +209,8 @@ def run(seconds: float, seed: int, names: Sequence[str], show: Callable[[str], N
 
 
 def main(arguments: Sequence[str]) -> int:
-    seconds, seed = float(arguments[0]), int(arguments[1])
+    seconds = float(arguments[0])
+    seed = int(arguments[1])
     began = time.monotonic()
     found = run(seconds, seed, list(SERVERS), lambda line: print(line, flush=True))
     print(f"{found.answers} answers, {len(found.problems)} problems, {_cpu_seconds():.0f} CPU s")

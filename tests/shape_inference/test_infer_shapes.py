@@ -54,7 +54,8 @@ def types(graph: onnx.GraphProto | onnx.FunctionProto) -> dict[str, str]:
 
 @pytest.mark.parametrize("path", REAL, ids=lambda path: path.stem)
 def test_real_models(path: Path, tmp_path: Path) -> None:
-    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "in.onnx"
+    target = tmp_path / "out.onnx"
     original = onnx.load(path)
     onnx.save(bare(original), source)
     report = onnxfold.infer_shapes_file(source, target)
@@ -116,7 +117,8 @@ def test_other_entries_stay() -> None:
         t = Relu(x)  u = custom.F(t)  w = Identity(c)  y = Add(u, w) }"""
     model = with_weights(parse(text), c=[1.0, 2.0, 3.0, 4.0])
     (entry,) = [entry for entry in model.graph.value_info if entry.name == "t"]
-    entry.doc_string, entry.type.denotation = "negated", "IMAGE"
+    entry.doc_string = "negated"
+    entry.type.denotation = "IMAGE"
     entry.metadata_props.add(key="k", value="v")
     entry.type.tensor_type.shape.dim[1].denotation = "DATA_CHANNEL"
     model.graph.value_info.add(name="c").type.tensor_type.elem_type = 1
@@ -153,7 +155,8 @@ class Program:
     """What onnxfold uses of ``torch.onnx.ONNXProgram``."""
 
     def __init__(self, model: ir.Model) -> None:
-        self.model, self.released = model, 0
+        self.model = model
+        self.released = 0
 
     def release(self) -> None:
         self.released += 1
@@ -173,7 +176,8 @@ def test_kinds_of_models(tmp_path: Path) -> None:
     assert types(onnx.load(tmp_path / "saved.onnx").graph) == expected
     assert bare(onnx.load(tmp_path / "saved.onnx")) == proto
     model = ir.from_proto(proto)
-    graph, order = model.graph, list(model.graph)
+    graph = model.graph
+    order = list(model.graph)
     assert onnxfold.infer_shapes(model) is model
     assert model.graph is graph and list(graph) == order
     assert types(ir.to_proto(model).graph).items() >= expected.items()
@@ -197,7 +201,8 @@ def test_what_an_ir_model_does_not_have_stays(tmp_path: Path, caplog) -> None:
     model = parse(TEXTS["branches and a function"])
     model.graph.node.reverse()
     model.training_info.add().initialization.name = "initialization"
-    source, target = tmp_path / "in.onnx", tmp_path / "out.onnx"
+    source = tmp_path / "in.onnx"
+    target = tmp_path / "out.onnx"
     onnx.save(model, source)
     onnxfold.infer_shapes_file(source, target)
     for result in (onnxfold.infer_shapes(model), onnx.load(target)):

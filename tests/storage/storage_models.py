@@ -158,7 +158,8 @@ class Streamed(ir.LazyTensor):
     def __init__(self, *shape: int, fail_at: int | None = None) -> None:
         refuse = functools.partial(pytest.fail, "a streamed tensor is asked for its whole value")
         super().__init__(refuse, ir.DataType.FLOAT, ir.Shape(shape))
-        self.reads = self.released = 0
+        self.reads = 0
+        self.released = 0
         self.fail_at = fail_at
 
     def expected(self) -> np.ndarray:

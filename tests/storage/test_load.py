@@ -386,7 +386,9 @@ def test_everything_is_everything() -> None:
 
 def test_what_inference_does_not_need_is_left_out(tmp_path, caplog) -> None:
     expected = linear()
-    trained, placed, future = linear(), linear(), linear()
+    trained = linear()
+    placed = linear()
+    future = linear()
     trained.training_info.add().algorithm.name = "sgd"
     placed.configuration.add(name="cfg", num_devices=1, device=["cpu:0"])
     placed.graph.node[0].device_configurations.add(configuration_id="cfg", pipeline_stage=1)

@@ -65,7 +65,9 @@ class Case:
 
     def model(self, fixed: Mapping[str, int] | None = None) -> onnx.ModelProto:
         """The model of that node, its dims with names or, if they are given, of these sizes."""
-        inputs, constants, names = [], [], []
+        inputs = []
+        constants = []
+        names = []
         for k, operand in enumerate(self.operands):
             names.append("" if operand == "-" else f"i{k}")
             if operand != "-":

@@ -40,13 +40,15 @@ def test_expressions_are_what_they_stand_for(steps, sizes, constants):
     known: list[int] = [*sizes, *constants]
     symbolic: list[Number] = [*(algebra.symbol(n) for n in "abc"), *constants]
     for op, i, j in steps:
-        a, b = known[i % len(known)], known[j % len(known)]
+        a = known[i % len(known)]
+        b = known[j % len(known)]
         if op in ("floor_div", "trunc_div") and b == 0:
             continue
         if abs(a) > 1 << 20 or abs(b) > 1 << 20:
             continue
         known.append(OPS[op](a, b))
-        left, right = symbolic[i % len(symbolic)], symbolic[j % len(symbolic)]
+        left = symbolic[i % len(symbolic)]
+        right = symbolic[j % len(symbolic)]
         symbolic.append(getattr(algebra, op)(left, right))
         assert evaluation.value(symbolic[-1]) == known[-1]
         assert algebra.low(symbolic[-1]) <= known[-1] <= algebra.high(symbolic[-1])
@@ -56,7 +58,8 @@ def test_expressions_are_what_they_stand_for(steps, sizes, constants):
 
 def test_equal_expressions_are_equal():
     algebra = Algebra()
-    b, s = algebra.symbol("B"), algebra.symbol("S")
+    b = algebra.symbol("B")
+    s = algebra.symbol("S")
     twice = algebra.mul(algebra.add(b, s), 2)
     assert algebra.add(algebra.add(b, b), algebra.add(s, s)) == twice
     assert algebra.trunc_div(twice, 2) == algebra.add(b, s)

@@ -62,6 +62,7 @@ def test_work_grows_with_the_nodes(kind):
         return calls_of(lambda: (SymbolicShapes()(model), ValueInfo()(model)))
 
     work(100)  # what is imported and looked up once
-    fewer, more = work(200), work(2_000)
+    fewer = work(200)
+    more = work(2_000)
     assert more <= 12 * fewer
     assert more > 5 * fewer, "the chain is not as long as it should be"

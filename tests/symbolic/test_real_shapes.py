@@ -65,7 +65,8 @@ def assert_close(want: np.ndarray, got: np.ndarray, rtol: float) -> None:
 def test_sizes_that_no_example_used(path, level, tmp_path):
     target = tmp_path / "out.onnx"
     onnxfold.optimize_file(ROOT / path, target, level=level)
-    before, after = reference_session(ROOT / path), reference_session(target)
+    before = reference_session(ROOT / path)
+    after = reference_session(target)
     for feeds in MODELS[path]:
         for want, got in zip(before.run(None, feeds), after.run(None, feeds), strict=True):
             assert_close(want, got, 0 if level == 1 else 1e-5)

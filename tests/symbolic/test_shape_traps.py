@@ -78,10 +78,17 @@ def test_what_is_left_beside_an_empty_axis(opset, attribute, target):
 
 @pytest.mark.parametrize("size", ["3", "N"])
 def test_slices_to_the_ends_of_integers(size):
-    lowest, highest = -(2**63), 2**63 - 1
+    lowest = -(2**63)
+    highest = 2**63 - 1
     for start, end, step in [
-        *((0, lowest + 1, 1), (0, lowest, 1), (lowest, highest, 1), (highest, highest, 1)),
-        *((-1, highest, -1), (-1, 2**31 - 1, -1), (highest, lowest, -1), (0, highest, 2**62)),
+        (0, lowest + 1, 1),
+        (0, lowest, 1),
+        (lowest, highest, 1),
+        (highest, highest, 1),
+        (-1, highest, -1),
+        (-1, 2**31 - 1, -1),
+        (highest, lowest, -1),
+        (0, highest, 2**62),
     ]:
         model = rewrite(
             f"""g (float[{size},2] x) => (float[M,2] y, int64[2] s)

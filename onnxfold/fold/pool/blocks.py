@@ -28,7 +28,8 @@ KEPT_BYTES = 1 << 22
 _LEAST_WRITE = 2048
 # What is copied at a time where rows and columns change places. Both sides should be long: a cache
 # line is used fully, and threads hand each other the GIL for each copy.
-_COPIED, _COLUMNS = 1 << 18, 512
+_COPIED = 1 << 18
+_COLUMNS = 512
 _SMALL = 4096  # elements below which a copy is not cut into blocks
 
 
@@ -84,18 +85,27 @@ def blocks_of(source: Source, nbytes: int, slab: int = 0) -> Iterator[Tile]:
     A block is one segment of ``nbytes``. If what is read lies across the rows and is too large for
     its pages to stay, it is many segments, ``slab`` bytes together; 0 for single ones, in order.
     """
-    shape, dtype = source.shape, source.dtype
-    bits, fast = dtype.bitwidth, None
+    shape = source.shape
+    dtype = source.dtype
+    bits = dtype.bitwidth
+    fast = None
     is_across = bits >= 8 and source.fast_axis < len(shape) - 1
     if slab and is_across and max(source.read_bytes, data_bytes(dtype, shape)) > LARGE:
-        fast, nbytes = source.fast_axis, slab
+        fast = source.fast_axis
+        nbytes = slab
     for box in boxes(shape, nbytes * 8 // bits, fast, _LEAST_WRITE * 8 // bits, max(1, 8 // bits)):
-        offset, count, inner, rows, pitch = 0, 1, 1, 1, 0
+        offset = 0
+        count = 1
+        inner = 1
+        rows = 1
+        pitch = 0
         for axis in range(len(shape) - 1, -1, -1):
-            start, length = box[axis].start, box[axis].stop - box[axis].start
+            start = box[axis].start
+            length = box[axis].stop - box[axis].start
             offset += start * inner
             if length > 1 and inner > count:
-                rows, pitch = length, inner
+                rows = length
+                pitch = inner
             else:
                 count *= length
             inner *= shape[axis]
@@ -168,10 +178,12 @@ def distance(array: Array) -> int:
 
 def fast_axis(array: Array) -> int:
     """Return the axis with the shortest steps through memory; the last where there are several."""
-    found, least = max(array.ndim - 1, 0), math.inf
+    found = max(array.ndim - 1, 0)
+    least = math.inf
     for axis, (extent, stride) in enumerate(zip(array.shape, array.strides, strict=True)):
         if extent > 1 and 0 < abs(stride) <= least:
-            found, least = axis, abs(stride)
+            found = axis
+            least = abs(stride)
     return found
 
 
@@ -185,7 +197,8 @@ def copy(target: Array, source: Array) -> None:
     if source.size < _SMALL or source.shape != target.shape:
         np.copyto(target, source)
         return
-    fast, other = fast_axis(source), fast_axis(target)
+    fast = fast_axis(source)
+    other = fast_axis(target)
     if fast == other or abs(source.strides[other]) <= source.itemsize:
         np.copyto(target, source)
         return

@@ -136,7 +136,8 @@ class Buffer:
 
 def byte_bounds(array: Array) -> tuple[int, int]:
     """Return the first address of an array, and the one behind the last."""
-    low = high = int(array.__array_interface__["data"][0])
+    low = int(array.__array_interface__["data"][0])
+    high = low
     for extent, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
             low += (extent - 1) * stride

@@ -178,7 +178,8 @@ class Pool:
         region = self._regions.get(id(root))
         if region is None:
             nbytes = weight_of(root) if kind is Memory.OWNED else 0
-            region = self._regions[id(root)] = Region(root, nbytes, kind)
+            region = Region(root, nbytes, kind)
+            self._regions[id(root)] = region
             if nbytes:
                 self.add_live(nbytes)
                 if nbytes >= _LEAST_SPILLED and isinstance(root, np.ndarray):
@@ -248,7 +249,8 @@ class Pool:
         """Free all buffers: their tensors are not read any more."""
         for region in self._regions.values():
             for buffer in region.buffers:
-                buffer.elements = buffer.region = None
+                buffer.elements = None
+                buffer.region = None
         self._regions.clear()
         self._large.clear()
 

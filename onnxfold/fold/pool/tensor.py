@@ -15,7 +15,8 @@ from onnxfold.ir.storage.encode import static_shape
 from onnxfold.ir.storage.tensors import StoredTensor
 from onnxfold.support.parallel import THREADS
 
-_STREAM, _LEAST = 1 << 20, 1 << 16
+_STREAM = 1 << 20
+_LEAST = 1 << 16
 _WORKING = (WORKING_BYTES + _STREAM) * THREADS
 
 
@@ -30,7 +31,8 @@ class BufferTensor(StoredTensor, TensorBase):
 
     def __init__(self, buffer: Buffer, name: str | None = None) -> None:
         super().__init__(name=name)
-        self.buffer = self.raw = buffer
+        self.buffer = buffer
+        self.raw = buffer
         self.dtype = buffer.dtype
         self.shape = static_shape(buffer.shape)
         self._source: Source | None = None

@@ -56,7 +56,8 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
         if owner is not tensor and not tensor.dims:
             return  # an empty attribute, which custom operators have
         raise ModelError("tensor without a data type", node=label(owner))
-    dims, dtype = tuple(tensor.dims[:]), DTYPES.get(tensor.data_type)
+    dims = tuple(tensor.dims[:])
+    dtype = DTYPES.get(tensor.data_type)
     reason = ""
     if dtype is None:
         reason = f"tensor of unknown data type {tensor.data_type}"
@@ -83,10 +84,12 @@ def check_tensor(tensor: onnx.TensorProto, length: int | None, owner: Any) -> No
     if tensor.HasField("raw_data"):
         if dtype == ir.DataType.STRING:
             raise ModelError("string tensor with raw data", node=label(owner))
-        unit, there = "bytes", len(tensor.raw_data) if length is None else length
+        unit = "bytes"
+        there = len(tensor.raw_data) if length is None else length
     else:
         field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
-        unit, there = f"entries in {field}", len(getattr(tensor, field))
+        unit = f"entries in {field}"
+        there = len(getattr(tensor, field))
         elements = math.prod(dims)
         if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
             expected = 2 * elements  # real and imaginary parts

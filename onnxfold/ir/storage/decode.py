@@ -240,9 +240,11 @@ class _Reader:
         for info in proto.input:
             if info.name in scope.values:
                 raise ModelError(f"input {info.name!r} is declared twice")
-            value = scope.values[info.name] = ir.Value(name=info.name)
+            value = ir.Value(name=info.name)
+            scope.values[info.name] = value
             inputs.append(describe(value, info))
-        declared, initializers = set(inputs), self.initializers(proto, scope)
+        declared = set(inputs)
+        initializers = self.initializers(proto, scope)
         # the value of an output must be made by a node
         stay = frozenset(["", *[v.name for v in proto.output]]) if self.lift_constants else None
         nodes = self.nodes(protos, scopes, stay)
@@ -256,10 +258,12 @@ class _Reader:
                         f"output {info.name!r} of graph {proto.name!r} is not computed"
                     )
                 # neither onnx-ir nor onnxruntime takes an outer value as an output of a subgraph
-                name, count = f"{captured.name}_identity", 1
+                name = f"{captured.name}_identity"
+                count = 1
                 while _found(name, scopes) is not None:
                     name, count = f"{captured.name}_identity_{count}", count + 1
-                result = scope.values[name] = ir.Value(name=name)
+                result = ir.Value(name=name)
+                scope.values[name] = result
                 nodes.append(ir.Node("", "Identity", [captured], outputs=[result], name=""))
             outputs.append(result if result in declared else describe(result, info))
         for annotation in proto.quantization_annotation:
@@ -289,7 +293,8 @@ class _Reader:
                 continue
             value = scope.values.get(name)
             if value is None:
-                type_, shape = ir.TensorType(tensor.dtype), tensor.shape
+                type_ = ir.TensorType(tensor.dtype)
+                shape = tensor.shape
                 value = ir.Value(name=name, type=type_, shape=shape)  # type: ignore[arg-type]
                 scope.values[name] = value
                 if name in scope.infos:
@@ -339,14 +344,17 @@ class _Reader:
     ) -> list[ir.Node]:
         """Return the nodes of a graph; Constants of results not in ``stay`` become initializers."""
         scope = scopes[0]
-        values, infos = scope.values, scope.infos
+        values = scope.values
+        infos = scope.infos
         nodes = []
         made = [name for p in protos if p.op_type == "Constant" for name in p.output]
         if len(made) > len(set(made)):
             protos = _last_constants(protos)
         for proto in protos:
             # a slice is a list: iterating over a field of protobuf takes twice as long
-            op_type, domain, entries = proto.op_type, proto.domain, proto.attribute[:]
+            op_type = proto.op_type
+            domain = proto.domain
+            entries = proto.attribute[:]
             inputs = [values.get(name) if name else None for name in proto.input[:]]
             if None in inputs:  # omitted, or a value of an outer graph
                 inputs = [_found(name, scopes) if name else None for name in proto.input]
@@ -383,17 +391,21 @@ class _Reader:
                 if len(attributes) != 1:
                     reason = f"a Constant has one value, this one has {len(attributes)}"
                     raise ModelError(reason, node=label(proto))
-                kind, of_type = attributes[0].name, attributes[0].type
+                kind = attributes[0].name
+                of_type = attributes[0].type
                 if _CONSTANTS.get(kind) != of_type:
                     reason = f"a Constant has no attribute {kind!r} of type {of_type.name}"
                     raise ModelError(reason, node=label(proto))
                 if lifts and len(outputs) == 1 and not attributes[0].is_ref():
                     # nodes that were read before have the value itself, not an equal one
                     key = content if twin is None else (content, outputs[0].name)
-                    value = scope.lifted[key] = outputs[0]
-                    tensor = value.const_value = tensor_of(attributes[0], value.name)
+                    value = outputs[0]
+                    scope.lifted[key] = value
+                    tensor = tensor_of(attributes[0], value.name)
+                    value.const_value = tensor
                     assert tensor is not None
-                    tensor.name, value.type = value.name, ir.TensorType(tensor.dtype)
+                    tensor.name = value.name
+                    value.type = ir.TensorType(tensor.dtype)
                     value.shape = tensor.shape  # type: ignore[assignment]  # it is an ir.Shape
                     self.lifted += 1
                     continue
@@ -426,7 +438,8 @@ class _Reader:
             return ir.Attr(
                 proto.name, type_, getattr(proto, field), doc_string=proto.doc_string or None
             )
-        kind, name = proto.type, proto.name
+        kind = proto.type
+        name = proto.name
         value: Any
         if kind == _A.TENSOR:
             value = self.tensor(proto.t, owner)
@@ -439,7 +452,8 @@ class _Reader:
         elif kind == _A.TYPE_PROTO and is_representable(proto.tp):
             return ir.serde.deserialize_attribute(proto)
         elif kind == _A.SPARSE_TENSOR and getattr(owner, "op_type", "Constant") == "Constant":
-            value, kind = self.dense(proto.sparse_tensor, owner), _A.TENSOR
+            value = self.dense(proto.sparse_tensor, owner)
+            kind = _A.TENSOR
             if isinstance(owner, onnx.NodeProto):
                 name = "value"
         else:
@@ -472,7 +486,8 @@ class _Reader:
 
     def dense(self, proto: onnx.SparseTensorProto, owner: Any) -> ir.Tensor[Any]:
         """Return a sparse tensor as a dense one, unless these take too many bytes more."""
-        shape, values = tuple(proto.dims), proto.values
+        shape = tuple(proto.dims)
+        values = proto.values
         for part in (values, proto.indices):
             check_tensor(part, None, owner)
         try:

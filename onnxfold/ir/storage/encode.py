@@ -156,7 +156,8 @@ class _Writer:
         if attribute.is_ref():
             ir.serde.serialize_reference_attribute_into(protos.add(), attribute)
             return
-        kind, value = attribute.type, attribute.value
+        kind = attribute.type
+        value = attribute.value
         if kind in (_T.TENSORS, _T.GRAPHS, _T.TYPE_PROTOS):
             raise ValueError(f"attribute {attribute.name!r} is of a type that is not supported")
         if kind not in _FIELDS:

@@ -39,7 +39,8 @@ INLINE_BELOW = 4096
 EXTERNAL_FROM = 1024
 
 # Large tensors start at a page, so that a reader can map each of them.
-_LARGE_ALIGNMENT, _LARGE_FROM = 4096, 1 << 20
+_LARGE_ALIGNMENT = 4096
+_LARGE_FROM = 1 << 20
 _SMALL_ALIGNMENT = 64
 
 
@@ -64,7 +65,8 @@ class DataPlan:
         key = (span.file.key, span.offset, span.length) if span else id(tensor)
         if key not in self._offsets:
             step = _LARGE_ALIGNMENT if length >= _LARGE_FROM else _SMALL_ALIGNMENT
-            offset = self._offsets[key] = -(-self.file.size // step) * step
+            offset = -(-self.file.size // step) * step
+            self._offsets[key] = offset
             self.file.tensors.append(Hole(tensor, length, offset))
             self.file.size = offset + length
         return self._offsets[key]
@@ -216,7 +218,9 @@ def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
         data: bytes = proto.SerializeToString()
     except Exception as error:  # upb: EncodeError or ValueError, when too large
         raise UsageError(f"the model cannot be serialized: {error}") from None
-    token, marks, position = left_out.token, list[int](), -1
+    token = left_out.token
+    marks = list[int]()
+    position = -1
     while (position := data.find(token, position + 1)) >= 0:
         marks.append(position)
     plan = FilePlan()
@@ -231,7 +235,8 @@ def with_holes(proto: onnx.ModelProto, left_out: Placeholders) -> FilePlan:
             f"the model would be {plan.size} bytes in one file, more than the 2 GiB that the "
             "format allows; use external data"
         )
-    offset, literal = 0, list[wire.Piece]()
+    offset = 0
+    literal = list[wire.Piece]()
     for piece in pieces:
         if not isinstance(piece, Hole):
             literal.append(piece)

@@ -254,7 +254,9 @@ def opened(given: ModelLike, *, lift_constants: bool = False) -> ir.Model:
         shape = value.shape
         for axis, dim in enumerate(shape or ()):
             if shape is not None and isinstance(dim, int) and dim < 0:
-                value.shape = shape = shape.copy()  # that of a file is shared
+                # that of a file is shared
+                shape = shape.copy()
+                value.shape = shape
                 shape[axis] = None
     return made
 
@@ -410,7 +412,8 @@ def skeleton_of(file: MappedFile, stand_ins: Placeholders) -> bytes:
             file.release(released, position - released)
             released = position
 
-    data, told = file.content.data, passed if file.size > _RELEASE_STEP else None
+    data = file.content.data
+    told = passed if file.size > _RELEASE_STEP else None
     try:
         pieces, _ = wire.rewrite(data, LARGE, replace, passed=told)
     except wire.WireError as error:

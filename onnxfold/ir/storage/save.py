@@ -203,7 +203,8 @@ class Sources:
     ) -> None:
         self._target = target
         self._loaded: tuple[MappedFile, ...] = model.meta.get(FILES_KEY, ())
-        self._all, self._data = set(self._loaded), set(self._loaded[1:])
+        self._all = set(self._loaded)
+        self._data = set(self._loaded[1:])
         for tensor in tensors:
             in_model = is_a(tensor, ViewTensor)
             if (in_model or is_a(tensor, ir.ExternalTensor)) and (span := span_of(tensor)):

@@ -26,7 +26,8 @@ from onnxfold.support.files import RECENT
 from onnxfold.support.process_state import THIS_PROCESS
 from onnxfold.support.system import allow_open_files, open_to_read, release_pages
 
-_STRING, _UNDEFINED = ir.DataType.STRING, ir.DataType.UNDEFINED
+_STRING = ir.DataType.STRING
+_UNDEFINED = ir.DataType.UNDEFINED
 _BITS = {dtype: dtype.bitwidth for dtype in ir.DataType if dtype not in (_STRING, _UNDEFINED)}
 _BITS |= {_STRING: 128, _UNDEFINED: 0}
 
@@ -84,7 +85,8 @@ class MappedFile:
             with mapped.lock:
                 known = mapped.by_key.get(key)
                 if known is None:
-                    known = mapped.by_key[key] = cls(fd, path)
+                    known = cls(fd, path)
+                    mapped.by_key[key] = known
                 return known
         finally:
             os.close(fd)
@@ -348,7 +350,8 @@ def located(
     ``open_file`` maps the file at a location. If that is missing or too short, the error names the
     file ``named`` and the tensor ``name``.
     """
-    length, offset = data_bytes(tensor.dtype, tensor.shape), tensor.offset or 0
+    length = data_bytes(tensor.dtype, tensor.shape)
+    offset = tensor.offset or 0
     if length == 0:
         return None
     location = os.fspath(tensor.location)
@@ -390,7 +393,8 @@ def stored_tensor(value: ir.Value) -> ir.TensorProtocol | None:
     tensor = value.const_value
     if tensor is None:
         (attribute,) = node.attributes.data.values()
-        tensor = value.const_value = tensor_of(attribute, value.name)
+        tensor = tensor_of(attribute, value.name)
+        value.const_value = tensor
     return tensor
 
 
@@ -428,7 +432,8 @@ def tensors_in(
         owners += nodes_in(graph)
         for owner in owners:
             for attribute in owner.attributes.data.values():
-                kind, content = attribute.type, attribute.value
+                kind = attribute.type
+                content = attribute.value
                 if kind is ir.AttributeType.TENSOR and content is not None:
                     found[id(content)] = content
                 elif kind is ir.AttributeType.GRAPH and content is not None:

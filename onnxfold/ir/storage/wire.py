@@ -86,7 +86,8 @@ def encode_varint(value: int) -> bytes:
 
 def _varint(buf: Buffer, pos: int, end: int) -> tuple[int, int]:
     """Read the varint at ``pos``; return it and the position behind it."""
-    value = shift = 0
+    value = 0
+    shift = 0
     start = pos
     while True:
         if pos >= end:
@@ -132,7 +133,8 @@ def rewrite(
             raise WireError(f"messages nested more than {_MAX_DEPTH} deep")
         children = _CHILDREN[kind]
         pieces: list[Piece] = []
-        literal = start = pos
+        literal = pos
+        start = pos
         grown = 0
         while pos < end:
             field = pos

@@ -64,7 +64,8 @@ def write_tiles(
     def write(tile: Tile) -> None:
         room: npt.NDArray[np.uint8] | None = getattr(local, "room", None)
         if room is None or len(room) < tile.nbytes:
-            room = local.room = np.empty(max(tile.nbytes, TILE), np.uint8)
+            room = np.empty(max(tile.nbytes, TILE), np.uint8)
+            local.room = room
         tile.read(room[: tile.nbytes])
         length = tile.nbytes // tile.rows
         for k in range(tile.rows):

@@ -142,7 +142,8 @@ class Atoms:
         key = (op, *args)
         found = self._interned.get(key)
         if found is None:
-            found = self._interned[key] = self._new(op, args, low, high)
+            found = self._new(op, args, low, high)
+            self._interned[key] = found
         return found
 
     def _new(self, op: str, args: tuple[object, ...], low: Bound, high: Bound) -> Expr:
@@ -159,7 +160,8 @@ class Atoms:
         """Return the unique expression with these terms, which are in order and no plain number."""
         found = self._expressions.get(terms)
         if found is None:
-            found = self._expressions[terms] = Expr(terms, *self._bounds(terms))
+            found = Expr(terms, *self._bounds(terms))
+            self._expressions[terms] = found
         return found
 
     def low(self, a: Number) -> Bound:
@@ -186,7 +188,8 @@ class Atoms:
                 atom = self.atoms[index]
                 bounds = (atom.low, atom.high)
                 ends = [x * y if x and y else 0 for x in (least, most) for y in bounds]
-                least, most = min(ends), max(ends)
+                least = min(ends)
+                most = max(ends)
             low, high = low + least, high + most
         return low, high
 

@@ -143,7 +143,8 @@ class Algebra(Atoms):
         inner = self.atom_of(rest)
         if inner is not None and inner.op == "floor_div" and isinstance(inner.args[1], int):
             rest, b = inner.args[0], inner.args[1] * b  # type: ignore[assignment]
-        low, high = self.low(rest), self.high(rest)
+        low = self.low(rest)
+        high = self.high(rest)
         atom = self._atom(
             "floor_div",
             (rest, b),

@@ -30,7 +30,8 @@ class Edit:
 
     def __init__(self, facts: ModelFacts, keeps: Callable[[ir.Value], bool]) -> None:
         self.facts = facts
-        self._analysis = analysis = facts.types
+        analysis = facts.types
+        self._analysis = analysis
         self._scopes = analysis.scopes
         self.keeps = keeps
         self._constants: dict[object, ir.Value] = {}
@@ -44,7 +45,8 @@ class Edit:
         key = (graph, array.dtype, array.shape, array.tobytes())
         value = self._constants.get(key)
         if value is None:
-            names, stem = self.facts.names, like.name
+            names = self.facts.names
+            stem = like.name
             value = insert_constant(before, names, array, stem=stem, in_function=in_function)
             self._analysis.set(value, of_array(array, ir.DataType.from_numpy(array.dtype)))
             if not in_function:  # all nodes of the graph can read an initializer

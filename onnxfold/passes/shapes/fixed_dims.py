@@ -41,7 +41,8 @@ def fix_dims(
     for name in (*dims, *keep):
         if name not in known:
             raise UsageError(f"no input has a dimension {name!r}{suggestion(name, known)}")
-    sizes, symbols = dict(dims), declared.union(dims)
+    sizes = dict(dims)
+    symbols = declared.union(dims)
     for name in sorted(sizes.keys() & set(keep)):
         raise UsageError(f"dimension {name!r} cannot be {sizes[name]} and be kept")
     inputs = {value.name: value for value in model.graph.inputs if value.name}
@@ -108,7 +109,8 @@ def _collect(
 
 def check_fit(model: ir.Model) -> None:
     """Raise UsageError for a node that fails in every run: sizes that must be equal differ."""
-    analysis, opset = facts_of(model).types, storage.onnx_opset(model.opset_imports)
+    analysis = facts_of(model).types
+    opset = storage.onnx_opset(model.opset_imports)
     for node in nodes_of(model.graph):
         operands = [None if value is None else analysis.of(value) for value in node.inputs]
         if any(fact and 0 in (fact.shape or ()) for fact in operands):

@@ -300,7 +300,8 @@ def take_kernel(name: str, folder: Path) -> Kernel | None:
 
 def keep_kernel(name: str, kernel: Kernel, folder: Path) -> None:
     """Keep a kernel instead of an older one; that the cache cannot be written is no failure."""
-    cache, limit = kernel_folder(), bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)
+    cache = kernel_folder()
+    limit = bytes_allowed("ONNXFOLD_KERNEL_CACHE_BYTES", 1 << 30)
     try:
         if sum((folder / file).stat().st_size for file in kernel.files) > limit:
             return

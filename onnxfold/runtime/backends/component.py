@@ -179,7 +179,8 @@ def _declare_sizes(analysis: SymbolicAnalysis) -> None:
     IREE computes wrong sizes from a -1 in the computed shape of a Reshape. Where an input is empty,
     a 0 in that shape would stand for another size; kernels are not called with such inputs.
     """
-    graph, symbol = analysis.model.graph, analysis.algebra.symbol
+    graph = analysis.model.graph
+    symbol = analysis.algebra.symbol
     for value in graph.inputs:
         if value.shape is not None:
             dims = [d if isinstance(d, int) else symbol(d.value, low=1) for d in value.shape]
@@ -195,7 +196,8 @@ def _flatten_matmul(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> 
     """A batch of matrices times one matrix is one larger product; importers repeat the matrix."""
     a, b = node.inputs[:2]
     assert a is not None and b is not None
-    left, right = analysis.of(a).shape, analysis.of(b).shape
+    left = analysis.of(a).shape
+    right = analysis.of(b).shape
     if left is None or right is None or len(right) != 2 or len(left) < 3:
         return
     if not isinstance(left[-1], int) or not isinstance(right[1], int):
@@ -231,7 +233,8 @@ def _center(node: ir.Node, analysis: SymbolicAnalysis, names: Names, opset: int)
 def _dequantize_blocks(node: ir.Node, analysis: SymbolicAnalysis, names: Names) -> None:
     """Blocks of elements that share a scale become an axis; compilers refuse blocks."""
     x, scale, *zeros = (v for v in node.inputs if v is not None)
-    size, shape = node.attributes.get_int("block_size", 0), analysis.of(x).static_shape
+    size = node.attributes.get_int("block_size", 0)
+    shape = analysis.of(x).static_shape
     if not size or shape is None or analysis.of(scale).dtype != ir.DataType.FLOAT:
         return
     axis = node.attributes.get_int("axis", 1) % len(shape)

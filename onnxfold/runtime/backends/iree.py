@@ -402,7 +402,8 @@ def _allocate_at_once(module: Any) -> None:
     found: Any = []
     module.walk(lambda operation: found.append(operation) or ir.WalkResult.ADVANCE)
     for old in [operation for operation in found if operation.name == "stream.resource.alloca"]:
-        (memory, done), (size, *awaited) = old.results, old.operands
+        (memory, done) = old.results
+        (size, *awaited) = old.operands
         given = {name: old.attributes[name] for name in old.attributes}
         with ir.InsertionPoint(old), old.location:
             new = ir.Operation.create("stream.resource.alloc", [memory.type], [size], given)
@@ -429,9 +430,18 @@ _STAGES = {
     "04-linalg": "torch-to-iree",
 }
 _PHASES = (
-    *("input", "abi", "preprocessing", "global-optimization", "dispatch-creation", "flow"),
-    *("stream", "executable-sources", "executable-configurations", "executable-targets"),
-    *("hal", "vm"),
+    "input",
+    "abi",
+    "preprocessing",
+    "global-optimization",
+    "dispatch-creation",
+    "flow",
+    "stream",
+    "executable-sources",
+    "executable-configurations",
+    "executable-targets",
+    "hal",
+    "vm",
 )
 """The phases of the compiler, from IREE's own input to the bytecode, see iree-compile --help."""
 _ALLOCATING = "stream"

@@ -112,7 +112,8 @@ def _array(
     kind: Numbers,
     sizes: Mapping[str, int],
 ) -> Any:
-    shape, dtype = shape_of(info, sizes), value.dtype
+    shape = shape_of(info, sizes)
+    dtype = value.dtype
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     if dtype is None or dtype.numpy().kind not in "iufV":
@@ -143,7 +144,9 @@ def check_kernel(
     weights = weights_of(model.graph.initializers, kernel.weights)
     arrays = [*weights.values(), *(array for draw in inputs for array in draw.arrays)]
     function = "onnxfold.runtime.backends.loading:try_kernel"
-    count, graph, largest = len(kernel.outputs), model.graph, 0.0
+    count = len(kernel.outputs)
+    graph = model.graph
+    largest = 0.0
     values = (*graph.inputs, *(v for node in graph for v in node.outputs))
     kinds = {v.dtype for v in values if v.dtype is not None and v.dtype in TOLERANCES}
     fewest = max(kinds, key=TOLERANCES.__getitem__, default=None)
@@ -157,7 +160,8 @@ def check_kernel(
         results = iter(made)
         with Noise(str(file), lambda source: open_runner(source)[1], TOLERANCES) as noise:
             for draw in inputs:
-                got, want = list(islice(results, count)), list(islice(results, count))
+                got = list(islice(results, count))
+                want = list(islice(results, count))
                 feeds = dict(zip(kernel.inputs, draw.arrays, strict=True))
                 outputs: dict[str, Any] = dict(zip(kernel.outputs, want, strict=True))
                 allowed = functools.partial(noise.allowed, feeds, outputs)

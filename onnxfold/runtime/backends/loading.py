@@ -135,11 +135,13 @@ def try_kernel(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, list
     the results of both for each call.
     """
     description, folder, model, count, timed = request
-    kernel, given = Kernel.from_dict(description), iter(arrays)
+    kernel = Kernel.from_dict(description)
+    given = iter(arrays)
     weights = dict(zip(kernel.weights, islice(given, len(kernel.weights)), strict=True))
     run = create(kernel.backend).load(kernel, Path(folder), weights)
     session = open_session(model, fold_options(None))
-    times, results = [], []
+    times = []
+    results = []
     for k in range(count):
         call = dict(zip(kernel.inputs, islice(given, len(kernel.inputs)), strict=True))
         made = run(call)
@@ -176,16 +178,21 @@ def _times(
 
     run_kernel()
     is_large = run_session() > _LITTLE
-    best, cpu = [math.inf] * 4, [math.inf] * 4
-    start = last = now = time.perf_counter()
+    best = [math.inf] * 4
+    cpu = [math.inf] * 4
+    start = time.perf_counter()
+    last = start
+    now = start
     while now < min(last + _ENOUGH, start + _MOST_SECONDS):
         for k, once in enumerate((run_kernel, run_kernel, run_session, run_session)):
             others.max()
             if k == 3 and is_large:
                 trim_heap()
-            begin, begin_cpu = time.perf_counter(), time.process_time()
+            begin = time.perf_counter()
+            begin_cpu = time.process_time()
             once()
-            now, now_cpu = time.perf_counter(), time.process_time()
+            now = time.perf_counter()
+            now_cpu = time.process_time()
             if now - begin < _CLEARLY * best[k]:
                 last = now
             best[k] = min(best[k], now - begin)
@@ -229,7 +236,8 @@ def check_inputs(kernel: Kernel, values: Mapping[str, Any]) -> None:
     """
     sizes: dict[str, tuple[str, int]] = {}
     for info in kernel.takes:
-        value, dims = values[info.name], info.shape or []
+        value = values[info.name]
+        dims = info.shape or []
         if not value.has_value() or value.data_type() != f"tensor({info.dtype})":
             raise Misfit(f"{info.name!r} is no tensor of {info.dtype}")
         shape = tuple(value.shape())

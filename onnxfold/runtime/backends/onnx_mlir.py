@@ -100,9 +100,15 @@ class Tool:
         fields = ("type=bind", f"source={folder}", f"target={folder}")
         csv.writer(mount, lineterminator="").writerow(fields)
         return [
-            *(self.program, "run", "--rm", "--pull=never", "--network=none", f"--name={name}"),
+            self.program,
+            "run",
+            "--rm",
+            "--pull=never",
+            "--network=none",
+            f"--name={name}",
             # the compiler is process 1 of the container, which ignores other signals
-            *("--stop-signal=KILL", "--sig-proxy=false"),
+            "--stop-signal=KILL",
+            "--sig-proxy=false",
             *self.options,
             f"--mount={mount.getvalue()}",
             f"--workdir={folder}",

@@ -110,7 +110,8 @@ class Library:
             function = getattr(self._library, name)
         except AttributeError:
             raise CompileError(f"the library has no function {name}") from None
-        function.restype, function.argtypes = result, arguments
+        function.restype = result
+        function.argtypes = arguments
         return function
 
 

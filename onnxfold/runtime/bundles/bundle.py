@@ -159,10 +159,14 @@ class Bundle(Shown, text="onnxfold.tools.report.runtime_tables:bundle_text"):
         self._check()
         if part == FOLD_FILE and self._fold is not None:
             self._check_unchanged(self._fold["files"])
-        what, found, known = "inputs", inputs, {*self.manifest.entry_inputs}
+        what = "inputs"
+        found = inputs
+        known = {*self.manifest.entry_inputs}
         if part != ENTRY_FILE:
             made = (group.outputs for group in self.manifest.groups)
-            what, found, known = "outputs", outputs, set().union(*made)
+            what = "outputs"
+            found = outputs
+            known = set().union(*made)
         if {value.name for value in found} != known:
             reason = f"its {what} are not those of the manifest"
             raise ModelError(reason, file=self.folder / part)

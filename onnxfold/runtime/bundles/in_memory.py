@@ -213,7 +213,8 @@ def _by_reference(
     plan = plan_model(model, share)
     with _scratch_file(plan.data) if plan.data else contextlib.nullcontext("") as path:
         content = _content(plan, path)
-        session = failure = None
+        session = None
+        failure = None
         try:
             session = open_session(content, with_data_below(_ROOT, options), providers)
         except Exception as error:  # the exceptions of onnxruntime have no common base class

@@ -141,10 +141,12 @@ class FoldCache:
                 touch(self._store.path(key))  # this process has the tensors mapped
             return found
         begin = time.perf_counter()
-        made, waited = True, others is not None
+        made = True
+        waited = others is not None
         try:
             if others is not None:
-                folded, made = others.result(), False
+                folded = others.result()
+                made = False
                 return folded
             if self._store is None:
                 folded = make()

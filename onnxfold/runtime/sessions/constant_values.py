@@ -90,7 +90,8 @@ class ConstantValue:
         except ValueError:  # it is not in the CPU's memory, or not valid text
             self._elements = None
             return
-        self._dtype, self._shape = self._elements.dtype, self._elements.shape
+        self._dtype = self._elements.dtype
+        self._shape = self._elements.shape
         self._is_text = is_text(self._elements)
         self._small: bytes | None = None
         if not self._is_text and self._elements.nbytes <= _SMALL:

@@ -170,7 +170,9 @@ class SessionFolding:
         backend may make the tensors of such a key, and all readers get the same tensors. A session
         that names a backend never reads them.
         """
-        bundle, keys, replaced = self.bundle, [], set[str]()
+        bundle = self.bundle
+        keys = []
+        replaced = set[str]()
         kernels = load_kernels(bundle, self.backend)
         is_auto = self.backend == "auto"
         units = [_units(group, kernels, is_auto) for group in bundle.manifest.groups]
@@ -201,7 +203,8 @@ class SessionFolding:
         """Return the folded tensors, from the cache or newly computed."""
         values = {name: given.feed for name, given in constants.items()}
         self.sizes = self.sizes or _sizes_of(self.bundle.manifest.runtime_constants, values)
-        folded, (kernels, units, keys) = [], self._kernels
+        folded = []
+        (kernels, units, keys) = self._kernels
         for group, own, key in zip(self.bundle.manifest.groups, units, keys, strict=True):
             run = functools.partial(self._run, group, values, kernels, own)
             if self.cache.is_empty_forever:
@@ -216,10 +219,12 @@ class SessionFolding:
     def placements(self) -> list[Placement]:
         """Return the backend of each component."""
         made = {kernel.outputs[0]: kernel for kernel in self.bundle.manifest.kernels}
-        found, (kernels, units, _) = [], self._kernels
+        found = []
+        (kernels, units, _) = self._kernels
         choices = {names: unit.choice for own in units for unit in own for names in unit.components}
         for names in self.bundle.manifest.components:
-            known, loaded = made.get(names[0]), kernels.get(tuple(names))
+            known = made.get(names[0])
+            loaded = kernels.get(tuple(names))
             if loaded is None and self.backend not in NOT_COMPILING:
                 loaded = f"it was not compiled: split the model with the backend {self.backend}"
             choice = choices.get(tuple(names))
@@ -265,7 +270,8 @@ class SessionFolding:
         self, unit: _Unit, constants: Mapping[str, Any], kernels: Kernels, misfits: list[str]
     ) -> dict[str, Any]:
         """Compute the tensors of a unit, and measure it; return those that could be computed."""
-        loaded, choice = unit.loaded(), unit.choice
+        loaded = unit.loaded()
+        choice = unit.choice
         if not loaded:
             return {}
         if choice is None:
@@ -325,7 +331,8 @@ class SessionFolding:
         """Return a session on what computes tensors without a kernel, and its inputs' names."""
         with self._lock:
             if outputs not in self._sessions:
-                options, providers = fold_options(self.options), self.providers
+                options = fold_options(self.options)
+                providers = self.providers
                 groups = self.bundle.manifest.groups
                 if len(groups) == 1 and outputs == tuple(groups[0].outputs):
                     session = self.bundle.open(FOLD_FILE, options, providers)

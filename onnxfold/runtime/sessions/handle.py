@@ -182,7 +182,8 @@ class Entry:
     specializes: bool
 
     def __post_init__(self) -> None:
-        options, manifest = self.options, self.bundle.manifest
+        options = self.options
+        manifest = self.bundle.manifest
         self._session = forks.ProcessLocal[onnxruntime.InferenceSession]()
         self._packed = forks.ProcessLocal[_PackedEntry]()
         self.outputs = list(manifest.outputs)

@@ -101,7 +101,8 @@ class RuntimeConstants:
         runs = count_text(self.runs, "run")
         lines.append(f"{self.share:.0%} of the work is folded: {folds} for {runs}")
         if self.original_seconds is not None and self.entry_seconds is not None:
-            before, after = self.original_seconds * 1000, self.entry_seconds * 1000
+            before = self.original_seconds * 1000
+            after = self.entry_seconds * 1000
             lines.append(f"a run takes {after:.2f} ms instead of {before:.2f} ms")
         lines.append(f"{bytes_text(self.cached_bytes)} of folded tensors are held")
         parts = Counter((each.backend, each.reason) for each in self.placements)

@@ -135,7 +135,8 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
 
     def _use(self, entry: Entry, folding: SessionFolding) -> None:
         """Run the two parts by these from now on; runtime_fold is opened at the first fold."""
-        self._entry, self._folding = entry, folding
+        self._entry = entry
+        self._folding = folding
         self._current: tuple[Mapping[str, ConstantValue], Handle] | None = None
 
     @property
@@ -145,7 +146,8 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
 
     def _compile_ahead(self, arguments: SplitArguments) -> CompileAhead:
         bundle: Any = self.bundle
-        seconds, nominal = arguments.get("compile_seconds", 120.0), arguments.get("nominal")
+        seconds = arguments.get("compile_seconds", 120.0)
+        nominal = arguments.get("nominal")
         session = weakref.ref(self)  # which may be closed while kernels are compiled
         lock = self._lock
 
@@ -267,7 +269,8 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
             UsageError: One is missing, is no runtime constant, or has another type or shape.
             ModelError: The file is damaged.
         """
-        manifest, known = self.bundle.manifest, self._known
+        manifest = self.bundle.manifest
+        known = self._known
         if not isinstance(constants, Mapping) or (
             manifest.weights and not constants.keys() <= known.keys()
         ):
@@ -316,7 +319,8 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
             elif last is not None:
                 is_same = False
         if current is None or not is_same:
-            current = self._current = setting, self._fold(setting)
+            current = setting, self._fold(setting)
+            self._current = current
         return current[1], {n: value for n, value in feed.items() if n not in self._known}
 
     def _fold(self, setting: Mapping[str, ConstantValue]) -> Handle:
@@ -341,7 +345,8 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
         """Use other execution providers; what was folded is folded again."""
         if provider_options is not None:
             providers = list(zip(providers, provider_options, strict=True))
-        given, statistics = list(providers), FoldStatistics()
+        given = list(providers)
+        statistics = FoldStatistics()
         with self._lock:
             entry = replace(self._entry, providers=given)
             self._use(entry, replace(self._folding, providers=given, statistics=statistics))

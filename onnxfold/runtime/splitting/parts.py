@@ -50,7 +50,8 @@ def hoist(model: ir.Model, constants: Collection[ir.Value]) -> dict[ir.Node, Sta
         return stays
     for node in holders:
         _read_what_is_carried(node)
-    main, names = model.graph, Names(all_graphs(model))
+    main = model.graph
+    names = Names(all_graphs(model))
     constness = ModelFacts(model, runtime_constants=constants).constness
 
     def visit(holder: ir.Node, node: ir.Node, is_certain: bool) -> None:
@@ -106,8 +107,10 @@ def _copy_to_outputs(value: ir.Value, body: ir.Graph, names: Names) -> None:
     for k, output in enumerate(body.outputs):
         if output is value:
             identity = new_node(names, value.name or "kept", "Identity", [value])
-            copy = body.outputs[k] = identity.outputs[0]
-            copy.type, copy.shape = value.type, value.shape
+            copy = identity.outputs[0]
+            body.outputs[k] = copy
+            copy.type = value.type
+            copy.shape = value.shape
             body.append(identity)
 
 
@@ -120,7 +123,8 @@ def _read_what_is_carried(node: ir.Node) -> None:
         if len(node.inputs) > len(body.inputs):  # a Scan of opset 8 has lengths of sequences, too
             count = 0
         for k in range(count):
-            given, inner = node.inputs[before + k], body.inputs[before + k]
+            given = node.inputs[before + k]
+            inner = body.inputs[before + k]
             output = body.outputs[first + k]
             maker = output.producer()
             is_copy = maker is not None and not maker.domain and maker.op_type == "Identity"
@@ -166,8 +170,10 @@ class RuntimeCut:
         self.sizes = sizes
         self.operands: dict[ir.Node, list[ir.Value]] = {}
         self._demanded: set[ir.Value] = set()  # values that other nodes read
-        self._types, self._constness = facts.types, facts.constness
-        graph, constness = facts.model.graph, facts.constness
+        self._types = facts.types
+        self._constness = facts.constness
+        graph = facts.model.graph
+        constness = facts.constness
         made: set[ir.Value] = set(runtime_constants)
         outputs = set(graph.outputs)  # entry makes outputs in any case
         choices: list[RegionOp[ir.Value]] = []
@@ -215,7 +221,8 @@ class RuntimeCut:
         it. Without the latter, entry would have many inputs that take longer than the nodes that
         compute them.
         """
-        node, nbytes = value.producer(), self.sizes.nbytes(value)
+        node = value.producer()
+        nbytes = self.sizes.nbytes(value)
         if node is None or node not in self.operands:
             # A weight is in the file, the caller has the runtime constants, and entry makes the
             # outputs of the model in any case.
@@ -270,7 +277,9 @@ def separate_outputs(model: ir.Model, constant: Iterable[ir.Value]) -> None:
         value.name = used.fresh(f"{name}_folded")
         node = new_node(used, name or "", "Identity", [value])
         output = node.outputs[0]
-        output.name, output.type, output.shape = name, value.type, value.shape
+        output.name = name
+        output.type = value.type
+        output.shape = value.shape
         graph.append(node)
         for k, given in enumerate(graph.outputs):
             if given is value:
@@ -305,7 +314,9 @@ def entry_of(model: ir.Model, cached: Iterable[TensorInfo]) -> ir.Model:
 
 def remove_unused_inputs(part: ir.Model, constants: Iterable[str]) -> list[str]:
     """Remove the constant inputs without users; record and return the others."""
-    graph, names, kept = part.graph, set(constants), list[str]()
+    graph = part.graph
+    names = set(constants)
+    kept = list[str]()
     for value in list(graph.inputs):
         name = value.name or ""
         if name in names and is_used(value):

@@ -255,7 +255,8 @@ class _Weighed:
         chosen = [value for value in model.graph.inputs if value.name in names]
         self.nodes = {v.name or "": node for node in model.graph for v in node.outputs}
         facts = ModelFacts(model, runtime_constants=chosen)
-        self._sizes, self._constness = NominalSizes(facts, nominal), facts.constness
+        self._sizes = NominalSizes(facts, nominal)
+        self._constness = facts.constness
 
     def place(self, name: str, others: Mapping[str, ir.Node]) -> tuple[list[str], int, float, int]:
         """Return what computing a value takes, without the nodes that the other model has, too: the

@@ -91,7 +91,12 @@ def batch(
     kept = Journal(os.fspath(journal or os.path.join(output, _JOURNAL)))
     tasks = [
         Task(
-            *(model.source, model.target, sent, only_plan, timeout, memory),
+            model.source,
+            model.target,
+            sent,
+            only_plan,
+            timeout,
+            memory,
             before=kept.before.get(model.target),
         )
         # the largest first, so that no worker starts a large model last

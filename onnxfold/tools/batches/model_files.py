@@ -91,9 +91,11 @@ def _listed_at(url: str) -> _Listing:
         if folder != path + "/":
             found = files.glob(path, detail=True)
         elif files.isdir(path):
-            folder, found = path, files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
+            folder = path
+            found = files.glob(path.rstrip("/") + "/**/*.onnx", detail=True)
         else:
-            folder, found = path.rpartition("/")[0], {path: files.info(path)}
+            folder = path.rpartition("/")[0]
+            found = {path: files.info(path)}
         sizes = {name: i.get("size") for name, i in found.items() if i.get("type") != "directory"}
         named = [(files.unstrip_protocol(name), int(size or 0)) for name, size in sizes.items()]
         return files.unstrip_protocol(folder), named

@@ -107,7 +107,8 @@ def _planned(task: Task, outcome: Outcome, source: str) -> Outcome:
     outcome = _with_figures(task, outcome, source, None)
     limit = _limit(task)
     if outcome.memory is not None and outcome.memory > limit:
-        needs, has = bytes_text(outcome.memory), bytes_text(limit)
+        needs = bytes_text(outcome.memory)
+        has = bytes_text(limit)
         reason = f"{task.source}: it takes {needs} of memory, and a worker has {has}"
         return replace(outcome, status="failed", reason=reason)
     return outcome

@@ -108,7 +108,8 @@ def optimized_ops(benched: Benched, providers: Sequence[str]) -> dict[str, int]:
     ``com.microsoft::Gelu``.
     """
     with files.scratch_folder("bench") as folder:
-        path, name = f"{folder}/optimized.onnx", "external_initializers_min_size_in_bytes"
+        path = f"{folder}/optimized.onnx"
+        name = "external_initializers_min_size_in_bytes"
         options = session_options(threads=1)
         write_optimized(options, path, **{f"optimized_model_{name}": "1024"})
         benched.open(options, providers)
@@ -145,9 +146,11 @@ def open_model(request: dict[str, Any], arrays: object) -> tuple[dict[str, float
     "cpu" and "wall" time, and "bytes" by which the memory of the process grew at its peak. The
     request has the fields of a `Benched`, and "providers".
     """
-    options, providers = session_options(threads=1), request.pop("providers")
+    options = session_options(threads=1)
+    providers = request.pop("providers")
     before = rss_bytes()
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    wall = time.perf_counter()
     try:
         session = Benched(**request).open(options, providers)
     except OnnxFoldError as error:
@@ -182,7 +185,8 @@ def interleaved(
     for run in runs:  # one trial may be slow by chance
         least = min(timeit.repeat(run, repeat=_TRIALS, number=1))
         times.append(max(1, int(_LEAST / max(least, 1e-6))))
-    order, shuffled = list(range(len(runs))), random.Random(0)
+    order = list(range(len(runs)))
+    shuffled = random.Random(0)
     for turn in itertools.takewhile(going, range(rounds)):
         order.reverse()
         if turn % 2 == 0:
@@ -190,7 +194,8 @@ def interleaved(
         for k in order:
             if times[k] > 1:
                 runs[k]()  # the caches hold another model
-            cpu, wall = time.process_time(), time.perf_counter()
+            cpu = time.process_time()
+            wall = time.perf_counter()
             for _ in range(times[k]):
                 runs[k]()
             cpu, wall = time.process_time() - cpu, time.perf_counter() - wall

@@ -254,7 +254,8 @@ def _folding(session: Any, saved: float) -> FoldBench | None:
     """Return what folding costs for a session that has run, if it saves so many seconds a run."""
     if not isinstance(session, Session):
         return None
-    seconds, nbytes = session.fold_statistics().seconds, session.cache_statistics().bytes
+    seconds = session.fold_statistics().seconds
+    nbytes = session.cache_statistics().bytes
     even = int(seconds / saved) + 1 if saved > 0 else None
     return FoldBench(seconds, nbytes, even, session.placements())
 

@@ -32,7 +32,8 @@ class Side:
     """A model to search. Files that give out other values are beside it, and share its weights."""
 
     def __init__(self, subject: Subject, feeds: Feeds, open: Opener) -> None:
-        self.feeds, self._open = feeds, open
+        self.feeds = feeds
+        self._open = open
         self._path = os.path.join(os.path.dirname(subject.source), "variant.onnx")
         self.model = storage.load(subject.source)
         self.graph = self.model.graph
@@ -60,7 +61,8 @@ class Search:
 
     def __init__(self, compare_values: Callable[..., list[OutputResult]], a: Side, b: Side) -> None:
         self._compare = compare_values
-        self._a, self._b = a, b
+        self._a = a
+        self._b = b
         self._facts = facts_of(a.model)
         for value in a.graph.inputs:  # they have the shapes of the feeds
             fed = a.feeds.get(value.name or "")
@@ -90,7 +92,8 @@ class Search:
         found = self._first_of(constants) or found
         if found is None:
             return None
-        (value, result), equal = found, {*variable, *constants}
+        (value, result) = found
+        equal = {*variable, *constants}
         equal_b = {self._pairs[each] for each in equal}
         return FirstDifference(
             value=value.name or "",
@@ -142,7 +145,8 @@ class Search:
         self, value: ir.Value, equal: Collection[ir.Value]
     ) -> Iterator[tuple[str, str]]:
         """Yield what the node of the first model reads, and how that compares."""
-        node, node_b = value.producer(), self._pairs[value].producer()
+        node = value.producer()
+        node_b = self._pairs[value].producer()
         weights_b = {} if node_b is None else {v.name: v for v in node_b.inputs if v is not None}
         for read in () if node is None else node.inputs:
             if read is None or not read.name:

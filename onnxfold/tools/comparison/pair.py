@@ -94,7 +94,12 @@ def compare(
     tolerance = {"rtol": rtol, "atol": atol, "ulp": ulp, "exact": exact, "inexact": inexact}
     with Subject(a, "model a") as first, Subject(b, "model b") as second:
         return compare_opened(
-            *(first, second, tolerance, seeds, feeds, dims or {}),
+            first,
+            second,
+            tolerance,
+            seeds,
+            feeds,
+            dims or {},
             bisect=bisect,
             providers=providers,
             custom_ops=custom_ops,
@@ -154,15 +159,20 @@ class _Pair:
         of_types: Mapping[ir.DataType, float],
         reopen: Opener,
     ) -> None:
-        self.first, self.second, self.result, self.reopen = first, second, result, reopen
+        self.first = first
+        self.second = second
+        self.result = result
+        self.reopen = reopen
         self.tolerance = Tolerance(result.rtol, result.atol, result.ulp)
         kinds = types_in(first.model) if of_types else ()
         self.of_types = {kind: most for kind, most in of_types.items() if kind in kinds}
         self.feeds: dict[str, Feeds] = {}
         """By run."""
         required_a, required_b = ({v.name for v in s.inputs} for s in (first, second))
-        inputs_a, inputs_b = first.names, second.names
-        outputs_a, outputs_b = set(first.outputs), set(second.outputs)
+        inputs_a = first.names
+        inputs_b = second.names
+        outputs_a = set(first.outputs)
+        outputs_b = set(second.outputs)
         sides: list[tuple[str, set[Any]]] = [
             ("inputs of a that b lacks", inputs_a - inputs_b),
             ("inputs of b that a lacks", inputs_b - inputs_a),
@@ -218,7 +228,7 @@ class _Pair:
         """Compare outputs that both models have; leave out those that are random."""
         found = {
             (run, name): compare_values(
-                *(a[run][name], of_b[name], self._tolerance(a[run][name])), run=run, name=name
+                a[run][name], of_b[name], self._tolerance(a[run][name]), run=run, name=name
             )
             for run, of_b in b.items()
             for name in self.first.outputs
@@ -316,8 +326,10 @@ class _Pair:
         return in_a
 
     def _varying(self, subject: Subject, run: str, names: list[str]) -> list[str]:
-        runner, feeds = self.reopen(subject.source), subject.accepted(self.feeds[run])
-        once, equal = runner(feeds), names
+        runner = self.reopen(subject.source)
+        feeds = subject.accepted(self.feeds[run])
+        once = runner(feeds)
+        equal = names
         # few elements may be drawn equal by chance
         for _ in range(30 if draws_numbers(subject.model) else 1):
             again = runner(feeds)
@@ -384,8 +396,10 @@ def compare_values(
         ]
     if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():  # of ZipMap
         a, b = (np.array([of[key] for key in a], np.float32) for of in (a, b))
-    x, y = np.asarray(a), np.asarray(b)
-    dtype, other = _dtype_name(x), _dtype_name(y)
+    x = np.asarray(a)
+    y = np.asarray(b)
+    dtype = _dtype_name(x)
+    other = _dtype_name(y)
     made = functools.partial(made, dtype=dtype, shape=x.shape, elements=x.size)
     if (dtype, x.shape) != (other, y.shape):
         return [

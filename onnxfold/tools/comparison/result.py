@@ -79,8 +79,10 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
             return Distance(max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
         if not where.size or not str(a.dtype.name).startswith(("int", "uint", *_FLOATS)):
             return Distance(differing=where.size, within=not where.size)
-        a_apart, b_apart = a[where], b[where]
-        a_wide, b_wide = a_apart.astype(np.float64), b_apart.astype(np.float64)
+        a_apart = a[where]
+        b_apart = b[where]
+        a_wide = a_apart.astype(np.float64)
+        b_wide = b_apart.astype(np.float64)
         finite = np.isfinite(a_wide) & np.isfinite(b_wide)
         a_wide, b_wide = a_wide[finite], b_wide[finite]
         x, y = (_ordered(v[finite]) if has_ulps else v for v in (a_apart, b_apart))
@@ -120,7 +122,8 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 def _differing(a: Array, b: Array) -> Array:
     """Indexes of the elements whose bits differ; NaNs do not, whatever their bits."""
-    a_bits, b_bits = _bits(a), _bits(b)
+    a_bits = _bits(a)
+    b_bits = _bits(b)
     found = []
     for start in range(0, a.size, _TILE):
         tile = slice(start, start + _TILE)
@@ -132,7 +135,9 @@ def _differing(a: Array, b: Array) -> Array:
 
 def _cosine(a: Array, b: Array) -> float | None:
     """Return the cosine of the angle over elements finite in both; None if one is all zeros."""
-    dot = a_square = b_square = 0.0
+    dot = 0.0
+    a_square = 0.0
+    b_square = 0.0
     for start in range(0, a.size, _TILE):
         x = a[start : start + _TILE].astype(np.float64)
         y = b[start : start + _TILE].astype(np.float64)

@@ -71,7 +71,8 @@ class Subject(contextlib.ExitStack):
                 storage.save(self.model, self.source, external_data=True, fsync=False)
                 self.push(stack.pop_all())
         else:
-            self.source = self.name = os.fspath(given)
+            self.source = os.fspath(given)
+            self.name = self.source
             self.model = model or storage.load(given)
         graph = self.model.graph
         self.inputs = [v for v in graph.inputs if v.name not in graph.initializers]

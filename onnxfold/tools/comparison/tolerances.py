@@ -46,7 +46,8 @@ _RUNS = 8
 
 def types_in(model: ir.Model) -> set[ir.DataType | None]:
     """Return the types of all values that say theirs, and those that are cast to."""
-    graph, nodes = model.graph, [node for each in all_graphs(model) for node in each]
+    graph = model.graph
+    nodes = [node for each in all_graphs(model) for node in each]
     values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
     casts = (n.attributes.get_int("to", 0) for n in nodes if n.op_type == "Cast")
     return {v.dtype for v in (*graph.inputs, *graph.outputs, *values)}.union(map(DTYPES.get, casts))
@@ -60,12 +61,16 @@ class Noise(contextlib.ExitStack):
 
     def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
         super().__init__()
-        self._source, self._reopen, self._types = source, reopen, types
+        self._source = source
+        self._reopen = reopen
+        self._types = types
 
     @cached_property
     def _runner(self) -> Runner:
-        model, values = storage.load(self._source), list[ir.Value]()
-        facts, depending = facts_of(model), set(model.graph.inputs)
+        model = storage.load(self._source)
+        values = list[ir.Value]()
+        facts = facts_of(model)
+        depending = set(model.graph.inputs)
         for node in model.graph.all_nodes():  # those of subgraphs behind the one that holds them
             read = {value for each in nodes_within([node]) for value in each.inputs}
             if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
@@ -119,7 +124,8 @@ class Noise(contextlib.ExitStack):
         """Return a float input with its numbers changed."""
         if not isinstance(feed, np.ndarray) or not is_float(feed.dtype):
             return feed
-        kind, wide = ir.DataType.from_numpy(feed.dtype), feed.astype(np.float64)
+        kind = ir.DataType.from_numpy(feed.dtype)
+        wide = feed.astype(np.float64)
         change = _SPACING[kind] if kind in self._types else 0.0
         with np.errstate(all="ignore"):
             moved = (wide * (1 + rng.choice([-change, change], feed.shape))).astype(feed.dtype)
@@ -130,7 +136,8 @@ class _Changes:
     """Replaces results of nodes by numbers that moved up or down, as random numbers say."""
 
     def __init__(self, model: ir.Model, names: Names) -> None:
-        self._names, self._constants = names, dict[tuple[float, ir.DataType], ir.Value]()
+        self._names = names
+        self._constants = dict[tuple[float, ir.DataType], ir.Value]()
         self._first = next(iter(model.graph), None)
         self._opset = storage.onnx_opset(model.opset_imports)
 
@@ -144,10 +151,13 @@ class _Changes:
 
     def add(self, value: ir.Value, kind: ir.DataType, seed: int) -> None:
         """Replace the result of a node."""
-        producer, is_output, nodes = value.producer(), value.is_graph_output(), list[ir.Node]()
+        producer = value.producer()
+        is_output = value.is_graph_output()
+        nodes = list[ir.Node]()
         if producer is None or not (uses(value) or is_output):
             return
-        spacing, wide = _SPACING[kind], _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
+        spacing = _SPACING[kind]
+        wide = _T.DOUBLE if kind == _T.DOUBLE else _T.FLOAT
 
         def add(op: str, *operands: ir.Value | float, outputs: int = 1, **how: float) -> ir.Value:
             inputs = [v if isinstance(v, ir.Value) else self._constant(v, wide) for v in operands]

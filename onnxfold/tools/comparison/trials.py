@@ -128,7 +128,8 @@ class RandomFeeds:
                 fill = 1
             elif fill is not None:
                 fill = min(fill, 1)
-            limit, dtype = use.limit(sizes), type_.dtype
+            limit = use.limit(sizes)
+            dtype = type_.dtype
             if limit is None and fill is not None:
                 return np.full(shape, fill).astype(dtype.numpy())
             bounds = use.least, _SMALL if limit is None else limit
@@ -155,7 +156,10 @@ class Trials:
         usual: Mapping[str, int] | None = None,
     ) -> None:
         check_names(dims, inputs)
-        self._model, self._inputs, self._dims, self._usual = model, inputs, dims, usual
+        self._model = model
+        self._inputs = inputs
+        self._dims = dims
+        self._usual = usual
         self._demanded: dict[str, int] | None = None
         self._names = [name for name in symbols_of(inputs) if name not in dims]
         self._random = RandomFeeds(model, inputs)
@@ -248,7 +252,8 @@ def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
         if value.shape is not None and isinstance(value.type, ir.TensorType)
     }
     failures = Failures(ModelFacts(model, runtime_constants=()), sizes)
-    algebra, names = failures.algebra, symbols_of(inputs)
+    algebra = failures.algebra
+    names = symbols_of(inputs)
     found: dict[str, int] = {}
     for node in model.graph:
         failures.why(node)

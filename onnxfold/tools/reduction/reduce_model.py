@@ -189,7 +189,8 @@ class _Runs:
             storage.save(model, self.path, fsync=False)
             arrays = [np.frombuffer(pickle.dumps(given), np.uint8)]
             isolated.run(f"{__name__}:start", keep=True)  # its time does not count
-            function, seconds = f"{__name__}:attempt", self.timeout
+            function = f"{__name__}:attempt"
+            seconds = self.timeout
             _, made = isolated.run(function, None, arrays, seconds=seconds, keep=True, grace=_GRACE)
         except OnnxFoldError as error:
             return {}, _Failure("not written", str(error))
@@ -243,8 +244,11 @@ def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
     message of the error, or "".
     """
     path, feeds, options, optimizes, words = pickle.loads(arrays[0].tobytes())
-    target, libraries = f"{tempfile.gettempdir()}/optimized.onnx", options.get("custom_ops", ())
-    outputs, kind, text = {}, "", ""
+    target = f"{tempfile.gettempdir()}/optimized.onnx"
+    libraries = options.get("custom_ops", ())
+    outputs = {}
+    kind = ""
+    text = ""
     try:
         with spelled(words):
             if feeds is not None:
@@ -254,7 +258,8 @@ def attempt(request: None, arrays: Sequence[Any]) -> tuple[None, list[Any]]:
             if optimizes:
                 optimize_file(path, target, check=1, feeds=feeds, fsync=False, **options)
     except Exception as error:  # any may be the failure to reduce
-        kind, text = type(error).__name__, str(error).replace(f"{path}: ", "")
+        kind = type(error).__name__
+        text = str(error).replace(f"{path}: ", "")
     made = outputs, kind, text.removesuffix("; nothing was written")
     return None, [np.frombuffer(pickle.dumps(made), np.uint8)]
 
@@ -268,7 +273,8 @@ def _size(model: ir.Model) -> dict[str, int]:
 def reduction_text(reduction: Reduction) -> Iterator[str | Table]:
     """Yield what fails, and the sizes of both models."""
     yield f"failure: {reduction.failure}"
-    before, after = reduction.before, reduction.after
+    before = reduction.before
+    after = reduction.after
     yield Table(("", ">before", ">after"), [(n, f"{before[n]:,}", f"{after[n]:,}") for n in before])
     if reduction.feeds is not None:
         yield f"it fails with the inputs in {reduction.feeds} ({option('feeds')})"

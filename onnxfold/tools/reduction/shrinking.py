@@ -72,7 +72,8 @@ def _inlined(model: ir.Model, feeds: Feeds) -> Iterator[Candidate]:
     for k, node in enumerate(model.graph):
         for name in node.attributes if node.op_type == "If" else ():
             changed = storage.opened(model)
-            graph, names = changed.graph, Names(all_graphs(changed))
+            graph = changed.graph
+            names = Names(all_graphs(changed))
             branch = graph[k].attributes[name].as_graph()
             inline_branch(graph[k], branch, names, ModelFacts(changed).scopes.of(graph))
             yield changed, feeds
@@ -103,7 +104,9 @@ def _smaller(model: ir.Model, feeds: Feeds, values: Values) -> Iterator[Candidat
                     yield changed, feeds
     for weight, tensor in storage.initializers_of(model.graph):
         if tensor.nbytes > _LARGE:
-            name, changed, array = weight.name or "", storage.opened(model), tensor.numpy()
+            name = weight.name or ""
+            changed = storage.opened(model)
+            array = tensor.numpy()
             if array.dtype.hasobject:
                 array = np.array([text.decode() for text in array.flat], object).reshape(
                     array.shape
@@ -118,8 +121,11 @@ def _without(model: ir.Model, feeds: Feeds, chosen: slice, values: Values) -> It
 
     Its outputs are those of the model that remain, and the results of nodes that no node reads.
     """
-    changed, given, known = storage.opened(model), {**feeds}, {}
-    graph, constness = changed.graph, ModelFacts(changed, runtime_constants=()).constness
+    changed = storage.opened(model)
+    given = {**feeds}
+    known = {}
+    graph = changed.graph
+    constness = ModelFacts(changed, runtime_constants=()).constness
     removed = [*graph][chosen]
     inside = set(nodes_within(removed))
     graph.outputs[:] = [v for v in graph.outputs if v.producer() not in {None, *inside}]
@@ -128,7 +134,8 @@ def _without(model: ir.Model, feeds: Feeds, chosen: slice, values: Values) -> It
     if lost:  # only the nodes that they need run
         known = values(*_without_unread(_with_outputs(model, lost), feeds))
     for value in lost:
-        name, array = value.name or "", known.get(value.name or "")
+        name = value.name or ""
+        array = known.get(value.name or "")
         if not isinstance(array, np.ndarray):
             return
         is_variable = constness.of(value) is Constness.VARIABLE

@@ -115,7 +115,8 @@ def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> 
     fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
-        node, ways = _node_named(model, name), _Ways(model)
+        node = _node_named(model, name)
+        ways = _Ways(model)
         outer = ways.outermost(node)
         is_variable = ways.constness.of_node(node) is Constness.VARIABLE
         path, above, blockers = ways.up_from(node)
@@ -184,7 +185,8 @@ class _Ways:
     def __init__(self, model: ir.Model) -> None:
         facts = facts_of(model)
         self._inputs = model.graph.inputs
-        self._scopes, self._determinism = facts.scopes, facts.determinism
+        self._scopes = facts.scopes
+        self._determinism = facts.determinism
         without_runtime_constants = ModelFacts(model, runtime_constants=())
         self.constness = without_runtime_constants.constness
         self.level_of = without_runtime_constants.level_of
@@ -208,7 +210,9 @@ class _Ways:
     ) -> tuple[list[PathStep], dict[ir.Value, ir.Value | None], dict[str, str]]:
         """Return a path to an input and the blockers, see `Why`, and all values above the node."""
         came_from: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.operands(node))
-        pending, ends, makers = [*came_from], [], [node]
+        pending = [*came_from]
+        ends = []
+        makers = [node]
         for value in pending:  # which grows
             maker = value.producer()
             makers += [maker] if maker else []
@@ -241,7 +245,8 @@ class _Ways:
         return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
     def _maker(self, value: ir.Value) -> str:
-        node, scope = value.producer(), self._scopes.find(value.graph)
+        node = value.producer()
+        scope = self._scopes.find(value.graph)
         if node is not None:
             return op_name(node)
         if scope is not None and scope.parent is not None:
@@ -262,7 +267,8 @@ def explain_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
     )
     rows = [
         (
-            *(decision.value or decision.node, decision.op_type),
+            decision.value or decision.node,
+            decision.op_type,
             "folded" if decision.folded else "stays",
             "" if decision.bytes_if_folded is None else bytes_text(decision.bytes_if_folded),
             "" if decision.bytes_if_kept is None else bytes_text(decision.bytes_if_kept),

@@ -254,9 +254,11 @@ def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str
     """Read two models and return their differences; raise a ModelError if one cannot be read.
     Tensors with the same type and shape are compared in blocks of one mebibyte.
     """
-    first, second = storage.load(before), storage.load(after)
+    first = storage.load(before)
+    second = storage.load(after)
     with storage.reading_from(first), storage.reading_from(second):
-        a, b = inventory_of(first, before), inventory_of(second, after)
+        a = inventory_of(first, before)
+        b = inventory_of(second, after)
         same, changes = _tensors(_by_name(first), _by_name(second))
     return Difference(
         before=a.path,

@@ -85,9 +85,12 @@ class ModuleTree(Shown, text="onnxfold.tools.report.module_tree:ModuleTree.lines
         name = module.path.rpartition("/")[2] if module.depth else self.path
         least = "> " if module.uncounted else ""
         return (
-            *("  " * module.depth + name, f"{module.nodes:,}"),
-            *(amount_text(module.parameters), bytes_text(module.bytes)),
-            *(least + amount_text(module.macs), least + amount_text(module.flops)),
+            "  " * module.depth + name,
+            f"{module.nodes:,}",
+            amount_text(module.parameters),
+            bytes_text(module.bytes),
+            least + amount_text(module.macs),
+            least + amount_text(module.flops),
             f"{100 * module.work:.1f} %",
         )
 
@@ -118,7 +121,8 @@ def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = 
         module = common_module(readers or [()]) if made_by is None else own[made_by]
         add(module, bytes=tensor.nbytes, parameters=parameters_in(tensor))
     facts = ModelFacts(model, runtime_constants=())
-    nominal, constness = NominalSizes(facts, sizes), facts.constness
+    nominal = NominalSizes(facts, sizes)
+    constness = facts.constness
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
             add(own[node], work=work_of(node, nominal))

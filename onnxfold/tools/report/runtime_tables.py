@@ -28,7 +28,8 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
     """Yield the nodes of each part, the runtime constants and the cached bytes; if ``verbose``,
     also cached tensors, merges, kernels, and what stays in entry and why.
     """
-    manifest, nodes = bundle.manifest, bundle.manifest.nodes
+    manifest = bundle.manifest
+    nodes = bundle.manifest.nodes
     names = [info.name for info in manifest.runtime_constants]
     yield from summary_lines(bundle.name, nodes, names, len(manifest.cached), manifest.cached_bytes)
     if not verbose:
@@ -38,7 +39,9 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
         largest = sorted(manifest.cached, key=lambda info: -(info.nominal_bytes or 0))
         rows = [
             (
-                *(info.name, str(info), bytes_text(info.nominal_bytes)),
+                info.name,
+                str(info),
+                bytes_text(info.nominal_bytes),
                 ", ".join(by_output.get(info.name, [])),
             )
             for info in largest[:_MOST]
@@ -51,9 +54,13 @@ def bundle_text(bundle: Bundle, *, verbose: bool = False) -> Iterator[str | Tabl
         merges = [merge for merge in manifest.merges if merge.reason == reason]
         less = sum(merge.nodes for merge in merges)
         more = bytes_text(max(0, sum(merge.nbytes for merge in merges)))
-        done, run, kept = "merged with other constants", "run", "are"
+        done = "merged with other constants"
+        run = "run"
+        kept = "are"
         if reason is not None:
-            done, run, kept = "not merged", "would run", "would be"
+            done = "not merged"
+            run = "would run"
+            kept = "would be"
         named = f"{done}: {len(merges)}{f' ({reason})' if reason else ''}"
         yield f"{named}; {less:,} fewer nodes {run} every time, {more} more {kept} cached"
     kernels = manifest.kernels
@@ -104,7 +111,8 @@ def session_text(session: Session) -> Iterator[str | Table]:
     """Yield what a session runs, and what it has folded, a line each."""
     yield f"session on {', '.join(session.get_providers())}"
     yield from bundle_text(session.bundle)
-    folded, cache = session.fold_statistics(), session.cache_statistics()
+    folded = session.fold_statistics()
+    cache = session.cache_statistics()
     runs = count_text(folded.folds, "time")
     yield f"folded {runs} in {time_text(folded.seconds)}; its cache has {bytes_text(cache.bytes)}"
 
@@ -196,7 +204,8 @@ def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
         folding = each.folding
         if folding is None:
             continue
-        even, runs = "never pays off", folding.break_even_runs
+        even = "never pays off"
+        runs = folding.break_even_runs
         if runs is not None:
             even = f"pays off after {runs:,} runs with the same constants"
         makers = Counter((place.backend, place.reason) for place in folding.placements)

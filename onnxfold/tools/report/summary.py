@@ -131,7 +131,8 @@ def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Ta
 
 def _nodes_text(report: Report) -> str:
     """Return the number of nodes before and after, and how many of them were folded."""
-    before, after = sum(report.nodes_before.values()), sum(report.nodes_after.values())
+    before = sum(report.nodes_before.values())
+    after = sum(report.nodes_after.values())
     folded = f" ({report.folded} folded)" if report.folded else ""
     return f"{before} -> {count_text(after, 'node')}{folded}"
 

@@ -112,11 +112,11 @@ def _make(
             print(f"{name}: {tool} {run.wall:.1f} s {run.peak_mb:.0f} MB", file=sys.stderr)
             target = where / "out.onnx"
             if found is None and tool == COPY:
-                found = made[tool] = Made(
-                    tool, "equal", nodes=count(target), nbytes=stored_bytes(target)
-                )
+                found = Made(tool, "equal", nodes=count(target), nbytes=stored_bytes(target))
+                made[tool] = found
             elif found is None:
-                found = made[tool] = judged(tool, run.error, path, target, python, limits.seconds)
+                found = judged(tool, run.error, path, target, python, limits.seconds)
+                made[tool] = found
             found.wall.append(run.wall)
             found.cpu.append(run.cpu)
             found.peak_mb.append(run.peak_mb)

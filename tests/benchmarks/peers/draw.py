@@ -77,7 +77,8 @@ def _draw_overview(models: dict[str, Any], transformers: list[dict[str, Any]], p
     tools = {"-O1": "onnxfold"} | {
         tool: tool for tool in ("onnxsim", "onnxslim", "onnxscript", "onnxruntime")
     }
-    verdicts, grown = {}, {}
+    verdicts = {}
+    grown = {}
     for tool, label in tools.items():
         pairs = [(model["original"]["bytes"], model["tools"][tool]) for model in models.values()]
         verdicts[label] = [made["result"] for _, made in pairs]
@@ -140,7 +141,8 @@ def _draw_verdicts(axes: Any, verdicts: dict[str, list[str]], grown: dict[str, i
     for tool, count in grown.items():
         if count:
             axes.annotate(
-                *(f"{count} grown", (begin[tool], tool)),
+                f"{count} grown",
+                (begin[tool], tool),
                 xytext=(3, 0),
                 textcoords="offset points",
                 va="center",

@@ -85,9 +85,11 @@ def judged(
         elif done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             said = lines[0].replace(str(target), target.name)[:200]
-            made.verdict, made.reason = "failed", f"its result does not run: {said}"
+            made.verdict = "failed"
+            made.reason = f"its result does not run: {said}"
     except subprocess.TimeoutExpired:
-        made.verdict, made.reason = "unchecked", f"comparing it takes longer than {seconds:g} s"
+        made.verdict = "unchecked"
+        made.reason = f"comparing it takes longer than {seconds:g} s"
     return made
 
 

@@ -18,7 +18,8 @@ DEEPEST = 2
 
 
 def depth(b: Builder) -> int:
-    scope, found = b.scope, 0
+    scope = b.scope
+    found = 0
     while scope.parent is not None:
         scope, found = scope.parent, found + 1
     return found

@@ -138,8 +138,25 @@ def _hostile(b: Builder, elem: int, shape: tuple[int, ...]) -> Array:
 
 
 _OF_DATA = (
-    *("Add", "Sub", "Mul", "Mul", "Div", "Mod", "Min", "Max", "Neg", "Abs", "Sign", "Cast"),
-    *("Less", "Greater", "Equal", "LessOrEqual", "ReduceMax", "ReduceSum", "Concat"),
+    "Add",
+    "Sub",
+    "Mul",
+    "Mul",
+    "Div",
+    "Mod",
+    "Min",
+    "Max",
+    "Neg",
+    "Abs",
+    "Sign",
+    "Cast",
+    "Less",
+    "Greater",
+    "Equal",
+    "LessOrEqual",
+    "ReduceMax",
+    "ReduceSum",
+    "Concat",
 )
 
 

@@ -65,7 +65,8 @@ def squeeze(c: Call) -> list[Value]:
 def concat(c: Call) -> list[Value]:
     b = c.b
     x = c.operand(0, ANYTHING, (1, 5), where=lambda v: v.rank > 0)
-    axis = c.attributes["axis"] = b.number(-x.rank, x.rank - 1)
+    axis = b.number(-x.rank, x.rank - 1)
+    c.attributes["axis"] = axis
     parts = [x]
     for k in range(1, b.number(1, 4)):
         if b.chance(0.2):
@@ -156,13 +157,16 @@ def slice_(c: Call) -> list[Value]:
     else:
         axes = list(range(len(axes)))
     far = [2**31 - 1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62]
-    starts, ends, steps = [], [], []
+    starts = []
+    ends = []
+    steps = []
     stepping = c.b.chance(0.5)
     for _ in axes:
         step = (
             1 if not stepping else b.choose([1, 1, 1, 2, 3, -1, -2, 2**62 if b.chance(0.1) else 1])
         )
-        start, end = b.number(-2, 2), b.number(0, 4) if b.chance(0.6) else b.number(-4, 6)
+        start = b.number(-2, 2)
+        end = b.number(0, 4) if b.chance(0.6) else b.number(-4, 6)
         if step < 0:
             start, end = end, b.choose([-9, 0, 1, start])
         if b.chance(0.3):
@@ -177,7 +181,8 @@ def slice_(c: Call) -> list[Value]:
     elem = T.INT64
     if not any(abs(n) >= 2**31 for n in [*starts, *ends, *steps]) and b.chance(0.15):
         elem = T.INT32
-    inputs[1], inputs[2] = c.ints(1, starts, elem), c.ints(2, ends, elem)
+    inputs[1] = c.ints(1, starts, elem)
+    inputs[2] = c.ints(2, ends, elem)
     if inputs[3] is not None and elem == T.INT32:
         inputs[3] = c.ints(3, axes, elem)
     if stepping:
@@ -201,7 +206,8 @@ def range_(c: Call) -> list[Value]:
     b = c.b
     elem = b.choose([T.INT64, T.INT32, T.FLOAT, T.INT16, T.DOUBLE])
     step = b.choose([1, 2, -1, 3] if elem in INTS else [1, 0.5, -1.5, 0.1])
-    start, count = b.number(-3, 3), b.number(0, 6)
+    start = b.number(-3, 3)
+    count = b.number(0, 6)
     numbers = [start, start + count * step, step]
     return c.add([c.number(k, n, elem) for k, n in enumerate(numbers)])
 
@@ -242,8 +248,16 @@ def divide(c: Call) -> list[Value]:
 
 
 @fills(
-    *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
-    *("ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+    "ReduceSum",
+    "ReduceMean",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceSumSquare",
 )
 def reduce(c: Call) -> list[Value]:
     x = c.operand(0)

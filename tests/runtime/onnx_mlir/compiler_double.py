@@ -19,9 +19,15 @@ from onnx import numpy_helper
 HERE = Path(__file__).parent
 STAGES = ("--EmitONNXIR", "--EmitMLIR", "--EmitLLVMIR")
 FLAGS = {
-    *("-O3", "-O1", "--march=x86-64", "--mcpu=x86-64-v2"),
-    *("--mcpu=x86-64-v3", "--mcpu=znver4"),
-    *("--disable-constant-prop", "--verifyInputTensors=false", "--verifyInputTensors=true"),
+    "-O3",
+    "-O1",
+    "--march=x86-64",
+    "--mcpu=x86-64-v2",
+    "--mcpu=x86-64-v3",
+    "--mcpu=znver4",
+    "--disable-constant-prop",
+    "--verifyInputTensors=false",
+    "--verifyInputTensors=true",
 }
 
 
@@ -35,7 +41,8 @@ def die(assertion: str) -> None:
     print(
         f"onnx-mlir: Passes.cpp:7: void lower(): Assertion `{assertion}' failed.",
         "PLEASE submit a bug report to the project",
-        *("Stack dump:", "0. Program arguments: ..."),
+        "Stack dump:",
+        "0. Program arguments: ...",
         sep="\n",
         file=sys.stderr,
         flush=True,
@@ -55,7 +62,10 @@ def main(words: list[str]) -> None:
     if "DOUBLE_CALLS" in os.environ:
         with open(os.environ["DOUBLE_CALLS"], "a") as calls:
             calls.write(" ".join(words) + "\n")
-    mode, tag, output, source = "--EmitLib", "", "", ""
+    mode = "--EmitLib"
+    tag = ""
+    output = ""
+    source = ""
     flags = set(words)
     while words:
         word = words.pop(0)

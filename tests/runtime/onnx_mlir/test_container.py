@@ -165,10 +165,12 @@ def _file_system(name: str) -> bytes:
             ("name", name.encode()),  # so that no other image is the same
         ):
             member = tarfile.TarInfo(path)
-            member.mode, member.size = 0o755, len(data)
+            member.mode = 0o755
+            member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
         for program in ("sh", "cat", "sleep", "tail"):
             member = tarfile.TarInfo(f"bin/{program}")
-            member.type, member.linkname = tarfile.SYMTYPE, "busybox"
+            member.type = tarfile.SYMTYPE
+            member.linkname = "busybox"
             tar.addfile(member)
     return content.getvalue()

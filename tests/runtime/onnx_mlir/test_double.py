@@ -260,7 +260,8 @@ def test_a_kernel_that_does_not_end_is_ended(tmp_path):
 
 def test_a_kernel_is_used_where_it_was_made_for(compiler, adapter, tmp_path):
     split_adapter(adapter, tmp_path / "b")
-    file, feeds = tmp_path / "b" / "manifest.json", adapter_feeds()
+    file = tmp_path / "b" / "manifest.json"
+    feeds = adapter_feeds()
     whole = file.read_text()
     _, placements = run(tmp_path / "b", feeds, backend="iree")
     assert placements[0].reason == "the kernel was made by onnx-mlir"
@@ -350,7 +351,10 @@ def test_the_stages_are_written(compiler, adapter, tmp_path):
     split_adapter(adapter, tmp_path / "b", dump_ir=tmp_path / "ir")
     folder = tmp_path / "ir" / "component_0"
     assert sorted(p.name for p in folder.iterdir()) == [
-        *("0-prepared.onnx", "1-onnx.mlir", "2-mlir.mlir", "3-llvm.mlir")
+        "0-prepared.onnx",
+        "1-onnx.mlir",
+        "2-mlir.mlir",
+        "3-llvm.mlir",
     ]
     assert "--EmitLLVMIR" in (folder / "3-llvm.mlir").read_text()
     onnx.checker.check_model(folder / "0-prepared.onnx")

@@ -18,7 +18,8 @@ def library(model_library, counts) -> Library:
 
 def test_several_outputs_of_several_types_and_dynamic_shapes(library):
     for rows in (1, 4, 1000):
-        x, y = random(rows, 3), random(rows, 3)[::-1]
+        x = random(rows, 3)
+        y = random(rows, 3)[::-1]
         total, larger, count = library.call("run_arithmetic", [x, y])
         assert total.dtype == np.float32 and larger.dtype == np.bool_ and count.dtype == np.int64
         assert total.tobytes() == (x + y).tobytes()
@@ -140,7 +141,8 @@ def test_without_memory_nothing_is_left_behind(library, counts, at):
 
 def test_ten_thousand_calls_leak_nothing(library, counts):
     x = random(500, 3)
-    grown, process = [], psutil.Process()
+    grown = []
+    process = psutil.Process()
     for _ in range(5):
         before = process.memory_info().rss
         for _ in range(2_000):

@@ -109,16 +109,32 @@ def test_the_exact_command_lines(tmp_path):
     arguments = commands.arguments(commands.flags(), "--EmitLib", "c0ffee", folder, "c0ffee")
     target = [f for f in commands.flags() if f.startswith(("--march", "--mcpu"))]
     assert arguments == [
-        *("-O3", *target, "--disable-constant-prop", "--verifyInputTensors=false"),
-        *("--EmitLib", "--tag=c0ffee"),
-        *("-o", f"{folder}/c0ffee", f"{folder}/model.onnx"),
+        "-O3",
+        *target,
+        "--disable-constant-prop",
+        "--verifyInputTensors=false",
+        "--EmitLib",
+        "--tag=c0ffee",
+        "-o",
+        f"{folder}/c0ffee",
+        f"{folder}/model.onnx",
     ]
     contained = Tool("/usr/bin/docker", "", "sha256:1", ("--user=7:8",))
     assert contained.command(folder, arguments, "NAME") == [
-        *("/usr/bin/docker", "run", "--rm", "--pull=never", "--network=none", "--name=NAME"),
-        *("--stop-signal=KILL", "--sig-proxy=false", "--user=7:8"),
-        *(f"--mount=type=bind,source={folder},target={folder}", f"--workdir={folder}"),
-        *("--entrypoint=onnx-mlir", "sha256:1", *arguments),
+        "/usr/bin/docker",
+        "run",
+        "--rm",
+        "--pull=never",
+        "--network=none",
+        "--name=NAME",
+        "--stop-signal=KILL",
+        "--sig-proxy=false",
+        "--user=7:8",
+        f"--mount=type=bind,source={folder},target={folder}",
+        f"--workdir={folder}",
+        "--entrypoint=onnx-mlir",
+        "sha256:1",
+        *arguments,
     ]
 
 

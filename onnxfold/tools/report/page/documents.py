@@ -86,7 +86,8 @@ def write_split_page(bundle: Bundle, source: PathLike, path: PathLike) -> None:
     whole = Skeleton(model, "original", constants)
     parts = [Skeleton(models["entry"], "entry: each time")]
     if manifest.groups:
-        fold = models["runtime_fold"] = storage.load(bundle.runtime_fold)
+        fold = storage.load(bundle.runtime_fold)
+        models["runtime_fold"] = fold
         parts.insert(0, Skeleton(fold, "runtime_fold: once", fold.graph.inputs))
     bytes_of = {part: storage.model_bytes(each) for part, each in models.items()}
     reasons = {(stay.node, stay.op): stay.reason for stay in manifest.stays}
@@ -157,7 +158,9 @@ class Recording:
     def __init__(self, model: ir.Model, options: Options) -> None:
         self._options = options
         self._start = time.perf_counter()
-        self._live = self._most_live = self._all_results = 0
+        self._live = 0
+        self._most_live = 0
+        self._all_results = 0
         self._events = array("d")
         """Seconds, live bytes, and bytes if nothing were freed so far, for each change."""
         self._begin(model)

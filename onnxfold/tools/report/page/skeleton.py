@@ -68,7 +68,8 @@ class Skeleton:
         types.run()
         texts = Texts(types.algebra, ())
         for value, index in self._index.items():  # values without a declared type
-            fact, entry = types.of(value), self.values[index]
+            fact = types.of(value)
+            entry = self.values[index]
             if not entry[1] and fact.dtype is not None:
                 entry[1] = short(texts.of_fact(fact))
 
@@ -127,7 +128,8 @@ class Skeleton:
     def _value(self, value: ir.Value) -> int:
         index = self._index.get(value)
         if index is None:
-            index = self._index[value] = len(self.values)
+            index = len(self.values)
+            self._index[value] = index
             kind = "weight" if value.is_initializer() else "result"
             kind = "input" if value.is_graph_input() else kind
             entry = [short(value.name or ""), short(type_text(value)), kind]

@@ -123,7 +123,7 @@ def replace_file(new: str, path: str, new_path: Callable[[], str]) -> str | None
     try:
         os.replace(new, path)
         return None
-    except PermissionError:
+    except OSError:  # the file is in use: Windows has several errors for that
         if not os.path.isfile(path):
             raise
     aside = new_path()
@@ -162,7 +162,7 @@ def remove_file(path: str, new_path: Callable[[], str]) -> str | None:
 def _is_removed(path: str) -> bool:
     try:
         os.unlink(path)
-    except PermissionError:  # it is open or mapped
+    except OSError:  # it is in use, or missing
         return False
     return True
 

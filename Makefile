@@ -6,7 +6,13 @@ BIN := $(VENV)/bin
 PLATFORMS := linux darwin win32
 MYPY = $(BIN)/mypy --cache-dir .mypy_cache/$$platform
 
-.PHONY: demo test test-cpus docs
+# The tests that pass with the file system and the processes of Windows, which a plugin simulates.
+PORTABLE := tests/storage/test_load.py tests/storage/test_verbatim.py tests/pool tests/batches \
+  tests/end_to_end/test_kinds_of_models.py tests/runtime/test_split.py tests/runtime/test_session.py \
+  tests/runtime/test_kernel_cache.py tests/runtime/test_bundle_contents.py \
+  tests/integrations/test_inference_session.py
+
+.PHONY: demo test test-portable test-cpus docs
 demo: $(VENV)/.installed
 	mkdir -p build
 	$(BIN)/onnxfold optimize models/swin.onnx -o build/swin.onnx --check 1
@@ -16,6 +22,9 @@ test: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	for platform in $(PLATFORMS); do $(MYPY) --platform $$platform || exit 1; done
 	$(BIN)/pytest -n 3 --dist worksteal
+
+test-portable: $(VENV)/.installed
+	$(BIN)/pytest -p tests.portability.as_on_windows $(PORTABLE)
 
 test-cpus: $(VENV)/.installed
 	$(BIN)/python -m tests.cpus

@@ -11,7 +11,13 @@ from pathlib import Path
 from onnxfold.runtime.backends.base import NAMES, NOT_COMPILING, create
 from onnxfold.runtime.bundles.manifest import KERNELS
 from onnxfold.runtime.kept_models import DEFAULT_LIMIT, LIMIT
-from onnxfold.support.system import cpu_features, cpu_levels, memory_of_the_machine, processors
+from onnxfold.support.system import (
+    cpu_features,
+    cpu_levels,
+    memory_of_the_machine,
+    processors,
+    system_description,
+)
 from onnxfold.support.tables import bytes_text
 from onnxfold.support.user_caches import bytes_allowed, user_folder
 
@@ -59,7 +65,7 @@ def _system() -> dict[str, str]:
 
     levels = cpu_levels()
     return {
-        "system": platform.platform(),
+        "system": system_description(),
         "Python": f"{platform.python_version()} ({sys.executable})",
         "installation": str(Path(__file__).parents[1]),
         "CPU": levels[-1] if levels else cpu_features(),

@@ -13,6 +13,7 @@ from onnxfold.support.system.cpus import (
     cpu_levels,
     processors,
     system_and_machine,
+    system_description,
 )
 from onnxfold.support.system.files import (
     CAN_REMOVE_OPEN_FILES,
@@ -99,6 +100,7 @@ __all__ = [
     "sync_folder",
     "sync_path",
     "system_and_machine",
+    "system_description",
     "trim_heap",
     "unload_library",
     "user_and_group",

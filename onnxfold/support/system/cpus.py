@@ -40,6 +40,11 @@ def system_and_machine() -> str:
     return f"{sys.platform}-{platform.machine()}"
 
 
+def system_description() -> str:
+    """Return the name and version of the system, for bug reports."""
+    return platform.platform()
+
+
 @functools.cache
 def cpu_features() -> str:
     """Return the architecture, and a hash of the CPU's features, or of its model if unknown."""

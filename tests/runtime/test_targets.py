@@ -20,9 +20,8 @@ from runtime_models import (
 
 from onnxfold.runtime.backends import targets
 from onnxfold.runtime.bundles.bundle import open_bundle
-from onnxfold.support import memory
 from onnxfold.support.errors import OnnxFoldError, UsageError
-from onnxfold.support.system import cpu_levels
+from onnxfold.support.system import cpu_levels, cpus
 
 ADAPTER = ("a", "b", "scale")
 LEVELS = ["x86-64", "x86-64-v2", "x86-64-v3"]
@@ -33,14 +32,14 @@ needs_v3 = pytest.mark.skipif("x86-64-v3" not in cpu_levels(), reason="the CPU h
 @pytest.fixture
 def use_level(monkeypatch) -> Iterator[Callable[[str], None]]:
     """Make this process take its CPU for one that has a level and no higher one."""
-    caches = (memory.cpu_levels, memory.cpu_features)
-    levels = list(memory.CPU_LEVELS)
-    flags = memory._cpu_flags()
+    caches = (cpus.cpu_levels, cpus.cpu_features)
+    levels = list(cpus.CPU_LEVELS)
+    flags = cpus._cpu_flags()
 
     def use(level: str) -> None:
         higher = levels[levels.index(level) + 1 :]
-        missing = {feature for name in higher for feature in memory.CPU_LEVELS[name]}
-        monkeypatch.setattr(memory, "_cpu_flags", lambda: flags - missing)
+        missing = {feature for name in higher for feature in cpus.CPU_LEVELS[name]}
+        monkeypatch.setattr(cpus, "_cpu_flags", lambda: flags - missing)
         for function in caches:
             function.cache_clear()
 
@@ -113,7 +112,7 @@ def test_native_and_generic_are_levels_of_x86(adapter, tmp_path):
         *dict.fromkeys([cpu_levels()[-1], "x86-64"])
     ]
     given = {"backend_options": ["--iree-llvmcpu-target-cpu=host"]}
-    assert levels_of("native", **given) == [memory.cpu_features()]
+    assert levels_of("native", **given) == [cpus.cpu_features()]
 
 
 @needs_iree

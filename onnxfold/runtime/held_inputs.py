@@ -14,7 +14,7 @@ from onnxfold.api.options import OptionArguments
 from onnxfold.api.targets import Target
 from onnxfold.runtime.kept_bundles import kept_bundle, last_names, make_kept_bundle
 from onnxfold.runtime.kept_models import KeptModel, inputs_worth_holding
-from onnxfold.runtime.sessions.cache import FoldCache
+from onnxfold.runtime.sessions.cache import DEFAULT_BYTES, FoldCache
 from onnxfold.runtime.sessions.observed import NotWorthwhileError, ObservedConstants, SplitSession
 from onnxfold.runtime.sessions.session import Session
 from onnxfold.support.errors import UsageError, suggestion
@@ -32,7 +32,7 @@ class SplittableModel:
         providers: Execution providers, as onnxruntime takes them.
         fold: The options of the optimization.
         kept: The kept model; None if the session was opened without optimization.
-        max_cache_bytes: Bound of the folded tensors.
+        max_cache_bytes: Bound of the folded tensors; None for `DEFAULT_BYTES`.
         is_named: Whether the inputs are named, so that the model is split in any case.
     """
 
@@ -42,8 +42,13 @@ class SplittableModel:
     providers: Sequence[Any]
     fold: OptionArguments
     kept: KeptModel | None
-    max_cache_bytes: int
+    max_cache_bytes: int | None
     is_named: bool
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bound of the folded tensors in bytes."""
+        return DEFAULT_BYTES if self.max_cache_bytes is None else self.max_cache_bytes
 
     def open_split(self, names: Sequence[str], sizes: Mapping[str, int]) -> SplitSession:
         """Open a session on the model, split by inputs with these names.
@@ -58,7 +63,7 @@ class SplittableModel:
             NotWorthwhileError: Holding these inputs constant saves too little.
             OnnxFoldError: The model cannot be split.
         """
-        cache = FoldCache(max_bytes=self.max_cache_bytes)
+        cache = FoldCache(max_bytes=self.cache_bytes)
         # another process cannot load a target that is an object of this one
         if self.kept is None or isinstance(self.fold["target"], Target):
             session = Session(
@@ -156,7 +161,7 @@ def _observer(
         sets,
         required=frozenset(shapes),
         sizes_of=sizes_of,
-        max_cache_bytes=model.max_cache_bytes,
+        max_cache_bytes=model.cache_bytes,
     )
 
 

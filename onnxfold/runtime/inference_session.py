@@ -43,8 +43,6 @@ else:
 logger = logging.getLogger("onnxfold")
 
 _OFF = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-_MAX_CACHE_BYTES = 1 << 30
-"""Default bound of the folded tensors of a session."""
 
 
 class _Further(TypedDict, total=False):
@@ -114,7 +112,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
         self._onnxfold = path_or_bytes, sess_options, fold
         self._opened = forks.ProcessLocal[Any]()
         self._held = runtime_constants
-        self._max_cache_bytes = _MAX_CACHE_BYTES if max_cache_bytes is None else max_cache_bytes
+        self._max_cache_bytes = max_cache_bytes
         self._constants: ObservedConstants | None = None
         self._not_observed = "runtime_constants was not given"
         self._open(providers, provider_options, kwargs)
@@ -147,7 +145,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
 
     @property
     def runtime_constants(self) -> RuntimeConstants:
-        """The inputs that are held constant, how often they were folded, and what that saves."""
+        """The inputs that are held constant, the number of folds and the measured durations."""
         from onnxfold.runtime.sessions.observed import RuntimeConstants
 
         if self._constants is None:
@@ -210,7 +208,8 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             try:
                 if kept.is_finished:
                     opening = copy_of(options)
-                    level, opening.graph_optimization_level = opening.graph_optimization_level, _OFF
+                    level = opening.graph_optimization_level
+                    opening.graph_optimization_level = _OFF
                 super().__init__(kept.model, opening, providers, provider_options, **kwargs)
             except Exception as error:  # onnxruntime raises many classes without a common base
                 logger.info("%s is not opened: %s", kept.model, error)
@@ -263,7 +262,7 @@ class InferenceSession(ort.InferenceSession):  # type: ignore[misc]
             self._constants = found
 
     def _log_savings(self, name: str) -> None:
-        """Log what the observation of inputs could save."""
+        """Log the shares of the work that could be folded with ``runtime_constants="auto"``."""
         if self._kept is None or not logger.isEnabledFor(logging.DEBUG):
             return
         for names, share in inputs_worth_holding(self._kept):

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -120,7 +120,7 @@ def make_kept_bundle(
 
     Args:
         kept: The kept model.
-        source: The path or the bytes of its source.
+        source: The absolute path or the bytes of its source.
         names: The inputs to hold constant.
         sizes: Sizes of symbolic dimensions, by name.
         fold: The level and target of the optimization; the target is a name or None.
@@ -134,7 +134,7 @@ def make_kept_bundle(
     """
     arrays = [] if isinstance(source, str) else [np.frombuffer(source, np.uint8)]
     request = [
-        os.path.abspath(source) if isinstance(source, str) else None,
+        source if isinstance(source, str) else None,
         kept.model,
         list(names),
         dict(sizes),
@@ -144,18 +144,18 @@ def make_kept_bundle(
         is_named,
     ]
     function = f"{__name__}:split_apart"
-    (_, objection), _ = isolated.run(function, request, arrays)
+    objection, _ = isolated.run(function, request, arrays)
     if objection is None and not is_named:
         link = describe(kept.entry.parent, [])
         write_record(_link(kept), {**link, _NAMES: list(names)})
     return objection  # type: ignore[no-any-return]
 
 
-def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[str | None, list[Any]]:
     """Split a model and keep the bundle; called in another process, see `make_kept_bundle`.
 
     Returns:
-        The share of the work that is folded, and the reason why the bundle is not kept, or None.
+        The reason why the bundle is not kept, or None.
     """
     from onnxfold.runtime.splitting.dependence import MIN_SHARE
 
@@ -163,27 +163,26 @@ def split_apart(request: Sequence[Any], arrays: Sequence[Any]) -> tuple[list[Any
     lower_priority()
     folder = Path(target)
     with files.locked(target):
-        record = recorded(folder / RECORD)
-        if record is not None:
-            return [record[_SHARE], None], []
+        if recorded(folder / RECORD) is not None:
+            return None, []
         source = path if path is not None else arrays[0].tobytes()
         made = _split(source, names, sizes, fold)
         share = _share_of(made.parts, sizes)
-        if is_named:
-            _keep(made, folder, share, source_files, lambda new: None)
-            return [share, None], []
-        if share < MIN_SHARE:
-            return [share, f"{share:.1%} of the work would run once"], []
-
-        def objection(new: Path) -> str | None:
-            if share >= _CLEAR_SHARE:
-                return None
-            speedup = _speedup(model, new, sizes)
-            if speedup is None or speedup >= _MIN_SPEEDUP:
-                return None
-            return f"entry runs {speedup:.2f} times as fast as the model"
-
-        return [share, _keep(made, folder, share, source_files, objection)], []
+        if share < MIN_SHARE and not is_named:
+            return f"{share:.1%} of the work would run once", []
+        with files.scratch_folder("session", parent=str(folder.parent)) as scratch:
+            new = Path(scratch)
+            _write(made, new)
+            if share < _CLEAR_SHARE and not is_named:
+                speedup = _speedup(model, new, sizes)
+                if speedup is not None and speedup < _MIN_SPEEDUP:
+                    return f"entry runs {speedup:.2f} times as fast as the model", []
+            if statuses(folder.parent, source_files) != source_files:
+                raise OnnxFoldError("the model was changed while it was split")
+            record = describe(new, os.listdir(new))
+            write_record(new / RECORD, {**record, "settled": True, _SHARE: share})
+            put(scratch, str(folder), bytes_allowed(LIMIT, DEFAULT_LIMIT))
+    return None, []
 
 
 def _split(
@@ -202,43 +201,19 @@ def _split(
     return split_in_memory(storage.opened(source), backend="onnxruntime", **arguments)
 
 
-def _keep(
-    made: InMemoryBundle,
-    folder: Path,
-    share: float,
-    source_files: Mapping[str, Any],
-    objection: Callable[[Path], str | None],
-) -> str | None:
-    """Write a bundle to its folder of the cache, unless there is an objection, which is returned.
-
-    Args:
-        made: The bundle.
-        folder: The folder of the cache.
-        share: The share of the work that is folded.
-        source_files: The expected statuses of the files of the source.
-        objection: Called with the folder of the complete bundle before it is renamed.
-    """
+def _write(bundle: InMemoryBundle, folder: Path) -> None:
+    """Write the parts and the manifest of a bundle, unless they are larger than the cache."""
     from onnxfold.ir import storage
 
     limit = bytes_allowed(LIMIT, DEFAULT_LIMIT)
-    plans = {part: storage.planned(model, external_data=True) for part, model in made.parts.items()}
+    parts = bundle.parts
+    plans = {part: storage.planned(model, external_data=True) for part, model in parts.items()}
     size = sum(plan.size for plan in plans.values())
     if size > limit:
         raise OnnxFoldError(f"the split model takes {size} bytes; {LIMIT} allows {limit}")
-    with files.scratch_folder("session", parent=str(folder.parent)) as scratch:
-        new = Path(scratch)
-        for part, plan in plans.items():
-            storage.save(made.parts[part], new / part, plan=plan, fsync=False)
-        (new / MANIFEST).write_text(json.dumps(made.manifest.to_dict()), encoding="utf-8")
-        reason = objection(new)
-        if reason is not None:
-            return reason
-        if statuses(folder.parent, source_files) != source_files:
-            raise OnnxFoldError("the model was changed while it was split")
-        record = describe(new, os.listdir(new))
-        write_record(new / RECORD, {**record, "settled": True, _SHARE: share})
-        put(scratch, str(folder), limit)
-    return None
+    for part, plan in plans.items():
+        storage.save(parts[part], folder / part, plan=plan, fsync=False)
+    (folder / MANIFEST).write_text(json.dumps(bundle.manifest.to_dict()), encoding="utf-8")
 
 
 def _speedup(model: str, bundle: Path, sizes: Mapping[str, int]) -> float | None:

@@ -146,9 +146,15 @@ def kept_model(
     providers: Sequence[Provider] | None,
     fold: OptionArguments,
 ) -> KeptModel | None:
-    """Return the kept model of a source, made first if it is missing; None if it cannot be kept. An
-    entry without a model stands for one that is larger than the cache, or refused by onnxfold.
-    Errors say that it cannot be optimized now, or that the cache folder cannot be written.
+    """Return the kept model of a source. If it is missing, optimize and keep the source first.
+
+    Returns:
+        The entry of the cache; None if the source cannot be kept. An entry has no model if onnxfold
+        refuses the source, or if the model is larger than the cache.
+
+    Raises:
+        OnnxFoldError: The source cannot be optimized now.
+        OSError: The cache folder cannot be written.
     """
     maker = _maker(options, providers)
     key = [FORMAT, onnxfold.__version__, ort.__version__, ort.get_build_info(), *fold.items()]
@@ -173,7 +179,7 @@ def kept_model(
             names = [source, *external_files(source)]
         target = describe(cache, names)
     except (OnnxFoldError, OSError, ValueError) as error:
-        logger.debug("onnxruntime is to say what is wrong: %s", error)
+        logger.debug("onnxruntime opens the model and reports the error: %s", error)
         return None
     if (sum(map(os.path.getsize, names)) if names else len(source)) > limit:
         return None
@@ -201,8 +207,11 @@ def kept_model(
 def _maker(
     options: ort.SessionOptions | None, providers: Sequence[Provider] | None
 ) -> ort.SessionOptions | None:
-    """Return options by which onnxruntime optimizes a model to be kept; None if what it makes with
-    these options and providers cannot be kept.
+    """Return the options with which onnxruntime optimizes a model for the cache.
+
+    Returns:
+        The options; None if a model that is optimized with these options and providers depends on
+        the session, so that it cannot be kept.
     """
     available = set(ort.get_available_providers())
     names = {p if isinstance(p, str) else p[0] for p in providers or available}
@@ -234,8 +243,14 @@ def found(link: Path) -> KeptModel | None:
 def _write_model(
     source: str | bytes, folder: str, fold: OptionArguments, maker: ort.SessionOptions | None
 ) -> bool:
-    """Write the optimized model into a folder; nothing if onnxfold refuses the source. Return
-    whether onnxruntime has optimized it, too. Errors are those of `kept_model`.
+    """Write the optimized model into a folder, or nothing if onnxfold refuses the source.
+
+    Returns:
+        Whether onnxruntime has optimized the model, too.
+
+    Raises:
+        OnnxFoldError: The source cannot be optimized now.
+        OSError: The folder cannot be written.
     """
     from onnxfold.api.optimize import optimize
     from onnxfold.ir import storage
@@ -278,8 +293,9 @@ def _write_model(
 
 
 def rules_of_others() -> list[str]:
-    """Return the rule sets of other packages, which are not used: a later start does not look for
-    the versions of these packages.
+    """Return the rule sets of other packages.
+
+    They are disabled: a later start does not compare the versions of these packages.
     """
     from onnxfold.rewrite.rule import available_rule_sets, builtin_rule_sets
 

@@ -18,6 +18,7 @@ import onnxruntime as ort
 import psutil
 
 import onnxfold
+from onnxfold.runtime.sessions.cache import DEFAULT_BYTES
 
 WIDTH = 32
 MOST_POSITIONS = 200
@@ -277,12 +278,13 @@ def run_sequence(seed: int, runs: int, counts: collections.Counter[str]) -> None
         content, options(is_default=is_default), providers=["CPUExecutionProvider"]
     )
     held = "auto" if rng.random() < 0.8 else ["states", "scale"]
+    max_cache_bytes = [None, 0, 100_000][int(rng.integers(3))]
     session = onnxfold.InferenceSession(
         content,
         options(is_default=is_default),
         providers=["CPUExecutionProvider"],
         runtime_constants=held,
-        max_cache_bytes=[None, 0, 100_000][int(rng.integers(3))],
+        max_cache_bytes=max_cache_bytes,
     )
     sequence = Sequence(rng, session, original, counts, is_default)
     done = counts["runs"]
@@ -297,7 +299,7 @@ def run_sequence(seed: int, runs: int, counts: collections.Counter[str]) -> None
     counts[f"at the end: {report.state}"] += 1
     counts["runs of entry"] += report.runs
     counts["folds"] += report.folds
-    assert report.cached_bytes <= session._max_cache_bytes
+    assert report.cached_bytes <= (DEFAULT_BYTES if max_cache_bytes is None else max_cache_bytes)
     assert report.state != "off", report.reason
 
 

@@ -63,8 +63,8 @@ class InputWatch:
 class ValueHistory:
     """Predicts whether a value will be used again.
 
-    A value that was used before is expected to be used again. A new value is, if the value before
-    it was used at least twice, or if there was none.
+    A value that was used before is expected to be used again. A new value is expected to be used
+    again if it is the first one, or if the previous value was used at least twice.
 
     Args:
         capacity: Number of values to remember. It should not exceed the number of values whose

@@ -295,7 +295,7 @@ class _Process:
         self, folder: str, what: Sequence[Any], arrays: Sequence[Array], seconds: float | None
     ) -> tuple[Any, list[Array]]:
         stored = [_store(f"{folder}/{k}.npy", array) for k, array in enumerate(arrays)]
-        answer = self._answer(json.dumps([folder, *what, stored]))
+        answer = self._answer(json.dumps([folder, _working_folder(), *what, stored]))
         if answer == _IDLE_END:
             self.close()
             raise _IdleProcessEnded
@@ -354,6 +354,14 @@ class _Process:
     def printed(self) -> str:
         """Return the standard error output of the process."""
         return _ends_of(self._output)
+
+
+def _working_folder() -> str | None:
+    """Return the working folder; None if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 def _store(path: str, array: Array) -> tuple[str, str]:
@@ -441,13 +449,21 @@ def _listen(requests: Iterator[str], waiting: queue.SimpleQueue[str]) -> None:
 
 
 def _answer(
-    folder: str, function: str, request: Any, cpu_seconds: float, memory: int | None, arrays: Any
+    folder: str,
+    working_folder: str | None,
+    function: str,
+    request: Any,
+    cpu_seconds: float,
+    memory: int | None,
+    arrays: Any,
 ) -> str:
     """Return the result and the arrays of a function, or its exception, as JSON."""
     module, _, name = function.partition(":")
     tempfile.tempdir = folder
     os.environ.update(dict.fromkeys(system.TEMPORARY_FOLDER_VARIABLES, folder))
     try:
+        if working_folder is not None:
+            os.chdir(working_folder)  # a kept process may have started in another folder
         code = getattr(importlib.import_module(module), name)
         given = [_mapped(*array) for array in arrays]
         with system.limited(cpu_seconds, memory):

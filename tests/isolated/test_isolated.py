@@ -50,6 +50,10 @@ def careful(request, arrays):
         os.remove(request)
 
 
+def content_of(request, arrays):
+    return Path(request).read_text(), []
+
+
 def large(request, arrays):
     return len(bytearray(request)), []
 
@@ -179,6 +183,15 @@ def test_modules_are_found_wherever_a_process_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("modules")
     assert run("found:it")[0] == "here"
+
+
+def test_a_kept_process_resolves_relative_paths_as_its_caller(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "file").write_text(name)
+        monkeypatch.chdir(folder)
+        assert run(f"{HERE}content_of", "file", keep=True)[0] == name
 
 
 def test_an_exit_code_and_what_was_printed():

@@ -6,7 +6,7 @@ import dataclasses
 import fnmatch
 import logging
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from importlib import metadata
 from itertools import combinations
 from pathlib import Path
@@ -43,7 +43,7 @@ from onnxfold.runtime.splitting.parts import (
 from onnxfold.runtime.splitting.weights import merge_runtime_constants, weights_as_inputs
 from onnxfold.support.errors import UsageError, option
 from onnxfold.support.files import check_path, os_error
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table, bytes_text, first_of
 from onnxfold.tools.comparison.dims import check_names
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ ADAPTERS = "*.lora_?.*"
 
 logger = logging.getLogger("onnxfold")
 
+_MOST_ROWS = 12  # of printed candidates
 _MOST_PAIRED = 12  # inputs of which all pairs are tried
 
 
@@ -159,7 +160,7 @@ class Candidate:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Candidates(Shown, text="onnxfold.tools.report.runtime_tables:candidates_text"):
+class Candidates(Printable):
     """What a model could be split by, the largest share of the work first.
 
     Attributes:
@@ -174,6 +175,29 @@ class Candidates(Shown, text="onnxfold.tools.report.runtime_tables:candidates_te
     found: list[Candidate]
     pair: Candidate | None
     others: list[str]
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        shown = self.found[:_MOST_ROWS]
+        if self.pair is not None:
+            shown = [*shown, self.pair]
+        rows = [
+            (
+                ", ".join(each.names) + (" with -O2" if each.level == 2 else ""),
+                f"{each.nodes} of {self.nodes}",
+                "<1 %" if each.work < 0.005 else f"{100 * each.work:.0f} %",
+                bytes_text(each.nbytes),
+            )
+            for each in shown
+        ]
+        if rows:
+            titles = ("constant over many runs", ">nodes once", ">of the work", ">cached")
+            yield Table(titles, rows)
+        else:
+            yield "no input lets nodes run once while the others change"
+        if len(self.found) > _MOST_ROWS:
+            yield f"and {len(self.found) - _MOST_ROWS} more: --json lists all"
+        if self.others:
+            yield f"alone without effect: {first_of(self.others, _MOST_ROWS)}"
 
 
 @checked

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import io
 import math
-import pkgutil
 import shutil
 import sys
 import time
@@ -35,22 +34,22 @@ class Table(NamedTuple):
     totals: Iterable[Sequence[str]] = ()
 
 
-class Shown:
-    """A dataclass whose ``repr`` is its table, in notebooks as well."""
+class Printable:
+    """Mixin for results that print as lines and tables, as HTML in notebooks.
 
-    _text = ""
+    A subclass defines `_text_parts`. Dataclasses need ``repr=False``.
+    """
 
-    def __init_subclass__(cls, text: str = "", **keywords: Any) -> None:
-        """Set the function that yields lines and tables, as ``"package.module:function"``."""
-        super().__init_subclass__(**keywords)
-        cls._text = text or cls._text
+    def _text_parts(self, *args: Any, **options: Any) -> Iterable[str | Table]:
+        """Return the lines and tables to print."""
+        raise NotImplementedError
 
-    def to_text(self, **how: Any) -> str:
-        """Return the table as text; arguments are those of the function that yields it."""
-        return render(*pkgutil.resolve_name(self._text)(self, **how))
+    def to_text(self, **options: Any) -> str:
+        """Return the result as text; some results accept options, such as ``verbose=True``."""
+        return render(*self._text_parts(**options))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary; its keys are stable."""
+        """Return the result as a JSON-ready dictionary with stable keys."""
         return dict(_document(self))
 
     def __repr__(self) -> str:
@@ -58,7 +57,7 @@ class Shown:
 
     def _repr_html_(self) -> str:
         """Return the lines and tables as HTML, for notebooks."""
-        return html_of(*pkgutil.resolve_name(self._text)(self))
+        return html_of(*self._text_parts())
 
 
 def _document(part: Any) -> Any:

@@ -20,7 +20,7 @@ from onnxfold.ir.storage.layout import EXTERNAL_FROM
 from onnxfold.passes.stored_cut import Cut, Decision
 from onnxfold.support.parallel import THREADS
 from onnxfold.support.system import rss_bytes
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table, bytes_text
 
 # Memory, measured on CPython 3.11 on Linux (bytes).
 _MODULES = 10 << 20  # modules and state of rules, symbolic shapes and writing
@@ -43,7 +43,7 @@ class Prediction:
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Shown, text="onnxfold.tools.report.summary:plan_text"):
+class Plan(Printable):
     """The result of a dry run: nodes of the model, those of them that constant propagation removes
     first (without rules and further rounds), the memory and output of the run, and decisions about
     nodes with constant inputs. The source is a file, or "a model in memory".
@@ -54,6 +54,18 @@ class Plan(Shown, text="onnxfold.tools.report.summary:plan_text"):
     folded: int
     prediction: Prediction
     decisions: list[Decision]
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        """Yield the prediction of `--plan`, a line each: memory and bytes."""
+        made = self.prediction
+        last = max(("constants", "check"), key=lambda name: made.memory[name])
+        shown = ("now", "modules", "graph", last)
+        sum_ = " + ".join(f"{bytes_text(made.memory[name])} {name}" for name in shown)
+        yield f"plan for {self.source}: nothing was written"
+        removed = f"{self.folded} of them are constant and are removed first"
+        yield f"  nodes        {self.nodes}; {removed}"
+        yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
+        yield f"  to write     {bytes_text(made.bytes_written)} of weights"
 
 
 def predict(

@@ -23,7 +23,7 @@ from onnxfold.ir.storage import ModelLike, ModelT, PathLike, VerbatimModel
 from onnxfold.ops import Op, load_ops
 from onnxfold.passes.value_info import Description, described_values
 from onnxfold.support.memory import paused_garbage_collection
-from onnxfold.support.tables import Shown, Table, count_text, first_of
+from onnxfold.support.tables import Printable, Table, count_text, first_of
 
 _MOST_OPS = 8  # in a line of text
 
@@ -66,7 +66,7 @@ def _is_known(size: int | ir.SymbolicDim) -> bool:
 
 
 @dataclass(repr=False)
-class InferenceReport(Shown, text="onnxfold.tools.shape_inference:report_text"):
+class InferenceReport(Printable):
     """The types of the values of a model before and after `infer_shapes`.
 
     Values are results of nodes, in subgraphs and functions, too. Results of ``Constant`` nodes,
@@ -95,6 +95,20 @@ class InferenceReport(Shown, text="onnxfold.tools.shape_inference:report_text"):
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
+    def _text_parts(self) -> Iterator[str | Table]:
+        """Yield the numbers of values with known types, and the ops without inferred ones."""
+        before = asdict(self.before)
+        after = asdict(self.after)
+        rows = [(text, str(before[name]), str(after[name])) for name, text in _ROWS.items()]
+        totals = [("all values", str(self.values), str(self.values))]
+        yield Table(("known", ">before", ">after"), rows, totals)
+        changed = count_text(self.changed, "type")
+        yield f"recorded {changed} in {self.seconds:.2f} s"
+        if self.not_inferred:
+            counts = [f"{count} {op}" for op, count in self.not_inferred.items()]
+            ops = first_of(counts, _MOST_OPS)
+            yield f"nothing inferred, though types of operands are known: {ops}"
+
 
 _ROWS = {
     "dtype": "dtype",
@@ -102,20 +116,6 @@ _ROWS = {
     "sizes": "all sizes",
     "static": "all sizes are numbers",
 }
-
-
-def report_text(report: InferenceReport) -> Iterator[str | Table]:
-    """Yield the numbers of values with known types, and the ops without inferred ones."""
-    before = asdict(report.before)
-    after = asdict(report.after)
-    rows = [(text, str(before[name]), str(after[name])) for name, text in _ROWS.items()]
-    totals = [("all values", str(report.values), str(report.values))]
-    yield Table(("known", ">before", ">after"), rows, totals)
-    changed = count_text(report.changed, "type")
-    yield f"recorded {changed} in {report.seconds:.2f} s"
-    if report.not_inferred:
-        ops = [f"{count} {op}" for op, count in report.not_inferred.items()]
-        yield f"nothing inferred, though types of operands are known: {first_of(ops, _MOST_OPS)}"
 
 
 @overload

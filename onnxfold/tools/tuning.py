@@ -18,7 +18,7 @@ from onnxfold.ir.storage.save import real_target
 from onnxfold.support import files
 from onnxfold.support.errors import OnnxFoldError
 from onnxfold.support.onnxruntime_sessions import CPU, session_options
-from onnxfold.support.tables import Shown, Table, count_text, time_text
+from onnxfold.support.tables import Printable, Table, count_text, time_text
 from onnxfold.tools.bench.measuring import Benched, exceeds_spread, quartiles
 from onnxfold.tools.bench.side_by_side import timed_runs
 
@@ -37,7 +37,7 @@ _MOST_ROUNDS = 1000
 
 
 @dataclass(frozen=True, repr=False)
-class Tuning(Shown, text="onnxfold.tools.tuning:tuning_text"):
+class Tuning(Printable):
     """The candidates that were measured, and the one that was written.
 
     Attributes:
@@ -60,6 +60,21 @@ class Tuning(Shown, text="onnxfold.tools.tuning:tuning_text"):
     sizes: dict[str, int]
     threads: int
     rounds: int
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        """Yield a row for each candidate, and which was written, and why."""
+        rows = []
+        for name, seconds in self.seconds.items():
+            low, high = self.quartiles[name]
+            speed = f"{self.speedup[name]:.2f}x"
+            rows.append((name, time_text(seconds), speed, f"{low:.2f}-{high:.2f}x"))
+        yield Table(("candidate", ">time", ">speed", ">spread"), rows)
+        yield from (f"{name} was not measured: {reason}" for name, reason in self.failed.items())
+        sizes = "".join(f", {name} = {size}" for name, size in self.sizes.items())
+        which = count_text(self.threads, "thread") if self.threads else "all threads"
+        yield f"{self.rounds} interleaved runs of each, {which}{sizes}"
+        speed = f"{self.speedup[self.chosen]:.2f}x as fast as the original"
+        yield f"written: {self.chosen}, {speed}; no other is faster by more than the spread"
 
 
 @checked
@@ -152,19 +167,3 @@ def _ratios(before: Sequence[float], after: Sequence[float]) -> list[float]:
     speedups = [a / b for a, b in zip(before, after, strict=True)]
     bounds = [len(speedups) * k // _LEAST_ROUNDS for k in range(_LEAST_ROUNDS + 1)]
     return [statistics.median(speedups[a:b]) for a, b in pairwise(bounds)]
-
-
-def tuning_text(tuning: Tuning) -> Iterator[str | Table]:
-    """Yield a row for each candidate, and which was written, and why."""
-    rows = []
-    for name, seconds in tuning.seconds.items():
-        low, high = tuning.quartiles[name]
-        speed = f"{tuning.speedup[name]:.2f}x"
-        rows.append((name, time_text(seconds), speed, f"{low:.2f}-{high:.2f}x"))
-    yield Table(("candidate", ">time", ">speed", ">spread"), rows)
-    yield from (f"{name} was not measured: {reason}" for name, reason in tuning.failed.items())
-    sizes = "".join(f", {name} = {size}" for name, size in tuning.sizes.items())
-    which = count_text(tuning.threads, "thread") if tuning.threads else "all threads"
-    yield f"{tuning.rounds} interleaved runs of each, {which}{sizes}"
-    speed = f"{tuning.speedup[tuning.chosen]:.2f}x as fast as the original"
-    yield f"written: {tuning.chosen}, {speed}; no other is faster by more than the spread"

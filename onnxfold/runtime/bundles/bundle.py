@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from onnxfold.runtime.bundles.bundle_text import bundle_text
 from onnxfold.runtime.bundles.manifest import (
     COMMITTED,
     ENTRY_FILE,
@@ -37,7 +38,7 @@ from onnxfold.support.errors import ModelError, UsageError
 from onnxfold.support.file_contents import Status, describe, hash_files, recorded
 from onnxfold.support.file_contents import statuses as file_statuses
 from onnxfold.support.onnxruntime_sessions import default_options, message_of, open_session
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table
 from onnxfold.support.user_caches import put, touch, user_folder
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _LOCKED = "bundle"  # the name under which a folder is locked
 _KERNEL = re.compile(r"[0-9a-f]{16,}\..*", re.DOTALL)
 
 
-class Bundle(Shown, text="onnxfold.tools.report.runtime_tables:bundle_text"):
+class Bundle(Printable):
     """A split model; threads may use it at the same time.
 
     A part has the name of its file: `ENTRY_FILE`, or `FOLD_FILE` if the manifest has groups.
@@ -170,6 +171,9 @@ class Bundle(Shown, text="onnxfold.tools.report.runtime_tables:bundle_text"):
         if {value.name for value in found} != known:
             reason = f"its {what} are not those of the manifest"
             raise ModelError(reason, file=self.folder / part)
+
+    def _text_parts(self, *, verbose: bool = False) -> Iterator[str | Table]:
+        return bundle_text(self.name, self.manifest, verbose=verbose)
 
 
 def is_bundle(path: str | os.PathLike[str]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,11 @@ from onnxfold.support.onnxruntime_sessions import (
     with_data_below,
     write_optimized,
 )
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table, bytes_text, count_text, first_of
 
 logger = logging.getLogger("onnxfold")
+
+_MOST_SHOWN = 12  # names of tensors
 
 _SMALL = 1024
 """Bytes up to which a tensor is stored in the model, where onnxruntime's optimizer reads it."""
@@ -92,7 +94,7 @@ def _keeping(values: Sequence[Any], *owners: Any) -> Sequence[onnxruntime.OrtVal
     return values
 
 
-class Handle(Shown, text="onnxfold.tools.report.runtime_tables:handle_text"):
+class Handle(Printable):
     """The folded tensors of one setting of the runtime constants: a tenant, a prompt, an adapter.
 
     Any number of threads may run it at the same time. It keeps its tensors alive after the cache
@@ -164,6 +166,11 @@ class Handle(Shown, text="onnxfold.tools.report.runtime_tables:handle_text"):
     def _keep_tensors(self) -> None:
         # another thread of the parent may hold the lock of an allocator, which frees these tensors
         forks.never_destroy(self._bound)
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        tensors = self.tensors()
+        yield f"handle of {count_text(len(tensors), 'tensor')}, {bytes_text(self.nbytes)} folded"
+        yield first_of(list(tensors), _MOST_SHOWN)
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from onnxfold.api.options import SplitArguments
 from onnxfold.api.signatures import checked
 from onnxfold.runtime.backends.base import NOT_COMPILING, check_name, report_rest
 from onnxfold.runtime.bundles.bundle import Bundle, is_bundle, open_bundle
+from onnxfold.runtime.bundles.bundle_text import bundle_text
 from onnxfold.runtime.bundles.manifest import Kernel
 from onnxfold.runtime.sessions.cache import CacheStatistics, FoldCache
 from onnxfold.runtime.sessions.constant_values import ConstantValue
@@ -33,7 +34,7 @@ from onnxfold.support import forks
 from onnxfold.support.errors import UsageError
 from onnxfold.support.onnxruntime_sessions import CPU, Feed, provides_data
 from onnxfold.support.process_state import THIS_PROCESS
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table, bytes_text, count_text, time_text
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -54,7 +55,7 @@ class Argument:
     shape: list[int | str | None] | None
 
 
-class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
+class Session(Printable):
     """Runs a bundle, or a model with runtime constants, as ``onnxruntime.InferenceSession`` would.
 
     Runtime constants are inputs like the others and may be fed every time, or only when they
@@ -414,6 +415,15 @@ class Session(Shown, text="onnxfold.tools.report.runtime_tables:session_text"):
     def end_profiling(self) -> str:
         """End profiling of entry; returns the name of the profile's file."""
         return str(self.entry.end_profiling())
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        yield f"session on {', '.join(self.get_providers())}"
+        yield from bundle_text(self.bundle.name, self.bundle.manifest)
+        folded = self.fold_statistics()
+        cache = self.cache_statistics()
+        runs = count_text(folded.folds, "time")
+        cached = bytes_text(cache.bytes)
+        yield f"folded {runs} in {time_text(folded.seconds)}; its cache has {cached}"
 
 
 def _bundle_of(source: Source, backend: str, arguments: SplitArguments) -> Bundle:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from onnxfold.support.errors import UsageError
 from onnxfold.support.files import os_error
-from onnxfold.support.tables import Shown, Table, bytes_text, change_text, count_text
+from onnxfold.support.tables import Printable, Table, bytes_text, change_text, count_text
 
 _MOST_WITHOUT_RESULT = 50  # rows, without --verbose
 
@@ -64,7 +64,7 @@ class Outcome:
 
 
 @dataclass(repr=False)
-class Batch(Shown, text="onnxfold.tools.batches.outcome:batch_text"):
+class Batch(Printable):
     """The results of all models, in their order.
 
     Attributes:
@@ -95,6 +95,39 @@ class Batch(Shown, text="onnxfold.tools.batches.outcome:batch_text"):
             "seconds": round(self.seconds, 6),
             "journal": self.journal,
         }
+
+    def _text_parts(self, *, verbose: bool = False) -> Iterator[str | Table]:
+        """Yield the totals and the models without a result; all models if ``verbose``."""
+        if verbose:
+            rows = []
+            for o in self.outcomes:
+                counts = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
+                sizes = (o.bytes_before, o.bytes_after, o.memory)
+                texts = ["" if n is None else bytes_text(n) for n in sizes]
+                rows.append((o.source, o.status, *counts, *texts, f"{o.seconds:.2f}"))
+            figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
+            yield from (Table(("model", "", *figures), rows), "")
+        count = self.count()
+        made = [o for o in self.outcomes if o.status in ("done", "unchanged")]
+        told = ", ".join(f"{count[status]} {status}" for status in sorted(count))
+        yield f"{count_text(len(self.outcomes), 'model')}: {told}, in {self.seconds:.1f} s"
+        if made:
+            nodes = [sum(o.nodes_before or 0 for o in made), sum(o.nodes_after or 0 for o in made)]
+            stored = [sum(o.bytes_before or 0 for o in made), sum(o.bytes_after or 0 for o in made)]
+            yield f"nodes         {nodes[0]:,} -> {nodes[1]:,}  {change_text(*nodes)}"
+            before, after = map(bytes_text, stored)
+            yield f"stored bytes  {before} -> {after}  {change_text(*stored)}"
+        needs = [o.memory for o in self.outcomes if o.memory is not None]
+        if needs:
+            least, most = bytes_text(min(needs)), bytes_text(max(needs))
+            yield f"memory        {least} to {most} each, predicted"
+        failed = self.failed
+        for outcome in failed if verbose else failed[:_MOST_WITHOUT_RESULT]:
+            yield f"failed: {outcome.reason}"
+        if len(failed) > _MOST_WITHOUT_RESULT and not verbose:
+            yield f"... and {len(failed) - _MOST_WITHOUT_RESULT} more; -v shows all"
+        if self.journal is not None:
+            yield f"each model is a line of {self.journal}"
 
 
 class Journal:
@@ -133,36 +166,3 @@ def _outcome(line: str) -> Outcome | None:
         return Outcome(**{**document, "warnings": tuple(document["warnings"])})
     except (ValueError, TypeError, KeyError):
         return None
-
-
-def batch_text(result: Batch, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Yield the totals and the models without a result; all models if ``verbose``."""
-    if verbose:
-        rows = []
-        for o in result.outcomes:
-            counts = ["" if n is None else f"{n:,}" for n in (o.nodes_before, o.nodes_after)]
-            sizes = (o.bytes_before, o.bytes_after, o.memory)
-            texts = ["" if n is None else bytes_text(n) for n in sizes]
-            rows.append((o.source, o.status, *counts, *texts, f"{o.seconds:.2f}"))
-        figures = (">nodes", ">after", ">bytes", ">after", ">memory", ">seconds")
-        yield from (Table(("model", "", *figures), rows), "")
-    count = result.count()
-    made = [o for o in result.outcomes if o.status in ("done", "unchanged")]
-    told = ", ".join(f"{count[status]} {status}" for status in sorted(count))
-    yield f"{count_text(len(result.outcomes), 'model')}: {told}, in {result.seconds:.1f} s"
-    if made:
-        nodes = [sum(o.nodes_before or 0 for o in made), sum(o.nodes_after or 0 for o in made)]
-        stored = [sum(o.bytes_before or 0 for o in made), sum(o.bytes_after or 0 for o in made)]
-        yield f"nodes         {nodes[0]:,} -> {nodes[1]:,}  {change_text(*nodes)}"
-        before, after = map(bytes_text, stored)
-        yield f"stored bytes  {before} -> {after}  {change_text(*stored)}"
-    needs = [o.memory for o in result.outcomes if o.memory is not None]
-    if needs:
-        yield f"memory        {bytes_text(min(needs))} to {bytes_text(max(needs))} each, predicted"
-    failed = result.failed
-    for outcome in failed if verbose else failed[:_MOST_WITHOUT_RESULT]:
-        yield f"failed: {outcome.reason}"
-    if len(failed) > _MOST_WITHOUT_RESULT and not verbose:
-        yield f"... and {len(failed) - _MOST_WITHOUT_RESULT} more; -v shows all"
-    if result.journal is not None:
-        yield f"each model is a line of {result.journal}"

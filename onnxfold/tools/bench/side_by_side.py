@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from onnxfold.support.onnxruntime_sessions import (
     ort_value,
     session_options,
 )
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table
 from onnxfold.tools.bench.measuring import (
     Benched,
     Opening,
@@ -44,6 +44,7 @@ from onnxfold.tools.bench.measuring import (
     quartiles,
     spread,
 )
+from onnxfold.tools.bench.result_text import bench_models_text
 from onnxfold.tools.comparison.dims import check_names, symbols_of, usual_sizes
 from onnxfold.tools.comparison.feeds import Feeds, GivenFeeds, given_feeds
 from onnxfold.tools.comparison.pair import compare_values
@@ -113,7 +114,7 @@ class ModelBench:
 
 
 @dataclass(frozen=True, repr=False)
-class Benchmark(Shown, text="onnxfold.tools.report.runtime_tables:bench_models_text"):
+class Benchmark(Printable):
     """The figures of several models on the same inputs, compared with those of the first one."""
 
     models: list[ModelBench]
@@ -129,6 +130,9 @@ class Benchmark(Shown, text="onnxfold.tools.report.runtime_tables:bench_models_t
     def uses_cpu_time(self, threads: int) -> bool:
         """Return whether speeds with a number of threads follow from CPU time, not wall time."""
         return _uses_cpu_time(threads, self.providers)
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        return bench_models_text(self)
 
 
 @checked

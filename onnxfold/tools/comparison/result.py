@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from onnxfold.ir.graphs import shaped
-from onnxfold.support.tables import Shown
+from onnxfold.support.tables import Printable, Table
+from onnxfold.tools.comparison.result_text import compare_text
 
 NODE_BY_NODE = "node by node"
 DEFAULT_SESSION = "default session"
@@ -248,7 +250,7 @@ class FirstDifference:
 
 
 @dataclass(repr=False)
-class Comparison(Shown, text="onnxfold.tools.report.summary:compare_text"):
+class Comparison(Printable):
     """What two models make of the same inputs.
 
     Attributes:
@@ -313,3 +315,6 @@ class Comparison(Shown, text="onnxfold.tools.report.summary:compare_text"):
                 "\n  ".join([f"{self.a} and {self.b} differ:", *apart, *self.problems])
                 + (f"\n{self.first_difference}" if self.first_difference else "")
             )
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        return compare_text(self)

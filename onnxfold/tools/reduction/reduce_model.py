@@ -23,7 +23,7 @@ from onnxfold.ir.storage import PathLike
 from onnxfold.ir.storage.save import real_target
 from onnxfold.support import files, isolated
 from onnxfold.support.errors import OnnxFoldError, UsageError, about, option, spelled, spellings
-from onnxfold.support.tables import Shown, Table
+from onnxfold.support.tables import Printable, Table
 from onnxfold.tools.comparison.dims import distinct_sizes, symbols_of
 from onnxfold.tools.comparison.feeds import Feeds, given_feeds
 from onnxfold.tools.comparison.runners import CannotRun, Subject, open_runner
@@ -39,7 +39,7 @@ _APPLIED = ("dims", "input_shapes", "keep_dims", "feeds", "check", "check_dims")
 
 
 @dataclass(frozen=True, repr=False)
-class Reduction(Shown, text="onnxfold.tools.reduction.reduce_model:reduction_text"):
+class Reduction(Printable):
     """A smaller model that shows a failure.
 
     Attributes:
@@ -55,6 +55,13 @@ class Reduction(Shown, text="onnxfold.tools.reduction.reduce_model:reduction_tex
     after: dict[str, int]
     runs: int
     feeds: str | None
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        yield f"failure: {self.failure}"
+        rows = [(name, f"{size:,}", f"{self.after[name]:,}") for name, size in self.before.items()]
+        yield Table(("", ">before", ">after"), rows)
+        if self.feeds is not None:
+            yield f"it fails with the inputs in {self.feeds} ({option('feeds')})"
 
 
 class _Failure(NamedTuple):
@@ -268,13 +275,3 @@ def _size(model: ir.Model) -> dict[str, int]:
     graph = model.graph
     weights = sum(tensor.nbytes for _, tensor in storage.initializers_of(graph))
     return {"nodes": len(graph), "inputs": len(graph.inputs), "bytes of weights": weights}
-
-
-def reduction_text(reduction: Reduction) -> Iterator[str | Table]:
-    """Yield what fails, and the sizes of both models."""
-    yield f"failure: {reduction.failure}"
-    before = reduction.before
-    after = reduction.after
-    yield Table(("", ">before", ">after"), [(n, f"{before[n]:,}", f"{after[n]:,}") for n in before])
-    if reduction.feeds is not None:
-        yield f"it fails with the inputs in {reduction.feeds} ({option('feeds')})"

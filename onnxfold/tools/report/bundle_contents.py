@@ -10,10 +10,10 @@ from pathlib import Path
 from onnxfold.runtime.backends.selection import changed_model, damaged_file, usable_kernels
 from onnxfold.runtime.backends.targets import default_cpu
 from onnxfold.runtime.bundles.bundle import Bundle, open_bundle
+from onnxfold.runtime.bundles.bundle_text import summary_lines
 from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Kernel
 from onnxfold.support.system import cpu_features
-from onnxfold.support.tables import Shown, Table, bytes_text, first_of, time_text
-from onnxfold.tools.report.runtime_tables import summary_lines
+from onnxfold.support.tables import Printable, Table, bytes_text, first_of, time_text
 
 _MOST_ROWS = 12
 
@@ -64,7 +64,7 @@ class ComponentHere:
 
 
 @dataclass(frozen=True, repr=False)
-class BundleContents(Shown, text="onnxfold.tools.report.bundle_contents:contents_text"):
+class BundleContents(Printable):
     """The contents of a bundle.
 
     Attributes:
@@ -92,6 +92,34 @@ class BundleContents(Shown, text="onnxfold.tools.report.bundle_contents:contents
     kernels: list[KernelEntry]
     cpu: str
     here: list[ComponentHere]
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        """Yield the parts, a table of the kernels, and a table of what runs on this machine."""
+        yield from summary_lines(
+            self.path,
+            self.nodes,
+            self.runtime_constants,
+            len(self.cached),
+            self.cached_bytes,
+        )
+        writer = self.versions.get("onnxfold")
+        written = f", written by onnxfold {writer}" if writer else ""
+        yield (
+            f"entry: {bytes_text(self.entry_bytes)}, runtime_fold: "
+            f"{bytes_text(self.runtime_fold_bytes)}{written}"
+        )
+        if not self.here:
+            return
+        if self.kernels:
+            rows = _grouped([(each.outputs, _kernel_row(each)) for each in self.kernels])
+            titles = ("kernel of", "backend", "target CPU", ">bytes", ">kernel", ">onnxruntime", "")
+            yield from ("", Table(titles, rows))
+        here = [
+            (each.outputs, (each.backend, each.target_cpu or "", each.reason or ""))
+            for each in self.here
+        ]
+        columns = (f"runs here ({self.cpu})", "backend", "target CPU", "reason")
+        yield from ("", Table(columns, _grouped(here)))
 
 
 def take_contents(path: str | os.PathLike[str]) -> BundleContents:
@@ -175,35 +203,6 @@ def _kernel_here(kernels: Sequence[Kernel], folder: Path) -> Kernel | str:
         else:
             return kernel
     return "; ".join(dict.fromkeys(reasons))
-
-
-def contents_text(contents: BundleContents) -> Iterator[str | Table]:
-    """Yield the parts, a table of the kernels, and a table of what runs on this machine."""
-    yield from summary_lines(
-        contents.path,
-        contents.nodes,
-        contents.runtime_constants,
-        len(contents.cached),
-        contents.cached_bytes,
-    )
-    writer = contents.versions.get("onnxfold")
-    written = f", written by onnxfold {writer}" if writer else ""
-    yield (
-        f"entry: {bytes_text(contents.entry_bytes)}, runtime_fold: "
-        f"{bytes_text(contents.runtime_fold_bytes)}{written}"
-    )
-    if not contents.here:
-        return
-    if contents.kernels:
-        rows = _grouped([(each.outputs, _kernel_row(each)) for each in contents.kernels])
-        titles = ("kernel of", "backend", "target CPU", ">bytes", ">kernel", ">onnxruntime", "")
-        yield from ("", Table(titles, rows))
-    here = [
-        (each.outputs, (each.backend, each.target_cpu or "", each.reason or ""))
-        for each in contents.here
-    ]
-    columns = (f"runs here ({contents.cpu})", "backend", "target CPU", "reason")
-    yield from ("", Table(columns, _grouped(here)))
 
 
 def _kernel_row(kernel: KernelEntry) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from onnxfold.passes.pipeline import run_bounded
 from onnxfold.passes.stored_cut import Decision
 from onnxfold.support.errors import UsageError, option, suggestion
 from onnxfold.support.memory import paused_garbage_collection
-from onnxfold.support.tables import Shown, Table, bytes_text, first_of
+from onnxfold.support.tables import Printable, Table, bytes_text, first_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -43,7 +43,7 @@ class PathStep:
 
 
 @dataclass(frozen=True, repr=False)
-class Why(Shown, text="onnxfold.tools.report.explanations:why_text"):
+class Why(Printable):
     """Why a node runs each time, or does not.
 
     Attributes:
@@ -74,13 +74,51 @@ class Why(Shown, text="onnxfold.tools.report.explanations:why_text"):
     decision: Decision | None
     op_after: str | None
 
+    def _text_parts(self) -> Iterator[str | Table]:
+        """Yield the explanation of one node."""
+        name = f", node {self.node}" if self.node and self.node != self.value else ""
+        what = "depends on the inputs" if self.is_variable else "constant"
+        if self.is_constant_per_batch:
+            what = "constant for each batch: only its sizes depend on the inputs"
+        if self.is_variable and self.op_after is None:
+            what += " in this model; not in the optimized model"
+        yield f"{self.value or self.op_type} = {self.op_type}{name}: {what}"
+        if self.is_variable and self.holder:
+            yield f"in a subgraph of {self.holder}, which runs it"
+        if self.operands:
+            yield f"operands that depend on the inputs: {first_of(self.operands, _MOST_NAMES)}"
+        if self.inputs:
+            yield f"inputs it depends on: {first_of(self.inputs, _MOST_NAMES)}"
+        for node, reason in list(self.blockers.items())[:_MOST_NAMES]:
+            yield f"{node} runs in every run: {reason}"
+        if self.path:
+            rows = [(step.value, step.made_by) for step in self.path]
+            gap = len(rows) - _MOST_STEPS
+            if gap > 1:
+                rows[_MOST_STEPS // 2 : -_MOST_STEPS // 2] = [(f"... {gap} more ...", "")]
+            yield from ("", Table(("path to an input", "made by"), rows))
+        if self.inputs and not self.blockers and self.op_after is not None:
+            asked = " ".join(f"--runtime-const {shlex.quote(name)}" for name in self.inputs)
+            yield ""
+            yield f"constant while its inputs stay the same: split {asked} shows the gain"
+        if self.op_after is None and (self.decision is None or not self.decision.folded):
+            yield "removed: known from shapes, replaced by a rule, or unused"
+        elif self.op_after is not None and self.op_after != self.op_type:
+            yield f"in the optimized model: {self.op_after}"
+        if self.decision is not None:
+            yield ""
+            yield from _decisions_text([self.decision])
 
-class Decisions(Shown, list[Decision], text="onnxfold.tools.report.explanations:explain_text"):
+
+class Decisions(Printable, list[Decision]):
     """A list of decisions that prints as a table of those about the most bytes."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary."""
+        """Return the decisions as a JSON-ready dictionary."""
         return {"decisions": [decision.to_dict() for decision in self]}
+
+    def _text_parts(self) -> Iterator[str | Table]:
+        return _decisions_text(self)
 
 
 @checked
@@ -254,10 +292,7 @@ class _Ways:
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
 
-# -------------------------------------------------------------------- as a table
-
-
-def explain_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
+def _decisions_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
     """Yield a table of the decisions about the most bytes, those to keep a node before others."""
     if not decisions:
         yield "no node has only constant inputs"
@@ -280,39 +315,3 @@ def explain_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
     yield Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows)
     if more > 0:
         yield f"and {more} more: --json lists all"
-
-
-def why_text(why: Why) -> Iterator[str | Table]:
-    """Yield the explanation of one node."""
-    name = f", node {why.node}" if why.node and why.node != why.value else ""
-    what = "depends on the inputs" if why.is_variable else "constant"
-    if why.is_constant_per_batch:
-        what = "constant for each batch: only its sizes depend on the inputs"
-    if why.is_variable and why.op_after is None:
-        what += " in this model; not in the optimized model"
-    yield f"{why.value or why.op_type} = {why.op_type}{name}: {what}"
-    if why.is_variable and why.holder:
-        yield f"in a subgraph of {why.holder}, which runs it"
-    if why.operands:
-        yield f"operands that depend on the inputs: {first_of(why.operands, _MOST_NAMES)}"
-    if why.inputs:
-        yield f"inputs it depends on: {first_of(why.inputs, _MOST_NAMES)}"
-    for node, reason in list(why.blockers.items())[:_MOST_NAMES]:
-        yield f"{node} runs in every run: {reason}"
-    if why.path:
-        rows = [(step.value, step.made_by) for step in why.path]
-        gap = len(rows) - _MOST_STEPS
-        if gap > 1:
-            rows[_MOST_STEPS // 2 : -_MOST_STEPS // 2] = [(f"... {gap} more ...", "")]
-        yield from ("", Table(("path to an input", "made by"), rows))
-    if why.inputs and not why.blockers and why.op_after is not None:
-        asked = " ".join(f"--runtime-const {shlex.quote(name)}" for name in why.inputs)
-        yield ""
-        yield f"constant while its inputs stay the same: split {asked} shows the gain"
-    if why.op_after is None and (why.decision is None or not why.decision.folded):
-        yield "removed: known from shapes, replaced by a rule, or unused"
-    elif why.op_after is not None and why.op_after != why.op_type:
-        yield f"in the optimized model: {why.op_after}"
-    if why.decision is not None:
-        yield ""
-        yield from explain_text([why.decision])

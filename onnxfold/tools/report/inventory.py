@@ -14,7 +14,7 @@ import onnx_ir as ir
 from onnxfold.ir import storage
 from onnxfold.ir.graphs import all_graphs, count_nodes, shaped, type_text
 from onnxfold.support.errors import ExternalDataError
-from onnxfold.support.tables import Shown, Table, amount_text, bytes_text, ops_table
+from onnxfold.support.tables import Printable, Table, amount_text, bytes_text, ops_table
 
 _MOST_LARGEST = 10  # tensors
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
@@ -53,7 +53,7 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, repr=False)
-class Inventory(Shown, text="onnxfold.tools.report.inventory:Inventory.lines"):
+class Inventory(Printable):
     """The contents of a model.
 
     Attributes:
@@ -81,7 +81,7 @@ class Inventory(Shown, text="onnxfold.tools.report.inventory:Inventory.lines"):
     largest: list[TensorEntry]
     unread: str | None = None
 
-    def lines(self) -> Iterator[str | Table]:
+    def _text_parts(self) -> Iterator[str | Table]:
         """Yield the same as lines and tables."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
         producer = f", written by {self.producer}" if self.producer else ""
@@ -198,7 +198,7 @@ class TensorChange:
 
 
 @dataclass(frozen=True, repr=False)
-class Difference(Shown, text="onnxfold.tools.report.inventory:Difference.lines"):
+class Difference(Printable):
     """The differences of two models: ops, interface and tensors.
 
     Attributes:
@@ -221,7 +221,7 @@ class Difference(Shown, text="onnxfold.tools.report.inventory:Difference.lines")
     same_bytes: int
     tensors: list[TensorChange]
 
-    def lines(self) -> Iterator[str | Table]:
+    def _text_parts(self) -> Iterator[str | Table]:
         """Yield the same as lines and tables."""
         yield f"from {self.before} to {self.after}"
         yield ""

@@ -14,7 +14,7 @@ from onnxfold.analysis.facts import ModelFacts
 from onnxfold.analysis.modules import Module, common_module, module_of
 from onnxfold.ir.graphs import all_graphs, subgraphs_of
 from onnxfold.support.errors import about
-from onnxfold.support.tables import Shown, Table, amount_text, bytes_text, count_text
+from onnxfold.support.tables import Printable, Table, amount_text, bytes_text, count_text
 from onnxfold.tools.comparison.dims import check_names, symbols_of
 from onnxfold.tools.report.inventory import load_to_inspect, parameters_in, stored_tensors
 
@@ -53,7 +53,7 @@ class ModuleEntry:
 
 
 @dataclass(frozen=True, repr=False)
-class ModuleTree(Shown, text="onnxfold.tools.report.module_tree:ModuleTree.lines"):
+class ModuleTree(Printable):
     """The model in a file itself, then its modules in execution order, each before those in it; and
     the sizes of dynamic dimensions of the inputs, by name.
     """
@@ -62,7 +62,7 @@ class ModuleTree(Shown, text="onnxfold.tools.report.module_tree:ModuleTree.lines
     modules: list[ModuleEntry]
     sizes: dict[str, int]
 
-    def lines(self, depth: int | None = None) -> Iterator[str | Table]:
+    def _text_parts(self, *, depth: int | None = None) -> Iterator[str | Table]:
         """Yield the same as lines and tables."""
         if depth is None:
             depths = sorted(module.depth for module in self.modules)

@@ -7,20 +7,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from onnxfold.ir.graphs import shaped
 from onnxfold.support.errors import option
-from onnxfold.support.tables import Shown, Table, bytes_text, count_text, first_of, ops_table
+from onnxfold.support.tables import Printable, Table, bytes_text, count_text, first_of, ops_table
 
 if TYPE_CHECKING:
     from onnxfold.passes.stored_cut import Decision
-    from onnxfold.tools.comparison import Comparison, OutputResult
-    from onnxfold.tools.forecast import Plan
+    from onnxfold.tools.comparison import Comparison
 
 _MOST = 8  # rows of one kind
 
 
 @dataclass(repr=False)
-class Report(Shown, text="onnxfold.tools.report.summary:optimize_text"):
+class Report(Printable):
     """What one run of the optimizer did.
 
     Attributes:
@@ -84,49 +82,52 @@ class Report(Shown, text="onnxfold.tools.report.summary:optimize_text"):
     rounded: dict[str, str] = field(default_factory=dict)
     beyond: dict[str, int] = field(default_factory=dict)
 
+    def _text_parts(self, *, verbose: bool = False) -> Iterator[str | Table]:
+        """Yield the lines and tables of `onnxfold optimize`; ``verbose`` adds all figures."""
+        stored = self.bytes_before, self.bytes_after
+        yield ops_table(self.nodes_before, self.nodes_after, *stored)
+        stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.stages.items())
+        details = f"{f' ({stages})' if stages else ''}, {self.cpu_seconds:.2f} s of CPU time"
+        peak = f"; peak memory {bytes_text(self.peak_rss_bytes)}" if self.peak_rss_bytes else ""
+        yield f"{_nodes_text(self)} in {self.seconds:.2f} s{details if verbose else ''}{peak}"
+        if self.removed_metadata_bytes:
+            removed = bytes_text(self.removed_metadata_bytes)
+            yield f"removed {removed} of debugging metadata; {option('keep_metadata')} keeps it"
+        if verbose:
+            memory = [
+                f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
+                for key, figure in self.pool.items()
+                if key.endswith("_bytes")
+            ]
+            others = [
+                f"{k} {number}" for k, number in self.pool.items() if not k.endswith("_bytes")
+            ]
+            shown = f"memory: {', '.join(memory)}; buffers: {', '.join(others)}"
+            yield f"pool (buffers of constants), {shown}".replace("_", " ")
+        yield from _kept_lines(self.kept)
+        if verbose:
+            fired = {"rules applied": self.rewrites, "of these inexact": self.inexact}
+            for title, counts in {**fired, "-O2 would apply": self.withheld}.items():
+                if counts:
+                    named = [f"{count} {rule}" for rule, count in counts.items()]
+                    yield f"{title}: {first_of(named, _MOST)}"
+            for value, reason in list(self.rounded.items())[:_MOST]:
+                yield f"rounded before {value!r} ({reason})"
+            if len(self.rounded) > _MOST:
+                yield f"and {len(self.rounded) - _MOST} more values: --json lists all"
+        if self.check is not None:
+            from onnxfold.tools.comparison.result_text import default_session_line
 
-def optimize_text(report: Report, *, verbose: bool = False) -> Iterator[str | Table]:
-    """Yield what changed, what it cost, what stayed and why; if ``verbose``, also all figures."""
-    stored = report.bytes_before, report.bytes_after
-    yield ops_table(report.nodes_before, report.nodes_after, *stored)
-    stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in report.stages.items())
-    details = f"{f' ({stages})' if stages else ''}, {report.cpu_seconds:.2f} s of CPU time"
-    peak = f"; peak memory {bytes_text(report.peak_rss_bytes)}" if report.peak_rss_bytes else ""
-    yield f"{_nodes_text(report)} in {report.seconds:.2f} s{details if verbose else ''}{peak}"
-    if report.removed_metadata_bytes:
-        removed = bytes_text(report.removed_metadata_bytes)
-        yield f"removed {removed} of debugging metadata; {option('keep_metadata')} keeps it"
-    if verbose:
-        memory = [
-            f"{key.removesuffix('_bytes')} {bytes_text(figure)}"
-            for key, figure in report.pool.items()
-            if key.endswith("_bytes")
-        ]
-        others = [f"{k} {number}" for k, number in report.pool.items() if not k.endswith("_bytes")]
-        shown = f"memory: {', '.join(memory)}; buffers: {', '.join(others)}"
-        yield f"pool (buffers of constants), {shown}".replace("_", " ")
-    yield from _kept_lines(report.kept)
-    if verbose:
-        fired = {"rules applied": report.rewrites, "of these inexact": report.inexact}
-        for title, counts in {**fired, "-O2 would apply": report.withheld}.items():
-            if counts:
-                named = [f"{count} {rule}" for rule, count in counts.items()]
-                yield f"{title}: {first_of(named, _MOST)}"
-        for value, reason in list(report.rounded.items())[:_MOST]:
-            yield f"rounded before {value!r} ({reason})"
-        if len(report.rounded) > _MOST:
-            yield f"and {len(report.rounded) - _MOST} more values: --json lists all"
-    if report.check is not None:
-        yield f"check: {check_line(report.check)}"
-        if report.check.default_session is not None:
-            yield f"check: {default_session_line(report.check.default_session)}"
-    if verbose and report.assumptions:
-        yield "assumed of inputs, as sizes are dynamic:"
-        yield from (f"  {assumption}" for assumption in report.assumptions)
-    for name, nodes in report.beyond.items():
-        yield f"{name} would remove {count_text(nodes, 'node')} more"
-    for warning in report.warnings:
-        yield f"warning: {warning}"
+            yield f"check: {check_line(self.check)}"
+            if self.check.default_session is not None:
+                yield f"check: {default_session_line(self.check.default_session)}"
+        if verbose and self.assumptions:
+            yield "assumed of inputs, as sizes are dynamic:"
+            yield from (f"  {assumption}" for assumption in self.assumptions)
+        for name, nodes in self.beyond.items():
+            yield f"{name} would remove {count_text(nodes, 'node')} more"
+        for warning in self.warnings:
+            yield f"warning: {warning}"
 
 
 def _nodes_text(report: Report) -> str:
@@ -135,18 +136,6 @@ def _nodes_text(report: Report) -> str:
     after = sum(report.nodes_after.values())
     folded = f" ({report.folded} folded)" if report.folded else ""
     return f"{before} -> {count_text(after, 'node')}{folded}"
-
-
-def plan_text(plan: Plan) -> Iterator[str]:
-    """Yield the prediction of `--plan`, a line each: memory and bytes."""
-    made = plan.prediction
-    last = max(("constants", "check"), key=lambda name: made.memory[name])
-    shown = ("now", "modules", "graph", last)
-    sum_ = " + ".join(f"{bytes_text(made.memory[name])} {name}" for name in shown)
-    yield f"plan for {plan.source}: nothing was written"
-    yield f"  nodes        {plan.nodes}; {plan.folded} of them are constant and are removed first"
-    yield f"  peak memory  at most {bytes_text(made.peak_bytes)} = {sum_}"
-    yield f"  to write     {bytes_text(made.bytes_written)} of weights"
 
 
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
@@ -166,49 +155,10 @@ def _kept_lines(kept: list[Decision]) -> Iterator[str]:
         yield f"  and {len(ordered) - _MOST} more reasons: --json lists all"
 
 
-def compare_text(comparison: Comparison) -> Iterator[str | Table]:
-    """Yield every output of every run, then the verdict."""
-    if comparison.outputs:
-        figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
-        yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
-    for output in comparison.outputs:
-        if output.note is not None:
-            yield f"{output.run}: {output.name}: {output.note}"
-    for run, sizes in comparison.sizes.items():
-        yield f"{run}: " + ", ".join(f"{name}={size}" for name, size in sizes.items())
-    for problem in comparison.problems:
-        yield f"problem: {problem}"
-    for note in comparison.notes:
-        yield f"note: {note}"
-    if comparison.first_difference is not None:
-        yield str(comparison.first_difference)
-    yield compare_line(comparison)
-    if comparison.default_session is not None:
-        yield default_session_line(comparison.default_session)
-
-
-def compare_line(comparison: Comparison) -> str:
-    """Return the verdict in one line."""
-    session = f"{comparison.backend}, {comparison.session}"
-    where = f"on {count_text(len(comparison.runs), 'run')} ({session})"
-    if comparison.equal:
-        return f"{'equal bit for bit' if comparison.outputs else 'no output was compared'} {where}"
-    verdict = "within tolerance" if comparison.passed else "different"
-    worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
-    return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
-
-
-def default_session_line(comparison: Comparison) -> str:
-    """Return the verdict of a comparison in onnxruntime's default session in one line."""
-    line = compare_line(comparison)
-    if comparison.equal or comparison.own_error is None:
-        return line
-    own = f"the original differs by {comparison.own_error:.3g} between the two sessions"
-    return f"{line}; {own}"
-
-
 def check_line(comparison: Comparison) -> str:
     """Return the verdict in one line, with the sizes of dynamic dimensions of the runs."""
+    from onnxfold.tools.comparison.result_text import compare_line
+
     names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
     parts = []
     for name in names:
@@ -216,18 +166,3 @@ def check_line(comparison: Comparison) -> str:
         parts.append(f"{name}={'/'.join(map(str, sizes))}")
     shown = f", sizes: {first_of(parts, _MOST)}" if parts else ""
     return compare_line(comparison) + shown
-
-
-def _row(output: OutputResult) -> tuple[str, ...]:
-    what = (output.run, output.name, shaped(output.dtype, output.shape))
-    if output.note is not None:
-        return (*what, "-", "-", "-", "-", "-", "DIFFERENT")
-    return (
-        *what,
-        f"{output.differing}/{output.elements}",
-        f"{output.max_abs_error:.3g}",
-        f"{output.max_rel_error:.3g}",
-        "-" if output.max_ulp is None else str(output.max_ulp),
-        str(output.nonfinite_mismatch),
-        "equal" if output.bit_equal else "within" if output.within else "DIFFERENT",
-    )

@@ -1,0 +1,96 @@
+"""The text form of a benchmark: the output of `onnxfold bench`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onnxfold.runtime.bundles.bundle_text import kernels_table
+from onnxfold.support.tables import Table, bytes_text, count_text, time_text
+
+if TYPE_CHECKING:
+    from onnxfold.tools.bench.side_by_side import Benchmark, ModelBench
+
+_MOST = 12  # rows of a table
+
+
+def bench_models_text(result: Benchmark) -> Iterator[str | Table]:
+    """Yield the figures of each model, with fused ops, the slowest ops and the cost of folding."""
+    models = result.models
+    names = [Path(each.model).name.replace(".onnx", "") for each in models]
+    if len(set(names)) < len(names):
+        names = [each.model for each in models]
+    yield from (_figures(result, names), "")
+    columns = [f">{name}" for name in names]
+    fused = list(dict.fromkeys(op for each in models for op in each.fused))
+    if fused:
+        rows = [(op, *(str(each.fused.get(op, "")) for each in models)) for op in fused]
+        yield from (Table(("fused op", *columns), rows), "")
+    yield from (Table(("time in", *columns), _profile(models)), "")
+    for name, each in zip(names, models, strict=True):
+        folding = each.folding
+        if folding is None:
+            continue
+        even = "never pays off"
+        runs = folding.break_even_runs
+        if runs is not None:
+            even = f"pays off after {runs:,} runs with the same constants"
+        makers = Counter((place.backend, place.reason) for place in folding.placements)
+        by = (
+            f"{count_text(count, 'component')} on {maker}{f' ({why})' if why else ''}"
+            for (maker, why), count in makers.items()
+        )
+        yield (
+            f"{name}: folding takes {time_text(folding.seconds)} once and {even}; "
+            f"{bytes_text(folding.nbytes)} cached; {', '.join(by)}"
+        )
+        yield from kernels_table(
+            (p.outputs, p.backend, p.target_cpu, p.kernel_seconds, p.onnxruntime_seconds)
+            for p in folding.placements
+        )
+    sizes = "".join(f", {name} = {size}" for name, size in result.sizes.items())
+    yield f"{result.rounds} interleaved runs of each on {', '.join(result.providers)}{sizes}"
+    yield "nodes: after onnxruntime's own optimizations; fused: those with ops of onnxruntime only"
+    yield "session: CPU time and wall time of creating one in a new process, and memory it takes"
+    yield "speed: median of pairs of runs, by CPU time with 1 thread on CPUs, else by wall time"
+    yield "spread: quartiles of the speed; not told apart: it differs from 1x by less"
+
+
+def _figures(result: Benchmark, names: Sequence[str]) -> Table:
+    threads = list(result.models[0].runs)
+    columns = ["model", ">nodes", ">fused", ">session CPU", ">wall", ">memory"]
+    for count in threads:
+        which = count_text(count, "thread") if count else "all threads"
+        is_cpu = result.uses_cpu_time(count)
+        columns += [f">{which}{' CPU' if is_cpu else ''}", ">speed", ">spread"]
+    rows = []
+    for k, (name, each) in enumerate(zip(names, result.models, strict=True)):
+        took = each.opening
+        row = [name, str(each.nodes), str(sum(each.fused.values()))]
+        row += [time_text(took.cpu_seconds.median), time_text(took.wall_seconds.median)]
+        row.append(bytes_text(took.peak_bytes))
+        for count in threads:
+            times = each.cpu if result.uses_cpu_time(count) else each.runs
+            low, high = each.quartiles[count]
+            spread = f"{low:.2f}-{high:.2f}x" if k else ""
+            is_shown = k == 0 or result.is_told_apart(each, count)
+            speed = f"{each.speedup[count]:.2f}x" if is_shown else "not told apart"
+            row += [time_text(times[count].median), speed, spread]
+        verdict = {True: " within", False: " DIFFERENT", None: ""}[each.within]
+        rows.append((*row, f"{each.max_difference:.2g}{verdict}"))
+    return Table((*columns, ">difference"), rows)
+
+
+def _profile(models: Sequence[ModelBench]) -> list[tuple[str, ...]]:
+    """Return the ops that take most of the time in any of the models."""
+    times = [{each.op: each for each in model.profile} for model in models]
+    ops = {op: max(of[op].seconds for of in times if op in of) for of in times for op in of}
+    ordered = sorted(ops, key=lambda op: -ops[op])
+    rows = [
+        (op, *(f"{time_text(t[op].seconds)} in {t[op].calls:g}" if op in t else "" for t in times))
+        for op in ordered[:_MOST]
+    ]
+    rest = [sum(of[op].seconds for op in ordered[_MOST:] if op in of) for of in times]
+    return [*rows, ("other ops", *map(time_text, rest))] if any(rest) else rows

@@ -31,7 +31,7 @@ def test_inputs(mixed, value, inputs):
 def test_the_turn_of_a_loop_is_a_source(mixed):
     (step,) = onnxfold.why(mixed, "on").path
     assert step.value == "go"
-    assert "turn of Loop" in step.made_by
+    assert "iteration of Loop" in step.made_by
 
 
 def test_random_ops_are_named(mixed):

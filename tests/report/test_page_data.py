@@ -37,7 +37,7 @@ def test_all_nodes_are_there_with_what_became_of_them(swin):
         name = before["values"][node["outputs"][0]][0]
         assert not node.get("gone") or node["decision"], name
         if node.get("by") == "dead-code":
-            assert node["why"].startswith("what dead-code does: Remove ")
+            assert node["why"].startswith("dead-code: Remove ")
         if node.get("gone") and name in names:
             assert node["decision"] == "computed by another node"
     folded = [node for node in before["nodes"] if node.get("by") == "constant-propagation"]

@@ -1,4 +1,4 @@
-"""The contents of a bundle: its parts, its kernels, and the kernels that run on this machine."""
+"""The contents of a bundle: its parts, its kernels, and the kernels that this machine runs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from onnxfold.runtime.bundles.manifest import ENTRY_FILE, FOLD_FILE, Kernel
 from onnxfold.support.system import cpu_features
 from onnxfold.support.tables import Printable, Table, bytes_text, first_of, time_text
 
-_MOST_ROWS = 12
+_MAX_ROWS = 12
 
 
 @dataclass(frozen=True)
 class KernelEntry:
-    """A kernel of a bundle, or the reason why a component has none for a target.
+    """A kernel of a bundle, or the reason why a component has no kernel for a target CPU.
 
     Attributes:
-        outputs: The folded tensors that it computes.
-        backend: The backend that compiled it; "onnxruntime" if none did.
-        target_cpu: The CPU level that it requires, or the architecture with a hash of features;
-            None if it requires none.
-        bytes: The size of its files; None if it has none, or one is missing.
-        seconds: The wall time of a run when it was compiled.
-        onnxruntime_seconds: The wall time of onnxruntime for the same.
-        is_slower: Whether it is slower than onnxruntime by more than the noise of timing.
-        max_error: The largest difference from onnxruntime, as a multiple of the tolerance.
-        reason: Why it was not compiled; None if it was.
+        outputs: Names of the folded tensors that the kernel computes.
+        backend: The backend that compiled it; "onnxruntime" if no backend did.
+        target_cpu: The CPU level that it requires, or the architecture with a hash of CPU features;
+            None if it requires neither.
+        bytes: Size of its files; None without files or if one is missing.
+        seconds: Wall time of a run, measured after compilation.
+        onnxruntime_seconds: Wall time of the same computation on onnxruntime.
+        is_slower: Whether it is slower than onnxruntime by more than the noise of the measurement.
+        max_error: Largest difference from onnxruntime, as a multiple of the tolerance.
+        reason: Why the component was not compiled; None if it was.
     """
 
     outputs: list[str]
@@ -48,13 +48,13 @@ class KernelEntry:
 
 @dataclass(frozen=True)
 class ComponentHere:
-    """The backend that computes some folded tensors on this machine at the start of a session.
+    """The backend that computes a component on this machine when a session starts.
 
     Attributes:
-        outputs: The folded tensors.
+        outputs: Names of the folded tensors of the component.
         backend: The backend of the kernel that runs, or "onnxruntime".
-        target_cpu: The CPU level of that kernel; None with onnxruntime.
-        reason: Why onnxruntime runs; None with a kernel.
+        target_cpu: The CPU level of the kernel; None for onnxruntime.
+        reason: Why onnxruntime runs; None for a kernel.
     """
 
     outputs: list[str]
@@ -69,16 +69,16 @@ class BundleContents(Printable):
 
     Attributes:
         path: The folder.
-        versions: The versions of the programs that wrote the bundle.
-        nodes: Numbers of nodes of the original, of entry and of runtime_fold.
+        versions: Versions of the programs that wrote the bundle, by program.
+        nodes: Numbers of nodes of the original model, of entry and of runtime_fold.
         runtime_constants: Names of the runtime constants.
         cached: Names of the folded tensors.
         cached_bytes: Bytes of the folded tensors at nominal sizes.
-        entry_bytes: Bytes of entry with its data file.
-        runtime_fold_bytes: Bytes of runtime_fold with its data file; 0 if nothing is cached.
-        kernels: All kernels.
+        entry_bytes: Bytes of entry, including its data file.
+        runtime_fold_bytes: Bytes of runtime_fold, including its data file; 0 if nothing is cached.
+        kernels: All kernels of the bundle, and components without a kernel.
         cpu: The level of this CPU, or its architecture with a hash of its features.
-        here: What runs on this machine with ``backend="auto"``, by component.
+        here: The backend of each component on this machine with ``backend="auto"``.
     """
 
     path: str
@@ -94,7 +94,6 @@ class BundleContents(Printable):
     here: list[ComponentHere]
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield the parts, a table of the kernels, and a table of what runs on this machine."""
         yield from summary_lines(
             self.path,
             self.nodes,
@@ -123,10 +122,10 @@ class BundleContents(Printable):
 
 
 def take_contents(path: str | os.PathLike[str]) -> BundleContents:
-    """Return the contents of a bundle; no kernel is loaded.
+    """Return the contents of a bundle, without loading its kernels.
 
     Raises:
-        ModelError: It is no bundle, or a damaged one.
+        ModelError: The path is not a bundle, or the bundle is damaged.
     """
     bundle = open_bundle(path)
     manifest = bundle.manifest
@@ -146,7 +145,7 @@ def take_contents(path: str | os.PathLike[str]) -> BundleContents:
 
 
 def _bytes_of_model(path: Path) -> int:
-    """Return the bytes of a model and its data file of the usual name, without missing files."""
+    """Return the bytes of a model and its data file; missing files count as 0."""
     files = (path, path.with_name(f"{path.name}.data"))
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -222,13 +221,13 @@ def _kernel_row(kernel: KernelEntry) -> tuple[str, ...]:
 
 
 def _grouped(rows: Sequence[tuple[list[str], tuple[str, ...]]]) -> list[tuple[str, ...]]:
-    """Return rows of a table in which components with equal columns share a row."""
+    """Return the rows of a table; components with the same columns share a row."""
     names: dict[tuple[str, ...], list[str]] = {}
     for outputs, columns in rows:
         names.setdefault(columns, []).append(", ".join(outputs))
-    shown = [(first_of(each, 1), *columns) for columns, each in names.items()]
-    rest = len(shown) - _MOST_ROWS
-    if rest <= 0:
-        return shown
-    more = (f"and {rest} more: --json lists all", *[""] * (len(shown[0]) - 1))
-    return [*shown[:_MOST_ROWS], more]
+    merged = [(first_of(each, 1), *columns) for columns, each in names.items()]
+    hidden = len(merged) - _MAX_ROWS
+    if hidden <= 0:
+        return merged
+    empty = [""] * (len(merged[0]) - 1)
+    return [*merged[:_MAX_ROWS], (f"and {hidden} more: --json lists all", *empty)]

@@ -1,13 +1,13 @@
-"""Why nodes were folded or stay, and why one node runs each time: the way up to what changes."""
+"""Explain why nodes with constant inputs are folded or stay, and why a node runs each time."""
 
 from __future__ import annotations
 
 import logging
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("onnxfold")
 
-_MOST = 20  # decisions shown
-_MOST_STEPS = 12  # of a path; the middle of a longer one is left out
-_MOST_NAMES = 8
+_MAX_DECISIONS = 20  # rows of the table
+_MAX_STEPS = 12  # rows of a path; the middle of a longer path is left out
+_MAX_NAMES = 8  # in a line
 
 
 @dataclass(frozen=True)
 class PathStep:
-    """A value on the way up from a node, and the op or the kind of input that it comes from."""
+    """A value on the path from a node up to an input, and the op or input that produces it."""
 
     value: str
     made_by: str
@@ -44,21 +44,25 @@ class PathStep:
 
 @dataclass(frozen=True, repr=False)
 class Why(Printable):
-    """Why a node runs each time, or does not.
+    """Why a node runs each time, or why it does not.
 
     Attributes:
-        value: The name of its first result.
-        holder: The op and name of the outermost node that holds it in a graph of its own, or "".
-            This runs as a whole: inputs and blockers are those of the holder, too.
-        is_variable: Whether it reads what changes from run to run, or makes what does.
-        is_constant_per_batch: Whether only the sizes of its results change from run to run.
-        operands: Those of the values that it reads, in graphs that it holds as well, that change.
-        path: A shortest way from one of these up to a graph input, or what changes by itself.
-        inputs: All inputs of the main graph that it depends on.
-        blockers: Nodes it depends on, itself included, that run each time whatever they read: the
-            op and name, and why.
-        decision: What `explain` says of it, or None if it says nothing.
-        op_after: The op that makes its first result in the optimized model, or None.
+        value: The name of the node's first result.
+        node: The name of the node, or "".
+        op_type: The op type, "domain::Op" outside the default domain.
+        holder: The op and name of the outermost node whose subgraph contains the node, or "". The
+            holder runs as a whole, so inputs and blockers include those of the holder.
+        is_variable: Whether the operands or the results change from run to run.
+        is_constant_per_batch: Whether only the sizes of the results change from run to run.
+        operands: The operands that change from run to run, including values that its subgraphs
+            capture.
+        path: A shortest path from one of these operands up to a graph input. Without such an
+            input, it ends at a value that changes by itself, such as a random one.
+        inputs: All inputs of the main graph that the node depends on.
+        blockers: Reasons why nodes run each time even with constant operands, by op and name: of
+            this node and the nodes that it depends on.
+        decision: The node's entry in the result of `explain`, or None.
+        op_after: The op that produces the first result in the optimized model, or None.
     """
 
     value: str
@@ -77,30 +81,30 @@ class Why(Printable):
     def _text_parts(self) -> Iterator[str | Table]:
         """Yield the explanation of one node."""
         name = f", node {self.node}" if self.node and self.node != self.value else ""
-        what = "depends on the inputs" if self.is_variable else "constant"
+        state = "depends on the inputs" if self.is_variable else "constant"
         if self.is_constant_per_batch:
-            what = "constant for each batch: only its sizes depend on the inputs"
+            state = "constant for each batch: only its sizes depend on the inputs"
         if self.is_variable and self.op_after is None:
-            what += " in this model; not in the optimized model"
-        yield f"{self.value or self.op_type} = {self.op_type}{name}: {what}"
+            state += " in this model; not in the optimized model"
+        yield f"{self.value or self.op_type} = {self.op_type}{name}: {state}"
         if self.is_variable and self.holder:
             yield f"in a subgraph of {self.holder}, which runs it"
         if self.operands:
-            yield f"operands that depend on the inputs: {first_of(self.operands, _MOST_NAMES)}"
+            yield f"operands that depend on the inputs: {first_of(self.operands, _MAX_NAMES)}"
         if self.inputs:
-            yield f"inputs it depends on: {first_of(self.inputs, _MOST_NAMES)}"
-        for node, reason in list(self.blockers.items())[:_MOST_NAMES]:
+            yield f"inputs it depends on: {first_of(self.inputs, _MAX_NAMES)}"
+        for node, reason in list(self.blockers.items())[:_MAX_NAMES]:
             yield f"{node} runs in every run: {reason}"
         if self.path:
             rows = [(step.value, step.made_by) for step in self.path]
-            gap = len(rows) - _MOST_STEPS
-            if gap > 1:
-                rows[_MOST_STEPS // 2 : -_MOST_STEPS // 2] = [(f"... {gap} more ...", "")]
+            hidden = len(rows) - _MAX_STEPS
+            if hidden > 1:
+                rows[_MAX_STEPS // 2 : -_MAX_STEPS // 2] = [(f"... {hidden} more ...", "")]
             yield from ("", Table(("path to an input", "made by"), rows))
         if self.inputs and not self.blockers and self.op_after is not None:
-            asked = " ".join(f"--runtime-const {shlex.quote(name)}" for name in self.inputs)
+            options = " ".join(f"--runtime-const {shlex.quote(name)}" for name in self.inputs)
             yield ""
-            yield f"constant while its inputs stay the same: split {asked} shows the gain"
+            yield f"constant while its inputs stay the same: split {options} shows the gain"
         if self.op_after is None and (self.decision is None or not self.decision.folded):
             yield "removed: known from shapes, replaced by a rule, or unused"
         elif self.op_after is not None and self.op_after != self.op_type:
@@ -111,7 +115,7 @@ class Why(Printable):
 
 
 class Decisions(Printable, list[Decision]):
-    """A list of decisions that prints as a table of those about the most bytes."""
+    """A list of decisions, printed as a table of the decisions about the most bytes."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the decisions as a JSON-ready dictionary."""
@@ -123,14 +127,17 @@ class Decisions(Printable, list[Decision]):
 
 @checked
 def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> Decisions:
-    """Return why each node with constant inputs would be folded or stay; nothing is written.
+    """Return why each node with constant inputs would be folded or would stay.
 
     Args:
-        source: The model: a path or a model in memory, which is left alone.
+        source: The model: a path or a model in memory, which is not changed.
         options: See `onnxfold.api.options.OptionArguments`.
 
+    Returns:
+        A decision for each node with constant inputs. Nothing is written.
+
     Raises:
-        OnnxFoldError: the model or an option is invalid.
+        OnnxFoldError: The model or an option is invalid.
     """
     fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
@@ -139,49 +146,55 @@ def explain(source: ModelLike, /, **options: Unpack[OptionArguments]) -> Decisio
 
 @checked
 def why(source: ModelLike, name: str, /, **options: Unpack[OptionArguments]) -> Why:
-    """Return why one node runs each time, or does not.
+    """Return why a node runs each time, or why it does not.
 
     Args:
-        source: The model: a path or a model in memory, which is left alone.
-        name: Name of the node, or of a value that it makes; also in a subgraph or a function.
+        source: The model: a path or a model in memory, which is not changed.
+        name: Name of the node, or of one of its results. The node may be in a subgraph or function.
         options: See `onnxfold.api.options.OptionArguments`.
 
+    Returns:
+        The explanation. Nothing is written.
+
     Raises:
-        UsageError: no node has that name.
-        OnnxFoldError: the model or an option is invalid.
+        UsageError: No node or result of a node has that name.
+        OnnxFoldError: The model or an option is invalid.
     """
     fold = options_of({**options, "explain": True}, OptionArguments)
     with paused_garbage_collection(), storage.explained(storage.model_in(source)):
         model = storage.opened(source)
         node = _node_named(model, name)
-        ways = _Ways(model)
-        outer = ways.outermost(node)
-        is_variable = ways.constness.of_node(node) is Constness.VARIABLE
-        path, above, blockers = ways.up_from(node)
-        if outer is not node and is_variable:
-            _, more, others = ways.up_from(outer)
-            above, blockers = above | more, blockers | others
+        dependencies = _Dependencies(model)
+        holder = dependencies.outermost(node)
+        is_variable = dependencies.constness.of_node(node) is Constness.VARIABLE
+        trace = dependencies.trace(node)
+        sources = set(trace.values)
+        blockers = trace.blockers
+        if holder is not node and is_variable:
+            of_holder = dependencies.trace(holder)
+            sources |= of_holder.values
+            blockers |= of_holder.blockers
         optimized, decisions = _folded(source, fold)
         value = node.outputs[0].name or ""
-        made = {v.name: n for graph in all_graphs(optimized) for n in graph for v in n.outputs}
+        producers = {v.name: n for graph in all_graphs(optimized) for n in graph for v in n.outputs}
         return Why(
             value=value,
             node=node.name or "",
             op_type=op_name(node),
-            holder="" if outer is node else _label(outer),
+            holder="" if holder is node else _label(holder),
             is_variable=is_variable,
-            is_constant_per_batch=ways.level_of(node) is Constness.BROADCAST,
-            operands=[v.name or "" for v in ways.operands(node)],
-            path=path,
-            inputs=[v.name or "" for v in model.graph.inputs if v in above],
+            is_constant_per_batch=dependencies.level_of(node) is Constness.BROADCAST,
+            operands=[v.name or "" for v in dependencies.variable_operands(node)],
+            path=trace.path,
+            inputs=[v.name or "" for v in model.graph.inputs if v in sources],
             blockers=blockers,
             decision=next((d for d in decisions if d.value == value), None),
-            op_after=op_name(made[value]) if value and value in made else None,
+            op_after=op_name(producers[value]) if value and value in producers else None,
         )
 
 
 def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decision]]:
-    """Return the optimized model, and what was decided about its nodes."""
+    """Return the optimized model, and the decisions about nodes with constant inputs."""
     model = storage.opened(source)
     size = storage.model_bytes(model)
     model, result = run_bounded(model, lambda: storage.opened(source), options, bytes_before=size)
@@ -191,33 +204,50 @@ def _folded(source: ModelLike, options: Options) -> tuple[ir.Model, list[Decisio
 
 
 def _node_named(model: ir.Model, name: str) -> ir.Node:
-    """Return the first node that makes a value of that name, or else has it; outer ones first. A
-    UsageError has names that are near.
+    """Return the first node with a result of that name, otherwise the first node of that name.
+
+    Nodes of outer graphs precede those of subgraphs.
+
+    Raises:
+        UsageError: No such node exists; the message suggests similar names.
     """
+    # In reverse order, so that the first node of a name replaces the others in the dictionary.
     nodes = [node for graph in all_graphs(model) for node in graph if node.outputs][::-1]
-    found = {node.name: node for node in nodes}
-    found |= {value.name: node for node in nodes for value in node.outputs}
-    if name and name in found:
-        return found[name]
+    by_name = {node.name: node for node in nodes}
+    by_name |= {value.name: node for node in nodes for value in node.outputs}
+    if name and name in by_name:
+        return by_name[name]
     if any(name == v.name for v in model.graph.inputs):
-        what = f"{name!r} is an input of the graph: it may change with every run"
-        raise UsageError(f"{what}, unless {option('runtime_constants')} declares it constant")
+        reason = f"{name!r} is an input of the graph: it may change with every run"
+        raise UsageError(f"{reason}, unless {option('runtime_constants')} declares it constant")
     if name in model.graph.initializers:
         raise UsageError(f"{name!r} is a weight in the file: it is constant")
-    known = sorted(filter(None, found), key=lambda n: (len(n), n))
-    near = suggestion(name, [n for n in known if name and name in n] or known)
-    raise UsageError(f"no node has the name {name!r} or makes a value of this name{near}")
+    known = sorted(filter(None, by_name), key=lambda n: (len(n), n))
+    containing = [n for n in known if name and name in n]
+    similar = suggestion(name, containing or known)
+    raise UsageError(f"no node has the name {name!r} or a result of this name{similar}")
 
 
 def _label(node: ir.Node) -> str:
     return f"{op_name(node)} {node.name or next((v.name for v in node.outputs if v.name), '')}"
 
 
-class _Ways:
-    """What makes the nodes of a model run each time.
+class _Trace(NamedTuple):
+    """The values that a node depends on and that change from run to run.
 
-    A node that holds graphs depends on what they capture, what is in a loop's body on what the loop
-    is given, and what is in a function on the operands of all its calls.
+    ``path`` and ``blockers`` are those of `Why`.
+    """
+
+    path: list[PathStep]
+    values: Set[ir.Value]
+    blockers: dict[str, str]
+
+
+class _Dependencies:
+    """Find the reasons why the nodes of a model run each time.
+
+    A node with subgraphs depends on the values that they capture. Inputs of a loop's body depend
+    on the operands of the loop, and inputs of a function on the operands of all its calls.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -228,72 +258,78 @@ class _Ways:
         without_runtime_constants = ModelFacts(model, runtime_constants=())
         self.constness = without_runtime_constants.constness
         self.level_of = without_runtime_constants.level_of
-        self._given: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
-        """What is given to the inputs of bodies and functions."""
+        self._arguments: dict[ir.Value, list[ir.Value | None]] = defaultdict(list)
+        """The values that an input of a body or function may have."""
         for node in (node for graph in facts.scopes.graphs() for node in graph):
             if node.op_identifier() in model.functions:
                 inputs = model.functions[node.op_identifier()].inputs
-                for value, given in zip(inputs, node.inputs, strict=False):
-                    self._given[value].append(given)
+                for value, argument in zip(inputs, node.inputs, strict=False):
+                    self._arguments[value].append(argument)
             for value in (v for graph in subgraphs_of(node) for v in graph.inputs):
-                self._given[value] += node.inputs
+                self._arguments[value] += node.inputs
 
     def outermost(self, node: ir.Node) -> ir.Node:
-        """Return the node of the main graph, or of a function, that holds the node; or itself."""
+        """Return the outermost node that contains the node in a subgraph, or the node itself."""
         scope = self._scopes.find(node.graph)
         return node if scope is None or scope.parent is None else self.outermost(scope.parent)
 
-    def up_from(
-        self, node: ir.Node
-    ) -> tuple[list[PathStep], dict[ir.Value, ir.Value | None], dict[str, str]]:
-        """Return a path to an input and the blockers, see `Why`, and all values above the node."""
-        came_from: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.operands(node))
-        pending = [*came_from]
-        ends = []
-        makers = [node]
-        for value in pending:  # which grows
-            maker = value.producer()
-            makers += [maker] if maker else []
-            above = self.operands(maker) if maker else self._changing(self._given[value])
-            ends += [] if above else [value]
-            new = [v for v in above if v not in came_from]
-            came_from.update(dict.fromkeys(new, value))
+    def trace(self, node: ir.Node) -> _Trace:
+        """Return the values that the node depends on, in breadth-first order."""
+        consumers: dict[ir.Value, ir.Value | None] = dict.fromkeys(self.variable_operands(node))
+        pending = [*consumers]
+        roots = []
+        nodes = [node]
+        for value in pending:  # the loop appends to the list
+            producer = value.producer()
+            if producer is not None:
+                nodes.append(producer)
+                operands = self.variable_operands(producer)
+            else:
+                operands = self._variable(self._arguments[value])
+            if not operands:
+                roots.append(value)
+            new = [operand for operand in operands if operand not in consumers]
+            consumers.update(dict.fromkeys(new, value))
             pending += new
-        blockers = {}
-        for maker in makers:
-            scope = self._scopes.find(maker.graph)
-            reason = self._determinism.reason_not_to_fold(
-                maker, {} if scope is None else scope.opsets
-            )
-            if reason is not None:
-                blockers[_label(maker)] = reason
-        at = next((v for v in ends if v in self._inputs), ends[0] if ends else None)
+        fallback = roots[0] if roots else None
+        step = next((root for root in roots if root in self._inputs), fallback)
         path: list[PathStep] = []
-        while at is not None:
-            path.insert(0, PathStep(at.name or "", self._maker(at)))
-            at = came_from[at]
-        return path, came_from, blockers
+        while step is not None:
+            path.append(PathStep(step.name or "", self._source(step)))
+            step = consumers[step]
+        return _Trace(path[::-1], consumers.keys(), self._blockers(nodes))
 
-    def operands(self, node: ir.Node) -> list[ir.Value]:
-        """Return what the node and graphs in it read that changes from run to run."""
-        return self._changing((*node.inputs, *captured_values(node)))
+    def variable_operands(self, node: ir.Node) -> list[ir.Value]:
+        """Return the operands and captured values that change from run to run."""
+        return self._variable((*node.inputs, *captured_values(node)))
 
-    def _changing(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
+    def _variable(self, values: Iterable[ir.Value | None]) -> list[ir.Value]:
         of = self.constness.of
         return [v for v in dict.fromkeys(values) if v and of(v) is Constness.VARIABLE]
 
-    def _maker(self, value: ir.Value) -> str:
-        node = value.producer()
+    def _blockers(self, nodes: Iterable[ir.Node]) -> dict[str, str]:
+        blockers = {}
+        for node in nodes:
+            scope = self._scopes.find(node.graph)
+            opsets = {} if scope is None else scope.opsets
+            reason = self._determinism.reason_not_to_fold(node, opsets)
+            if reason is not None:
+                blockers[_label(node)] = reason
+        return blockers
+
+    def _source(self, value: ir.Value) -> str:
+        """Return the op that produces a value, or the kind of input that it is."""
+        producer = value.producer()
         scope = self._scopes.find(value.graph)
-        if node is not None:
-            return op_name(node)
+        if producer is not None:
+            return op_name(producer)
         if scope is not None and scope.parent is not None:
-            return f"changes from turn to turn of {_label(scope.parent)}"
+            return f"changes in every iteration of {_label(scope.parent)}"
         return f"input of {'a function' if scope and scope.in_function else 'the graph'}"
 
 
 def _decisions_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
-    """Yield a table of the decisions about the most bytes, those to keep a node before others."""
+    """Yield a table of the decisions about the most bytes; nodes that stay come first."""
     if not decisions:
         yield "no node has only constant inputs"
         return
@@ -309,9 +345,9 @@ def _decisions_text(decisions: Sequence[Decision]) -> Iterator[str | Table]:
             "" if decision.bytes_if_kept is None else bytes_text(decision.bytes_if_kept),
             decision.reason,
         )
-        for decision in ordered[:_MOST]
+        for decision in ordered[:_MAX_DECISIONS]
     ]
-    more = len(ordered) - _MOST
+    more = len(ordered) - _MAX_DECISIONS
     yield Table(("value", "op", "decision", ">if folded", ">if kept", "why"), rows)
     if more > 0:
         yield f"and {more} more: --json lists all"

@@ -1,4 +1,4 @@
-"""The inventory of a model: ops, interface and tensors; and the differences of two models."""
+"""The inventory of a model (ops, interface and tensors), and the differences of two models."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from onnxfold.ir.graphs import all_graphs, count_nodes, shaped, type_text
 from onnxfold.support.errors import ExternalDataError
 from onnxfold.support.tables import Printable, Table, amount_text, bytes_text, ops_table
 
-_MOST_LARGEST = 10  # tensors
+_MAX_LARGEST = 10  # tensors of an inventory
+_MAX_CHANGED = 20  # printed tensors of a difference
+_CHUNK = 1 << 20  # bytes that are hashed at once
+# Tensors of these dtypes are sizes, indices, masks and texts instead of parameters.
 _NO_PARAMETERS = (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING)
-_CHUNK = 1 << 20
-_MOST_SHOWN = 20  # tensors
 
 _Tensors = Mapping[tuple[str, int], tuple["TensorEntry", ir.TensorProtocol]]
 
 
 @dataclass(frozen=True)
 class InterfaceValue:
-    """An input or output: its name, and its type and shape as text."""
+    """A graph input or output: its name, and its type and shape as text."""
 
     name: str
     type: str
@@ -43,12 +44,12 @@ class TensorEntry:
 
     @classmethod
     def of(cls, name: str, tensor: ir.TensorProtocol) -> TensorEntry:
-        """Return the entry of a tensor; its bytes are not read."""
+        """Return the entry of a tensor, without reading its bytes."""
         return cls(name, shaped(tensor.dtype, None), tuple(tensor.shape.numpy()), tensor.nbytes)
 
     @property
     def type(self) -> str:
-        """The element type and shape: "float32[3,4]"."""
+        """The element type and shape, such as "float32[3,4]"."""
         return shaped(self.dtype, self.shape)
 
 
@@ -58,12 +59,21 @@ class Inventory(Printable):
 
     Attributes:
         opsets: Opset version by domain ("" is the default domain).
-        inputs: Graph inputs; those with a default value say so.
-        nodes: Nodes by op type, subgraphs and functions included.
-        parameters: Elements of stored tensors, except INT32, INT64, BOOL and STRING.
+        path: The file.
+        ir_version: The IR version.
+        producer: Name and version of the program that wrote the model.
+        opsets: Opset version by domain ("" is the default domain).
+        inputs: Graph inputs. The type of an input with a default value ends in "(has a default)".
+        outputs: Graph outputs.
+        nodes: Number of nodes by op type, including those of subgraphs and functions.
+        functions: Number of functions.
+        parameters: Number of elements of stored tensors, without INT32, INT64, BOOL and STRING.
         tensors: Number of stored tensors: initializers and values of `Constant` nodes.
-        stored_bytes: Bytes of the file and of the external data it refers to.
-        unread: Why external data was not read, and its declared sizes are used; or None.
+        tensor_bytes: Bytes of the stored tensors.
+        stored_bytes: Bytes of the file and its external data.
+        largest: The largest tensors, the largest first.
+        unread: Why external data could not be read; None if it was read. With a reason, the
+            sizes are those that the model declares.
     """
 
     path: str
@@ -82,13 +92,12 @@ class Inventory(Printable):
     unread: str | None = None
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield the same as lines and tables."""
         opsets = ", ".join(f"{domain or 'ai.onnx'} {v}" for domain, v in self.opsets.items())
         producer = f", written by {self.producer}" if self.producer else ""
         ops = sorted(self.nodes.items(), key=lambda item: (-item[1], item[0]))
         yield f"{self.path}: IR {self.ir_version}, opset {opsets}{producer}"
         yield (
-            f"{bytes_text(self.stored_bytes)} stored, of which {self.tensors} tensors are "
+            f"{bytes_text(self.stored_bytes)} stored, including {self.tensors} tensors with "
             f"{bytes_text(self.tensor_bytes)}; {amount_text(self.parameters)} parameters, "
             f"{sum(self.nodes.values())} nodes, {self.functions} functions"
         )
@@ -103,7 +112,7 @@ class Inventory(Printable):
 
 
 def take_inventory(path: str | os.PathLike[str]) -> Inventory:
-    """Return the inventory of a file, whose external data may be missing."""
+    """Return the inventory of a file; its external data may be missing."""
     model, reason = load_to_inspect(path)
     found = inventory_of(model, path)
     if reason is not None:
@@ -114,7 +123,11 @@ def take_inventory(path: str | os.PathLike[str]) -> Inventory:
 
 
 def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]:
-    """Load a model, without external data if that cannot be read; also return the reason."""
+    """Load a model, without its external data if this cannot be read.
+
+    Returns:
+        The model, and the reason why the external data cannot be read or None.
+    """
     try:
         return storage.load(path), None
     except ExternalDataError as error:
@@ -122,7 +135,7 @@ def load_to_inspect(path: str | os.PathLike[str]) -> tuple[ir.Model, str | None]
 
 
 def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
-    """Return the inventory of a model that was loaded from a path."""
+    """Return the inventory of a model that was loaded from ``path``."""
     tensors = largest_first(model)
     return Inventory(
         path=os.fspath(path),
@@ -137,7 +150,7 @@ def inventory_of(model: ir.Model, path: str | os.PathLike[str]) -> Inventory:
         tensors=len(tensors),
         tensor_bytes=sum(tensor.bytes for tensor in tensors),
         stored_bytes=storage.model_bytes(model),
-        largest=tensors[:_MOST_LARGEST],
+        largest=tensors[:_MAX_LARGEST],
     )
 
 
@@ -148,20 +161,20 @@ def largest_first(model: ir.Model) -> list[TensorEntry]:
 
 
 def stored_tensors(model: ir.Model) -> Iterator[tuple[ir.Value, ir.TensorProtocol]]:
-    """Yield the initializers of all graphs; and tensors in attributes with their node's output."""
+    """Yield the initializers of all graphs, and tensors in attributes with their node's output."""
     for graph in all_graphs(model):
         yield from storage.initializers_of(graph)
         for node in graph:
             for attribute in node.attributes.data.values():
                 if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    # Attr.as_tensor() checks a protocol at run time, slow for 10,000 attributes
+                    # Attr.as_tensor() is slow for 10,000 attributes: it checks a protocol
                     tensor = attribute.value
-                    if tensor.dtype != ir.DataType.UNDEFINED:  # damaged files have such attributes
+                    if tensor.dtype != ir.DataType.UNDEFINED:  # in damaged files only
                         yield node.outputs[0], tensor
 
 
 def parameters_in(tensor: ir.TensorProtocol) -> int:
-    """Return the number of elements; 0 for dtypes of sizes, indices, masks and strings."""
+    """Return the number of elements; 0 for tensors that are no parameters."""
     return 0 if tensor.dtype in _NO_PARAMETERS else math.prod(tensor.shape.numpy())
 
 
@@ -172,7 +185,7 @@ def _value_info(value: ir.Value) -> InterfaceValue:
 
 @dataclass(frozen=True)
 class FieldChange:
-    """A property as text in each model; None in a model that does not have it."""
+    """A property of each model as text; None for a model without it."""
 
     name: str
     before: str | None
@@ -181,9 +194,14 @@ class FieldChange:
 
 @dataclass(frozen=True)
 class TensorChange:
-    """A tensor that differs between the models, with its name in the first one if it is there. The
-    kind is "removed", "added", "renamed" (the same bytes have another name in the second model), or
-    "changed" (another type, shape or content of the same name).
+    """A tensor that differs between two models.
+
+    Attributes:
+        name: Its name in the first model, or in the second one if it was added.
+        kind: "removed", "added", "renamed" (the second model has the same type and bytes under
+            another name) or "changed" (another type, shape or content under the same name).
+        before: The tensor of the first model; None if it was added.
+        after: The tensor of the second model; None if it was removed.
     """
 
     name: str
@@ -193,7 +211,7 @@ class TensorChange:
 
     @property
     def bytes(self) -> int:
-        """The size of the larger tensor in bytes."""
+        """The size of the larger one of both tensors, in bytes."""
         return max(t.bytes for t in (self.before, self.after) if t is not None)
 
 
@@ -202,11 +220,17 @@ class Difference(Printable):
     """The differences of two models: ops, interface and tensors.
 
     Attributes:
-        ops: Nodes by op type in both, for all op types, subgraphs and functions included.
-        header: Changes of IR version, opsets and the number of functions.
-        inputs: Changes of graph inputs; the order does not count.
-        same_tensors: Tensors that both have, by name and content.
-        tensors: All others, largest first.
+        before: The file of the first model.
+        after: The file of the second model.
+        bytes_before: Bytes of the first file and its external data.
+        bytes_after: Bytes of the second file and its external data.
+        ops: Numbers of nodes of both models by op type, including those of subgraphs and functions.
+        header: Changes of the IR version, the opsets and the number of functions.
+        inputs: Changes of graph inputs, regardless of their order.
+        outputs: Changes of graph outputs, regardless of their order.
+        same_tensors: Number of tensors with the same name and content in both models.
+        same_bytes: Bytes of these tensors.
+        tensors: All other tensors, the largest first.
     """
 
     before: str
@@ -222,16 +246,16 @@ class Difference(Printable):
     tensors: list[TensorChange]
 
     def _text_parts(self) -> Iterator[str | Table]:
-        """Yield the same as lines and tables."""
         yield f"from {self.before} to {self.after}"
         yield ""
-        before, after = ({op: counts[k] for op, counts in self.ops.items()} for k in (0, 1))
+        before = {op: counts[0] for op, counts in self.ops.items()}
+        after = {op: counts[1] for op, counts in self.ops.items()}
         yield ops_table(before, after, self.bytes_before, self.bytes_after)
-        fields = (("model", self.header), ("input", self.inputs), ("output", self.outputs))
-        for what, changes in fields:
+        properties = (("model", self.header), ("input", self.inputs), ("output", self.outputs))
+        for title, changes in properties:
             if changes:
                 rows = [(c.name, c.before or "none", c.after or "none") for c in changes]
-                yield from ("", Table((what, "before", "after"), rows))
+                yield from ("", Table((title, "before", "after"), rows))
         counts = [f"{self.same_tensors:,} tensors are the same ({bytes_text(self.same_bytes)})"]
         for kind in ("changed", "renamed", "removed", "added"):
             sizes = [change.bytes for change in self.tensors if change.kind == kind]
@@ -239,20 +263,25 @@ class Difference(Printable):
                 counts.append(f"{len(sizes):,} {kind} ({bytes_text(sum(sizes))})")
         yield from ("", ", ".join(counts))
         tensors: list[tuple[str, ...]] = []
-        for change in self.tensors[:_MOST_SHOWN]:
+        for change in self.tensors[:_MAX_CHANGED]:
             both = (change.before, change.after)
             new = f" -> {change.after.name}" if change.after and change.kind == "renamed" else ""
             types = (f"{t.type} {bytes_text(t.bytes)}" if t is not None else "" for t in both)
             tensors.append((f"{change.name}{new}", change.kind, *types))
         if tensors:
             yield from ("", Table(("tensor", "", "before", "after"), tensors))
-        if len(self.tensors) > _MOST_SHOWN:
-            yield f"and {len(self.tensors) - _MOST_SHOWN} more: --json lists all"
+        if len(self.tensors) > _MAX_CHANGED:
+            yield f"and {len(self.tensors) - _MAX_CHANGED} more: --json lists all"
 
 
 def take_difference(before: str | os.PathLike[str], after: str | os.PathLike[str]) -> Difference:
-    """Read two models and return their differences; raise a ModelError if one cannot be read.
-    Tensors with the same type and shape are compared in blocks of one mebibyte.
+    """Return the differences of the models in two files.
+
+    Tensors with the same type and shape are compared by hashes of their bytes, which are read in
+    blocks of one mebibyte.
+
+    Raises:
+        ModelError: A file cannot be read.
     """
     first = storage.load(before)
     second = storage.load(after)
@@ -292,7 +321,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[FieldC
 
 
 def _by_name(model: ir.Model) -> _Tensors:
-    """Tensors by name; those that share a name with others are counted."""
+    """Return the tensors by name and by index among those with the same name."""
     times: Counter[str] = Counter()
     found: dict[tuple[str, int], tuple[TensorEntry, ir.TensorProtocol]] = {}
     for value, tensor in stored_tensors(model):
@@ -303,7 +332,7 @@ def _by_name(model: ir.Model) -> _Tensors:
 
 
 def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list[TensorChange]]:
-    """Return the tensors that are the same in both, and the others."""
+    """Return the tensors with the same name and content in both models, and all changes."""
     same: list[TensorEntry] = []
     changes: list[TensorChange] = []
     added: dict[tuple[str, bytes], list[TensorEntry]] = defaultdict(list)
@@ -319,12 +348,13 @@ def _tensors(before: _Tensors, after: _Tensors) -> tuple[list[TensorEntry], list
             same.append(entry)
         else:
             changes.append(TensorChange(entry.name, "changed", entry, after[key][0]))
-    left = (entry for entries in added.values() for entry in entries)
-    return same, [*changes, *(TensorChange(entry.name, "added", None, entry) for entry in left)]
+    for entries in added.values():
+        changes += [TensorChange(entry.name, "added", None, entry) for entry in entries]
+    return same, changes
 
 
 def _digest(tensor: ir.TensorProtocol) -> bytes:
-    """Return the digest of the stored bytes, which are not held in memory."""
+    """Return the digest of the stored bytes, which are read in blocks."""
     digest = hashlib.blake2b(digest_size=16)
     span = storage.span_of(tensor)
     if span is None:
@@ -334,6 +364,6 @@ def _digest(tensor: ir.TensorProtocol) -> bytes:
     stored = span.array()
     for start in range(0, span.length, _CHUNK):
         digest.update(stored[start : start + _CHUNK].data)
-        # pages that were read stay in memory until they are released
+        # The pages of a mapped file occupy memory until they are released.
         span.file.release(span.offset + start, _CHUNK)
     return digest.digest()

@@ -18,27 +18,29 @@ from onnxfold.support.tables import Printable, Table, amount_text, bytes_text, c
 from onnxfold.tools.comparison.dims import check_names, symbols_of
 from onnxfold.tools.report.inventory import load_to_inspect, parameters_in, stored_tensors
 
-_MOST_ROWS = 40  # unless a depth is given
-_SUMS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
+_MAX_ROWS = 40  # of the tree without --depth
+_AMOUNTS = ("nodes", "bytes", "parameters", "macs", "flops", "uncounted", "work")
 
 
 @dataclass(frozen=True)
 class ModuleEntry:
-    """A module, with everything in it.
+    """The figures of a module, including its submodules.
 
     Attributes:
-        path: The names of the modules from the outside in, joined by "/"; "" for the model.
-        nodes: Its nodes, subgraphs and functions included.
-        bytes: Bytes of the tensors that its nodes read; a tensor of several modules belongs to the
-            innermost common module.
-        parameters: Elements of these tensors, except INT32, INT64, BOOL and STRING.
-        macs: Multiply-accumulates of a run, see `onnxfold.analysis.costs`. Of the
-            branches of an If, the one with the most operations counts. Constant nodes count as 0.
-        flops: Floating-point operations of a run, likewise.
-        uncounted: Nodes with unknown operations, so that ``macs`` and ``flops`` are lower bounds:
-            loops, custom ops, functions, and nodes with unknown sizes.
-        work: Its share of a run's work, from 0 to 1, estimated from the elements that ops write,
-            read and sum. Constants count as 0, nodes of a subgraph or function at the node or call.
+        path: Names of the modules from the outermost to this one, joined by "/"; "" for the model.
+        depth: Number of modules that contain this one; 0 for the model.
+        nodes: Number of nodes, including those of subgraphs and functions.
+        bytes: Bytes of the tensors that the nodes read. A tensor that several modules read belongs
+            to their innermost common module.
+        parameters: Number of elements of these tensors, without INT32, INT64, BOOL and STRING.
+        macs: Multiply-accumulates of a run, see `onnxfold.analysis.costs`. An If counts as its
+            branch with the most operations. Constant nodes count as 0.
+        flops: Floating-point operations of a run, counted like ``macs``.
+        uncounted: Number of nodes with unknown operations: loops, custom ops, functions, and nodes
+            with unknown sizes. If it is positive, ``macs`` and ``flops`` are lower bounds.
+        work: Share of the work of a run, from 0 to 1, estimated from the elements that ops write,
+            read and sum. Constant nodes count as 0. The work of a subgraph or function belongs to
+            the module of the node that contains or calls it.
     """
 
     path: str
@@ -54,8 +56,12 @@ class ModuleEntry:
 
 @dataclass(frozen=True, repr=False)
 class ModuleTree(Printable):
-    """The model in a file itself, then its modules in execution order, each before those in it; and
-    the sizes of dynamic dimensions of the inputs, by name.
+    """The modules of a model.
+
+    Attributes:
+        path: The file.
+        modules: The model itself, then its modules in execution order, each before its submodules.
+        sizes: Sizes of the dynamic dimensions of the inputs, by name.
     """
 
     path: str
@@ -63,23 +69,30 @@ class ModuleTree(Printable):
     sizes: dict[str, int]
 
     def _text_parts(self, *, depth: int | None = None) -> Iterator[str | Table]:
-        """Yield the same as lines and tables."""
         if depth is None:
-            depths = sorted(module.depth for module in self.modules)
-            depth = max(1, [*depths, depths[-1] + 1][min(_MOST_ROWS, len(depths))] - 1)
+            depth = self._default_depth()
         shown = [module for module in self.modules if module.depth <= depth]
         titles = ("module", ">nodes", ">params", ">weights", ">MACs", ">FLOPs", ">work")
         yield Table(titles, map(self._row, shown))
+        hidden = len(self.modules) - len(shown)
+        uncounted = self.modules[0].uncounted
         if len(self.modules) == 1:
-            yield "the names of its nodes say nothing of modules"
-        elif left := len(self.modules) - len(shown):
-            yield f"{left:,} modules are deeper: --depth {depth + 1}"
-        if uncounted := self.modules[0].uncounted:
-            yield f"MACs and FLOPs lack those of {count_text(uncounted, 'node')}"
+            yield "its nodes have no module names"
+        elif hidden:
+            yield f"{hidden:,} deeper modules are not shown: use --depth {depth + 1}"
+        if uncounted:
+            yield f"MACs and FLOPs do not include {count_text(uncounted, 'node')}"
         if self.sizes:
             sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
             yield f"with sizes {sizes} (--dim)"
         yield "work is estimated"
+
+    def _default_depth(self) -> int:
+        """Return the largest depth whose tree fits into `_MAX_ROWS`, at least 1."""
+        depths = sorted(module.depth for module in self.modules)
+        if len(depths) <= _MAX_ROWS:
+            return max(1, depths[-1])
+        return max(1, depths[_MAX_ROWS] - 1)
 
     def _row(self, module: ModuleEntry) -> tuple[str, ...]:
         name = module.path.rpartition("/")[2] if module.depth else self.path
@@ -96,59 +109,70 @@ class ModuleTree(Printable):
 
 
 def take_modules(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> ModuleTree:
-    """Return the modules of the model in a file; ``dims`` has sizes of dynamic dimensions of the
-    inputs by name, 64 by default. Large tensors are not read. A ModelError says that the file
-    cannot be read, a UsageError that there is no such dimension.
+    """Return the modules of the model in a file. Large tensors are not read.
+
+    Args:
+        path: The file.
+        dims: Sizes of dynamic dimensions of the inputs by name; 64 for the others.
+
+    Raises:
+        ModelError: The file cannot be read.
+        UsageError: No input has a dimension of that name.
     """
     model, _ = load_to_inspect(path)
     with about(path):
         check_names(dims or {}, model.graph.inputs)
     sizes = {**dict.fromkeys(symbols_of(model.graph.inputs), NOMINAL), **(dims or {})}
-    own = {node: module_of(node) for graph in all_graphs(model) for node in graph}
+    modules_of_nodes = {node: module_of(node) for graph in all_graphs(model) for node in graph}
     totals: dict[Module, dict[str, float]] = {}
 
     def add(module: Module, **amounts: float) -> None:
         for depth in range(len(module) + 1):
-            sums = totals.setdefault(module[:depth], dict.fromkeys(_SUMS, 0.0))
-            sums.update((what, sums[what] + amount) for what, amount in amounts.items())
+            sums = totals.setdefault(module[:depth], dict.fromkeys(_AMOUNTS, 0.0))
+            for name, amount in amounts.items():
+                sums[name] += amount
 
     add((), nodes=0)
-    for module in own.values():
+    for module in modules_of_nodes.values():
         add(module, nodes=1)
     for value, tensor in stored_tensors(model):
-        made_by = value.producer()
-        readers = [own[use.node] for use in value.uses()]
-        module = common_module(readers or [()]) if made_by is None else own[made_by]
+        producer = value.producer()
+        if producer is not None:
+            module = modules_of_nodes[producer]
+        else:
+            consumers = [modules_of_nodes[use.node] for use in value.uses()]
+            module = common_module(consumers or [()])
         add(module, bytes=tensor.nbytes, parameters=parameters_in(tensor))
     facts = ModelFacts(model, runtime_constants=())
     nominal = NominalSizes(facts, sizes)
     constness = facts.constness
     for node in model.graph:
         if constness.of_node(node) is not Constness.COMPILE_TIME:
-            add(own[node], work=work_of(node, nominal))
+            add(modules_of_nodes[node], work=work_of(node, nominal))
     for node, macs, flops in _counted(model.graph, nominal, constness):
-        add(own[node], macs=macs, flops=flops or 0, uncounted=flops is None)
-    all_work = totals[()]["work"] or 1.0
-    place = {module: k for k, module in enumerate(totals)}  # outer modules first
-    modules = [
-        ModuleEntry(
-            "/".join(module),
-            len(module),
-            work=totals[module]["work"] / all_work,
-            **{what: int(totals[module][what]) for what in _SUMS[:-1]},
-        )
-        for module in sorted(totals, key=lambda m: [place[m[: d + 1]] for d in range(len(m))])
-    ]
+        add(modules_of_nodes[node], macs=macs, flops=flops or 0, uncounted=flops is None)
+    total_work = totals[()]["work"] or 1.0
+    positions = {module: index for index, module in enumerate(totals)}  # outer modules first
+
+    def execution_order(module: Module) -> list[int]:
+        return [positions[module[: depth + 1]] for depth in range(len(module))]
+
+    modules = []
+    for module in sorted(totals, key=execution_order):
+        sums = totals[module]
+        counts = {name: int(sums[name]) for name in _AMOUNTS if name != "work"}
+        work = sums["work"] / total_work
+        modules.append(ModuleEntry("/".join(module), len(module), work=work, **counts))
     return ModuleTree(os.fspath(path), modules, sizes)
 
 
 def _counted(
     graph: ir.Graph, sizes: NominalSizes, constness: ConstnessAnalysis
 ) -> list[tuple[ir.Node, int, int | None]]:
-    """Return the nodes that are computed in a run, with their multiply-accumulates and operations.
+    """Return the nodes that a run computes, with their MACs and FLOPs.
 
-    An If is replaced by the nodes of one branch. For a loop, the nodes of one iteration are added,
-    and the loop itself with None.
+    The nodes of one branch replace an If. A loop adds the nodes of one iteration, and itself with
+    unknown FLOPs (None).
     """
     found: list[tuple[ir.Node, int, int | None]] = []
     for node in graph:

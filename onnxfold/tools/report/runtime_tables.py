@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 
 
 def adapters_text(manifest: Manifest, found: Mapping[str, Sequence[Fit]]) -> Iterator[str | Table]:
-    """Yield the constants that the tensors of adapters match, by file."""
+    """Yield a table for each file of adapters: its tensors, and the constants that they match."""
     infos = {info.name: info for info in manifest.runtime_constants}
     for file, fits in found.items():
         rows = []
         for fit in fits:
             name = fit.constant
-            changes = ("transposed" * fit.transposed, f"times {fit.factor:g}" * (fit.factor != 1))
-            note = fit.problem or ", ".join(filter(None, changes))
-            what = (name, str(infos[name])) if name is not None else ("", "")
-            rows.append((fit.tensor, f"[{','.join(map(str, fit.shape))}]", *what, note))
+            changes = []
+            if fit.transposed:
+                changes.append("transposed")
+            if fit.factor != 1:
+                changes.append(f"times {fit.factor:g}")
+            note = fit.problem or ", ".join(changes)
+            constant = (name, str(infos[name])) if name is not None else ("", "")
+            rows.append((fit.tensor, f"[{','.join(map(str, fit.shape))}]", *constant, note))
         yield from (Table(("tensor", "shape", "runtime constant", "type", ""), rows), "")
-        given = {fit.constant for fit in fits if fit.problem is None}
-        rest = len(infos.keys() - given)
-        left = f"; {rest} of {len(infos)} constants keep what the model has" if rest else ""
-        yield f"{file}: {len(given)} of {len(fits)} tensors fit{left}"
+        matched = {fit.constant for fit in fits if fit.problem is None}
+        unmatched = len(infos.keys() - matched)
+        line = f"{file}: {len(matched)} of {len(fits)} tensors fit"
+        if unmatched:
+            line += f"; {unmatched} of {len(infos)} constants keep the values of the model"
+        yield line
         if manifest.cached:
             yield f"each adapter takes {bytes_text(manifest.cached_bytes)} when it is folded"

@@ -1,9 +1,9 @@
-"""What a run of the optimizer did, and what `onnxfold optimize`, `--plan` and `compare` print."""
+"""The report of a run of the optimizer: the output of `onnxfold optimize`."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,45 +14,47 @@ if TYPE_CHECKING:
     from onnxfold.passes.stored_cut import Decision
     from onnxfold.tools.comparison import Comparison
 
-_MOST = 8  # rows of one kind
+_MAX_LINES = 8  # of one kind
 
 
 @dataclass(repr=False)
 class Report(Printable):
-    """What one run of the optimizer did.
+    """The report of one run of the optimizer.
 
     Attributes:
-        source: The file read, or None for a model in memory.
-        target: The file written, or None for a model in memory.
-        nodes_before: Nodes by op type ("domain::Op" outside the default domain), in all graphs,
-            subgraphs and functions, `Constant` counted too.
-        nodes_after: The same of the optimized model.
-        bytes_before: Stored bytes of the model, external data included.
-        bytes_after: The same of the optimized model; of files it shares only what it refers to.
-        folded: Number of nodes folded.
-        removed_metadata_bytes: Bytes of the debugging metadata of exporters that was removed.
-        kept: Nodes with constant inputs that stayed, each with its reason.
-        decisions: Why nodes with constant inputs stay, and the bytes that decided; with `explain`
-            also why others were folded.
-        pool: Figures of the buffer pool: created, freed, live, peak, ... (bytes end in `_bytes`).
+        source: The file that was read; None for a model in memory.
+        target: The file that was written; None for a model in memory.
+        nodes_before: Number of nodes by op type ("domain::Op" outside the default domain), in all
+            graphs, subgraphs and functions, including `Constant`.
+        nodes_after: Number of nodes of the optimized model by op type.
+        bytes_before: Stored bytes of the model, including external data.
+        bytes_after: Stored bytes of the optimized model. Of external data that other models share,
+            only the tensors of this model count.
+        folded: Number of nodes that were folded.
+        removed_metadata_bytes: Bytes of exporters' debugging metadata that was removed.
+        kept: Nodes with constant inputs that stay, each with a reason.
+        decisions: Why nodes with constant inputs stay, with the bytes that were compared. With the
+            option ``explain``, also why nodes were folded.
+        pool: Figures of the buffer pool: created, freed, live, peak, ... Names of sizes end in
+            "_bytes".
         seconds: Wall time.
-        cpu_seconds: User and system time of the process over the run.
-        peak_rss_bytes: Peak resident memory of the whole process, or None where unknown.
+        cpu_seconds: User and system time of the process during the run.
+        peak_rss_bytes: Peak resident memory of the whole process; None if unknown.
         stages: Seconds by stage: load, record (for a report page or dump), fold, outlook, check,
             save.
-        bytes_written: Bytes of the files written; without weights that are shared.
-        check: The comparison of both models, if one was asked for.
-        warnings: What the user should know.
-        assumptions: What was taken for granted of the inputs; empty if all sizes are numbers.
-        rewrites: How often each rule fired.
-        places: Where each rule fired: the values of the source that were rewritten.
-        inexact: Of those, how often a rule fired where it may change bits.
-        withheld: How often each rule would fire beyond that at level 2; empty if that was not
-            asked for.
+        bytes_written: Bytes of the files that were written, without shared weights.
+        check: The comparison of both models; None without the option ``check``.
+        warnings: Warnings for the user.
+        assumptions: Assumptions about the inputs; empty if all sizes are numbers.
+        rewrites: Number of applications of each rule.
+        places: Names of the original values that each rule rewrote.
+        inexact: Number of applications of each rule that may change bits.
+        withheld: Number of further applications of each rule at level 2; empty if this was not
+            computed.
         precision: "exact" or "wide".
-        rounded: Values that could not be computed in wide precision, with the op and the reason:
-            what the chain had before was rounded there.
-        beyond: Nodes that other options would remove beyond those that are gone, by option.
+        rounded: Values that could not be computed in wide precision, with the op and the reason.
+            Their operands were rounded first.
+        beyond: Number of further nodes that other options would remove, by option.
     """
 
     source: str | None = None
@@ -83,7 +85,6 @@ class Report(Printable):
     beyond: dict[str, int] = field(default_factory=dict)
 
     def _text_parts(self, *, verbose: bool = False) -> Iterator[str | Table]:
-        """Yield the lines and tables of `onnxfold optimize`; ``verbose`` adds all figures."""
         stored = self.bytes_before, self.bytes_after
         yield ops_table(self.nodes_before, self.nodes_after, *stored)
         stages = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self.stages.items())
@@ -99,22 +100,20 @@ class Report(Printable):
                 for key, figure in self.pool.items()
                 if key.endswith("_bytes")
             ]
-            others = [
-                f"{k} {number}" for k, number in self.pool.items() if not k.endswith("_bytes")
+            counts = [
+                f"{key} {figure}" for key, figure in self.pool.items() if not key.endswith("_bytes")
             ]
-            shown = f"memory: {', '.join(memory)}; buffers: {', '.join(others)}"
-            yield f"pool (buffers of constants), {shown}".replace("_", " ")
+            figures = f"memory: {', '.join(memory)}; buffers: {', '.join(counts)}"
+            yield f"pool (buffers of constants), {figures}".replace("_", " ")
         yield from _kept_lines(self.kept)
         if verbose:
-            fired = {"rules applied": self.rewrites, "of these inexact": self.inexact}
-            for title, counts in {**fired, "-O2 would apply": self.withheld}.items():
-                if counts:
-                    named = [f"{count} {rule}" for rule, count in counts.items()]
-                    yield f"{title}: {first_of(named, _MOST)}"
-            for value, reason in list(self.rounded.items())[:_MOST]:
-                yield f"rounded before {value!r} ({reason})"
-            if len(self.rounded) > _MOST:
-                yield f"and {len(self.rounded) - _MOST} more values: --json lists all"
+            yield from _counts_line("rules applied", self.rewrites)
+            yield from _counts_line("of these inexact", self.inexact)
+            yield from _counts_line("-O2 would apply", self.withheld)
+            for value, reason in list(self.rounded.items())[:_MAX_LINES]:
+                yield f"rounded the operands of {value!r}: {reason}"
+            if len(self.rounded) > _MAX_LINES:
+                yield f"and {len(self.rounded) - _MAX_LINES} more values: --json lists all"
         if self.check is not None:
             from onnxfold.tools.comparison.result_text import default_session_line
 
@@ -122,7 +121,7 @@ class Report(Printable):
             if self.check.default_session is not None:
                 yield f"check: {default_session_line(self.check.default_session)}"
         if verbose and self.assumptions:
-            yield "assumed of inputs, as sizes are dynamic:"
+            yield "assumptions about the inputs, which have dynamic sizes:"
             yield from (f"  {assumption}" for assumption in self.assumptions)
         for name, nodes in self.beyond.items():
             yield f"{name} would remove {count_text(nodes, 'node')} more"
@@ -131,32 +130,39 @@ class Report(Printable):
 
 
 def _nodes_text(report: Report) -> str:
-    """Return the number of nodes before and after, and how many of them were folded."""
+    """Return the numbers of nodes before and after the run, and of folded nodes."""
     before = sum(report.nodes_before.values())
     after = sum(report.nodes_after.values())
     folded = f" ({report.folded} folded)" if report.folded else ""
     return f"{before} -> {count_text(after, 'node')}{folded}"
 
 
+def _counts_line(title: str, counts: Mapping[str, int]) -> Iterator[str]:
+    if counts:
+        names = [f"{count} {rule}" for rule, count in counts.items()]
+        yield f"{title}: {first_of(names, _MAX_LINES)}"
+
+
 def _kept_lines(kept: list[Decision]) -> Iterator[str]:
-    """Yield two lines for every kind of reason, the most frequent first; details of an example."""
+    """Yield two lines for each kind of reason, the most frequent first: counts and an example."""
     groups: dict[str, list[Decision]] = defaultdict(list)
     for node in kept:
-        groups[node.reason.partition(": ")[0]].append(node)
+        kind = node.reason.partition(": ")[0]
+        groups[kind].append(node)
     if groups:
         yield f"{count_text(len(kept), 'node')} with constant inputs stayed:"
     ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
-    for reason, nodes in ordered[:_MOST]:
+    for reason, nodes in ordered[:_MAX_LINES]:
         ops = Counter(node.op_type for node in nodes).most_common()
         yield f"  {reason}: " + ", ".join(f"{count} {op}" for op, count in ops)
         detail = nodes[0].reason.partition(": ")[2]
         yield f"    such as {nodes[0].value!r}" + (f" ({detail})" if detail else "")
-    if len(ordered) > _MOST:
-        yield f"  and {len(ordered) - _MOST} more reasons: --json lists all"
+    if len(ordered) > _MAX_LINES:
+        yield f"  and {len(ordered) - _MAX_LINES} more reasons: --json lists all"
 
 
 def check_line(comparison: Comparison) -> str:
-    """Return the verdict in one line, with the sizes of dynamic dimensions of the runs."""
+    """Return the result of a comparison in one line, with the sizes of dynamic dimensions."""
     from onnxfold.tools.comparison.result_text import compare_line
 
     names = dict.fromkeys(name for sizes in comparison.sizes.values() for name in sizes)
@@ -164,5 +170,5 @@ def check_line(comparison: Comparison) -> str:
     for name in names:
         sizes = dict.fromkeys(run[name] for run in comparison.sizes.values())
         parts.append(f"{name}={'/'.join(map(str, sizes))}")
-    shown = f", sizes: {first_of(parts, _MOST)}" if parts else ""
+    shown = f", sizes: {first_of(parts, _MAX_LINES)}" if parts else ""
     return compare_line(comparison) + shown

@@ -1,1 +1,1 @@
-"""Self-contained pages about a run, a comparison or a split."""
+"""Self-contained HTML pages about a run, a comparison or a split."""

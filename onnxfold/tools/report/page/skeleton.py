@@ -1,4 +1,4 @@
-"""The graph of a model as plain data for a page, without tensors."""
+"""The graph of a model as JSON-ready data for a page, without tensors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from onnxfold.ir import storage
 from onnxfold.ir.graphs import attribute_text, op_name, subgraphs_of, type_text
 from onnxfold.ir.symbolic.fact import Texts
 
-_MOST_NODES = 5000
-_LONGEST = 300  # characters of a name; exporters write shorter ones
-_READ = 1 << 20  # bytes up to which a tensor is read for its range
-_MOST_READ = 64 << 20  # bytes of all tensors that are read
-_FIRST = 6  # elements
-_WORDS = {
+_MAX_NODES = 5000
+_MAX_TEXT = 300  # characters; names written by exporters are shorter
+_MAX_TENSOR_BYTES = 1 << 20  # of a tensor that is read to compute its range
+_MAX_READ_BYTES = 64 << 20  # of all tensors that are read
+_SHOWN_ELEMENTS = 6  # of a tensor
+_CONSTNESS_TEXTS = {
     Constness.VARIABLE: "depends on the inputs",
     Constness.RUNTIME: "runtime constant",
     Constness.BROADCAST: "constant for each batch",
@@ -29,16 +29,20 @@ _WORDS = {
 
 
 class Skeleton:
-    """The nodes of a model in execution order, of a large one the first, with inputs and outputs.
-    Nodes of a subgraph come before its node, those of functions last.
+    """The first nodes of a model in execution order, with their inputs and outputs.
+
+    The nodes of a subgraph precede the node that contains it. The nodes of functions are last.
 
     Attributes:
-        modules: Names of modules, from the outside in.
-        values: Name, type, and "input", "weight" or "result" of each value; for a weight also its
+        title: The title of the graph.
+        scopes: Names of the graphs; "" for the main graph.
+        modules: Paths of modules, each a list of names from the outermost module to the innermost.
+        values: Name, type, and "input", "weight" or "result" of each value. A weight also has its
             range and first elements.
         nodes: `op`, `name`, `constness` and `attributes` of each node, and indices: `scope`,
-            `module`, of values `inputs`, `outputs` and, for results of its subgraphs, `bodies`.
-            Other keys are added by a run.
+            `module`, and of values `inputs`, `outputs` and `bodies` (the results of its
+            subgraphs). The other keys are added after a run.
+        outputs: Indices of the graph outputs in `values`.
         total: The number of nodes of the model.
         drawn: The nodes of the model that are in `nodes`.
     """
@@ -56,7 +60,7 @@ class Skeleton:
         self.constness = self._facts.constness
         self._index: dict[ir.Value, int] = {}
         self._module_index: dict[tuple[str, ...], int] = {}
-        self._unread = _MOST_READ
+        self._readable_bytes = _MAX_READ_BYTES
         for value in model.graph.inputs:
             self._value(value)
         self._graph(model.graph, "")
@@ -67,24 +71,25 @@ class Skeleton:
         types = facts_of(model).types
         types.run()
         texts = Texts(types.algebra, ())
-        for value, index in self._index.items():  # values without a declared type
+        for value, index in self._index.items():
             fact = types.of(value)
             entry = self.values[index]
-            if not entry[1] and fact.dtype is not None:
+            has_declared_type = bool(entry[1])
+            if not has_declared_type and fact.dtype is not None:
                 entry[1] = short(texts.of_fact(fact))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same as a JSON-ready dictionary."""
+        """Return the graph as a JSON-ready dictionary."""
         keys = ("title", "scopes", "modules", "values", "nodes", "outputs", "total")
-        told = {key: getattr(self, key) for key in keys}
-        return {**told, "left_out": self.total - len(self.nodes)}
+        document = {key: getattr(self, key) for key in keys}
+        return {**document, "left_out": self.total - len(self.nodes)}
 
     def name_of(self, node: dict[str, Any]) -> str:
-        """Return the name of the first result of a node."""
+        """Return the name of the first result of a node, or ""."""
         return self.values[node["outputs"][0]][0] if node["outputs"] else ""
 
     def forget_model(self) -> dict[int, ir.Node]:
-        """Keep names and types only; return the nodes in the skeleton by their index."""
+        """Drop the model but not its names and types; return the drawn nodes by index."""
         nodes = dict(enumerate(self.drawn))
         del self.drawn, self.constness, self._facts, self._index
         return nodes
@@ -96,65 +101,82 @@ class Skeleton:
             bodies = []
             for body in subgraphs_of(node):
                 self._graph(body, f"{scope}{' / ' if scope else ''}{node.name or node.op_type}")
-                if len(self.nodes) < _MOST_NODES:
+                if len(self.nodes) < _MAX_NODES:
                     bodies += [self._value(value) for value in body.outputs]
             self.total += 1
-            if len(self.nodes) >= _MOST_NODES:
+            if len(self.nodes) >= _MAX_NODES:
                 continue
-            made: dict[str, Any] = {
+            entry: dict[str, Any] = {
                 "op": short(op_name(node)),
                 "name": short(node.name or ""),
                 "inputs": [self._value(value) for value in node.inputs if value is not None],
                 "outputs": [self._value(value) for value in node.outputs if value.name],
-                "constness": _WORDS[self._facts.level_of(node)],
+                "constness": _CONSTNESS_TEXTS[self._facts.level_of(node)],
             }
             if number:
-                made["scope"] = number
+                entry["scope"] = number
             if bodies:
-                made["bodies"] = bodies
+                entry["bodies"] = bodies
             module = module_of(node)
             if module:
-                made["module"] = self._module_index.setdefault(module, len(self._module_index))
+                entry["module"] = self._module_index.setdefault(module, len(self._module_index))
             if node.attributes:
-                made["attributes"] = {}
+                entry["attributes"] = {}
                 for name, attribute in node.attributes.items():
                     text = attribute_text(attribute)
                     if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
                         text += f": {self._content(attribute.value)}"
-                    made["attributes"][short(name)] = short(text)
-            self.nodes.append(made)
+                    entry["attributes"][short(name)] = short(text)
+            self.nodes.append(entry)
             self.drawn.append(node)
 
     def _value(self, value: ir.Value) -> int:
+        """Return the index of a value in `values`, and add it if necessary."""
         index = self._index.get(value)
-        if index is None:
-            index = len(self.values)
-            self._index[value] = index
-            kind = "weight" if value.is_initializer() else "result"
-            kind = "input" if value.is_graph_input() else kind
-            entry = [short(value.name or ""), short(type_text(value)), kind]
-            tensor = storage.stored_tensor(value) if kind == "weight" else None
-            if tensor is not None:
-                entry.append(self._content(tensor))
-            self.values.append(entry)
+        if index is not None:
+            return index
+        index = len(self.values)
+        self._index[value] = index
+        if value.is_graph_input():
+            kind = "input"
+        elif value.is_initializer():
+            kind = "weight"
+        else:
+            kind = "result"
+        entry = [short(value.name or ""), short(type_text(value)), kind]
+        tensor = storage.stored_tensor(value) if kind == "weight" else None
+        if tensor is not None:
+            entry.append(self._content(tensor))
+        self.values.append(entry)
         return index
 
     def _content(self, tensor: ir.TensorProtocol) -> str:
-        """Return range and first elements as text; of large tensors only these, if stored."""
-        is_plain = tensor.dtype.is_integer() or tensor.dtype.is_floating_point()
-        is_small = storage.data_bytes(tensor.dtype, tensor.shape) <= min(_READ, self._unread)
-        if not is_plain or not tensor.size or not (is_small or storage.span_of(tensor) is not None):
+        """Return the range and the first elements of a tensor as text.
+
+        Large tensors have no range. The text is empty for a large tensor that is not mapped from a
+        file, and for dtypes other than numbers.
+        """
+        is_integer = tensor.dtype.is_integer()
+        is_number = is_integer or tensor.dtype.is_floating_point()
+        limit = min(_MAX_TENSOR_BYTES, self._readable_bytes)
+        is_small = storage.data_bytes(tensor.dtype, tensor.shape) <= limit
+        is_readable = is_small or storage.span_of(tensor) is not None
+        if not is_number or not tensor.size or not is_readable:
             return ""
-        array = tensor.numpy().reshape(-1)[: tensor.size if is_small else _FIRST]
-        self._unread -= array.nbytes
-        numbers = array if tensor.dtype.is_integer() else array.astype(np.float64)
-        form = "{}" if tensor.dtype.is_integer() else "{:.4g}"
-        first = ", ".join(map(form.format, numbers[:_FIRST])) + ", ..." * (tensor.size > _FIRST)
+        array = tensor.numpy().reshape(-1)[: tensor.size if is_small else _SHOWN_ELEMENTS]
+        self._readable_bytes -= array.nbytes
+        numbers = array if is_integer else array.astype(np.float64)
+        form = "{}" if is_integer else "{:.4g}"
+        first = ", ".join(map(form.format, numbers[:_SHOWN_ELEMENTS]))
+        if tensor.size > _SHOWN_ELEMENTS:
+            first += ", ..."
         if not is_small or tensor.size == 1:
             return first
         return f"{form.format(numbers.min())} to {form.format(numbers.max())}: {first}"
 
 
 def short(text: str) -> str:
-    """Return a text shortened to the limit of a page."""
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
+    """Return a text without its middle if it is too long for a page."""
+    if len(text) <= _MAX_TEXT:
+        return text
+    return f"{text[: _MAX_TEXT // 2]}…{text[-_MAX_TEXT // 2 :]}"

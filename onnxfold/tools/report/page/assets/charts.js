@@ -1,5 +1,5 @@
 "use strict";
-// Charts by uPlot; they are made again when their place or the theme changes.
+// Charts by uPlot. They are drawn again when their size or the theme changes.
 
 const charts = [];
 
@@ -35,10 +35,10 @@ function axis(values, more) {
 // In the legend, the color of a line or bar fills its marker.
 const MARKERS = { width: 0, fill: (u, k) => u.series[k].stroke(u, k) };
 
-// points: seconds, live bytes, bytes of all results until then.
+// A point has seconds, live bytes, and bytes of all results so far.
 function memoryChart(points) {
   const [most, all] = [1, 2].map((k) => Math.max(0, ...points.map((point) => point[k])));
-  let logarithmic = all > 12 * most;  // otherwise the lower line would be that of the axis
+  let logarithmic = all > 12 * most;  // otherwise the lower line would coincide with the axis
   const columns = [0, 1, 2].map((k) => points.map((point) => point[k]));
   const powers = () => [0, ...[...Array(12).keys()].map((k) => 10 ** (k + 3)).filter((power) => power <= Math.max(all, 1000))];
   const data = [columns[0], columns[1], columns[2]];
@@ -58,7 +58,7 @@ function memoryChart(points) {
     series: [
       { label: "time", value: (u, value) => (value === null || value === undefined ? `last change after ${columns[0].at(-1).toFixed(2)} s` : `${value.toFixed(3)} s`) },
       { label: "constants in memory", stroke: color("--accent"), fill: color("--accent-soft"), width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at most ${bytes(most)}`) },
-      { label: "storing every intermediate", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at least ${bytes(all)}`) },
+      { label: "all intermediate results stored", stroke: color("--warm"), dash: [6, 4], width: 1.5, points: { show: false }, value: (u, v) => shown(v, `at least ${bytes(all)}`) },
     ],
     cursor: { drag: { x: true, y: false } },
   }), data);
@@ -67,7 +67,7 @@ function memoryChart(points) {
   return el("div", {}, made.box, toggle);
 }
 
-// counts[0] elements are equal, counts[k] are [2^(k-1), 2^k) units in the last place apart.
+// counts[0] elements are equal; counts[k] elements differ by [2^(k-1), 2^k) units in the last place.
 function histogram(counts) {
   const superscript = (power) => String(power).replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
   const least = (k) => (k === 0 ? "0" : k < 11 ? String(2 ** (k - 1)) : `2${superscript(k - 1)}`);

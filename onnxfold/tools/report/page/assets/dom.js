@@ -1,5 +1,5 @@
 "use strict";
-// Elements and figures. Names of a model are only ever set as text.
+// HTML elements and the formats of numbers. Names of a model are set as text only, never as HTML.
 
 function el(tag, attributes, ...children) {
   const made = document.createElement(tag);
@@ -36,7 +36,7 @@ const figure = (value) =>
   value === null || value === undefined ? "–" : typeof value === "string" ? value : Number(value.toPrecision(3)).toString();
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// A name that may break where its parts meet, so that it fits a phone.
+// A name with line breaks allowed between its parts, so that it fits on a phone.
 function nameText(name, className) {
   const made = el("span", { class: `name ${className || ""}` });
   for (const part of String(name).split(/(?<=[/._:])/)) made.append(part, el("wbr"));
@@ -47,7 +47,7 @@ function section(id, title, about, ...children) {
   return el("section", { id, class: "card" }, el("h2", {}, title), about ? el("p", { class: "about" }, about) : null, ...children);
 }
 
-// columns: [title, class]; a cell is text or an element.
+// A column is [title, class], a cell is text or an element.
 function table(columns, rows, className) {
   const head = el("tr", {}, ...columns.map(([title, kind]) => el("th", { class: kind || "", scope: "col" }, title)));
   const body = rows.map((row) =>
@@ -55,7 +55,7 @@ function table(columns, rows, className) {
   return el("div", { class: "scroll" }, el("table", { class: className || "" }, el("thead", {}, head), el("tbody", {}, ...body)));
 }
 
-// A table that shows its first rows, with a button for all.
+// A table of the first rows, with a button that shows all rows.
 function longTable(columns, rows, most, className) {
   const made = table(columns, rows.slice(0, most), className);
   if (rows.length <= most) return made;
@@ -65,7 +65,7 @@ function longTable(columns, rows, most, className) {
   return box;
 }
 
-// Two bars over each other, of what was before and what is after.
+// Two overlaid bars: before and after.
 function bars(before, after, most) {
   const bar = (value, kind) => {
     const made = el("span", { class: `bar ${kind}` });

@@ -1,20 +1,20 @@
 "use strict";
-// The graphs of a document: nodes in groups by module, each group placed by dagre, all of it drawn as SVG.
+// The graphs of a document as SVG drawings. Nodes are grouped by module; dagre computes the layout of each group.
 
 const KINDS = {
   "depends on the inputs": ["variable", "depends on the inputs"],
   "runtime constant": ["runtime", "runtime constant"],
   "constant for each batch": ["shapes", "constant for each batch: only its sizes depend on the inputs"],
-  "known from shapes": ["shapes", "constant after rewrites of shapes"],
-  constant: ["constant", "constant: depends on the file only"],
+  "known from shapes": ["shapes", "constant after rewrites of shape arithmetic"],
+  constant: ["constant", "constant"],
   input: ["input", "model input"],
 };
-const MOST_SHOWN = 80;  // boxes of a graph at first
-const RUN = 60;  // nodes of a group that is made of nodes in a row
-const MOST_DIRECT = 150;  // nodes in a group that are in no group within
+const MOST_SHOWN = 80;  // boxes of a graph before any group is opened
+const RUN = 60;  // consecutive nodes in an artificial group
+const MOST_DIRECT = 150;  // nodes of a group outside of its inner groups
 const TITLE = 24;  // height of the title of an open group
 
-// Whether a node runs each time: its elements, or only its sizes, depend on the inputs.
+// Return whether a node runs each time because its elements, or only its sizes, depend on the inputs.
 function isVariable(node) {
   return node.constness === "depends on the inputs" || node.constness === "constant for each batch";
 }
@@ -34,7 +34,7 @@ function svg(tag, attributes, ...children) {
   return made;
 }
 
-// The inputs and nodes of a graph, what makes each value, and the groups that they are in.
+// Return the inputs and nodes of a graph, the producer of each value, and the tree of groups.
 function prepare(graph) {
   const maker = new Map();
   const nodes = [];
@@ -91,7 +91,7 @@ function prepare(graph) {
 
 const newGroup = (name) => ({ name, groups: new Map(), children: [], edges: new Map(), open: false });
 
-// Groups of one node are left out, those of one group are one with it, and long ones are cut into runs.
+// Finish the tree: remove groups of one node, merge a group with its only inner group, and split long groups.
 function settle(group, parent, count) {
   for (let inner of group.groups.values()) {
     while (!inner.children.length && inner.groups.size === 1) {
@@ -116,14 +116,14 @@ function settle(group, parent, count) {
   }
 }
 
-// The groups in a group, outer ones first.
+// Return all groups inside a group, outer groups first.
 function groupsBelow(group) {
   const found = [group];
   for (const each of found) found.push(...each.children.filter((child) => child.groups));
   return found.slice(1);
 }
 
-// Give a place to all that is in an open group, and a size to the group.
+// Compute the positions of the boxes of an open group, and the size of the group.
 function arrange(group) {
   if (group.arranged) return;
   const placed = new dagre.graphlib.Graph().setGraph({ ranksep: 26, nodesep: 16, marginx: 14, marginy: 14 }).setDefaultEdgeLabel(() => ({}));
@@ -156,7 +156,7 @@ const cut = (text, width) => (text.length * 6.8 > width - 14 ? `${text.slice(0, 
 class GraphView {
   constructor(graphs, results) {
     this.graphs = graphs;
-    this.results = results;  // what a comparison found, by the name of the value
+    this.results = results;  // texts of a comparison by value name
     this.prepared = [];
     this.hits = [];
     this.canvas = el("div", { class: "canvas", tabindex: 0, role: "group", "aria-label": "the graph" });
@@ -194,7 +194,7 @@ class GraphView {
     this.draw();
     this.canvas.scrollTo((this.root.width - this.canvas.clientWidth) / 2, 0);
     this.describe();
-    this.details.replaceChildren(el("p", { class: "about" }, "Select a node to see its types, values, and why it was folded or stays."));
+    this.details.replaceChildren(el("p", { class: "about" }, "Select a node to see types, values, and the reason why it was folded or stays."));
     this.find();
   }
 
@@ -240,7 +240,7 @@ class GraphView {
     return made;
   }
 
-  // Open or close a group; it stays where it is on the screen.
+  // Open or close a group without moving it on the screen.
   toggle(group) {
     const at = () => this.elements.get(group.id).getBoundingClientRect();
     const before = at();
@@ -255,7 +255,7 @@ class GraphView {
     for (let outer = group; outer; outer = outer.parent) outer.arranged = false;
   }
 
-  // What stands for a node: itself, or the outermost closed group that it is in.
+  // Return the box that represents a node: its own, or the outermost closed group that contains it.
   visible(each) {
     let found = each;
     for (let outer = each.parent; outer; outer = outer.parent) if (!outer.open) found = outer;
@@ -278,11 +278,11 @@ class GraphView {
   describe() {
     const { graph, nodes, root } = this.prepared[this.shown];
     const shown = graph.left_out
-      ? `The first ${number(graph.nodes.length)} of ${plural(graph.total, "node")}; ${number(graph.left_out)} are left out of this page.`
+      ? `The first ${number(graph.nodes.length)} of ${plural(graph.total, "node")} are shown.`
       : `${plural(graph.total, "node")}.`;
     const counts = new Map();
     nodes.forEach((each) => counts.set(each.kind, (counts.get(each.kind) || 0) + 1));
-    const modules = root.children.some((each) => each.groups) ? " Boxes with + are modules: select one to open it." : "";
+    const modules = root.children.some((each) => each.groups) ? " Boxes with + are modules; select one to open it." : "";
     const gone = nodes.some((each) => each.node && each.node.gone) ? " Pale nodes were removed." : "";
     const dots = nodes.some((each) => !each.label) ? " Dots are Constant nodes." : "";
     this.note.textContent = `${shown}${modules}${gone}${dots}`;
@@ -293,7 +293,7 @@ class GraphView {
     }));
   }
 
-  // Keep what is at the pointer, or in the middle, where it is.
+  // Zoom around the pointer, or around the center.
   zoomTo(zoom, event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = event ? [event.clientX - box.left, event.clientY - box.top] : [box.width / 2, box.height / 2];
@@ -309,7 +309,7 @@ class GraphView {
     this.zoomTo(Math.min(1, this.canvas.clientWidth / this.root.width, this.canvas.clientHeight / this.root.height));
   }
 
-  // The drawing with its colors as a file of its own.
+  // Save the drawing with its colors as a file.
   save() {
     const copy = this.svg.cloneNode(true);
     const sheet = [...document.styleSheets].flatMap((each) => [...each.cssRules]).filter((rule) => (rule.selectorText || "").includes(".drawing"));
@@ -336,7 +336,7 @@ class GraphView {
     const items = this.hits.slice(0, 40).map((k) => el("li", {},
       el("button", { type: "button", onclick: () => this.choose(k, true) }, el("b", {}, nodes[k].node ? nodes[k].node.op : "input"), " ", nameText(nodes[k].name))));
     const total = this.hits.length > 40 ? `${number(this.hits.length)} found, 40 shown` : `${number(this.hits.length)} found`;
-    const where = graph.left_out ? ` among the first ${number(graph.nodes.length)} nodes; onnxfold explain --why NAME tells of the ${number(graph.left_out)} that are left out` : "";
+    const where = graph.left_out ? ` among the first ${number(graph.nodes.length)} nodes; use onnxfold explain --why NAME for the other ${number(graph.left_out)}` : "";
     const hint = this.hits.length > 1 ? ". Enter selects the next one" : "";
     this.found.replaceChildren(...(words ? [el("li", { class: "about" }, total + where + hint), ...items] : []));
   }
@@ -363,14 +363,14 @@ class GraphView {
     history.replaceState(null, "", `#${this.addressOf(each)}`);
   }
 
-  // "node/after/NAME" with the name of the value that the node makes.
+  // Return an address such as "node/after/NAME" with the name of the node's first result.
   addressOf(each) {
     const { graph } = this.prepared[this.shown];
     const made = each.node ? each.node.outputs[0] : each.input;
     return ["node", graph.title, made === undefined ? each.name : graph.values[made][0]].map(encodeURIComponent).join("/");
   }
 
-  // Show the node that an address names; false if there is none.
+  // Select the node of an address; return false if there is no such node.
   follow(address) {
     const [kind, title, name] = address.replace(/^#/, "").split("/").map(decodeURIComponent);
     const index = this.graphs.findIndex((graph) => graph.title === title);
@@ -394,7 +394,7 @@ class GraphView {
       const origin = maker.get(value);
       const compared = this.results.get(name);
       return el("div", { class: "value" }, origin === undefined || origin === k ? nameText(name) : link(origin, name), " ",
-        el("code", {}, type || "type not known"), kind === "weight" ? " weight" : null, content ? el("div", { class: "quiet" }, content) : null,
+        el("code", {}, type || "unknown type"), kind === "weight" ? " weight" : null, content ? el("div", { class: "quiet" }, content) : null,
         compared ? el("div", { class: "quiet" }, compared) : null);
     };
     if (!each.node) {
@@ -405,7 +405,7 @@ class GraphView {
     if (node.decision) row("Decision", el("b", {}, node.decision));
     if (node.why) row("Reason", node.why);
     const varies = isVariable(node);
-    row("Value", varies && each.kind === "known from shapes" ? "constant after other rewrites, though it reads an input" : node.constness);
+    row("Value", varies && each.kind === "known from shapes" ? "constant after rewrites, although it reads an input" : node.constness);
     if (varies) row("Depends on", ...this.pathOf(k, link));
     if (node.bytes_if_folded !== undefined) row("If folded", bytes(node.bytes_if_folded));
     if (node.bytes_if_kept !== undefined) row("If kept", bytes(node.bytes_if_kept));
@@ -420,7 +420,7 @@ class GraphView {
     return [el("h3", {}, node.op, " ", nameText(node.name, "quiet")), el("dl", {}, ...rows)];
   }
 
-  // From a node up to an input that it depends on: the first such operand, its first one, and so on.
+  // Return a path from a node up to an input: the first operand that changes, its first such operand, and so on.
   pathOf(k, link) {
     const { nodes } = this.prepared[this.shown];
     const path = [];
@@ -428,7 +428,7 @@ class GraphView {
       at = nodes[at].from.find((other) => nodes[other].kind === "input" || isVariable(nodes[other].node));
       if (at !== undefined) path.push(at);
     }
-    if (!path.length) return ["itself: it is random, or its op is not known"];
+    if (!path.length) return ["no input: its result is random or its op is unknown"];
     const names = [path[0], ...(path.length > 1 ? [path[path.length - 1]] : [])].map((other) => link(other, nodes[other].name));
     return [names[0], ...(path.length > 2 ? [` ← ${plural(path.length - 2, "node")}`] : []), ...(names[1] ? [" ← ", names[1]] : [])];
   }

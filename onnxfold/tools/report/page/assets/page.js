@@ -1,5 +1,5 @@
 "use strict";
-// Puts the page together from the document in it.
+// Builds the page from the document that it contains.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const MOST_HISTOGRAMS = 24;
@@ -49,7 +49,7 @@ function tiles() {
     const peak = run.pool.peak_bytes;
     made.push(tile("Memory of constants", `at most ${bytes(peak)}`, run.peak_rss_bytes ? `process ${bytes(run.peak_rss_bytes)}` : ""));
   }
-  if (data.kind !== "split") made.push(run.check ? tile("Accuracy", ...verdict(run.check)) : tile("Accuracy", "not checked", "--check N compares"));
+  if (data.kind !== "split") made.push(run.check ? tile("Accuracy", ...verdict(run.check)) : tile("Accuracy", "not checked", "use --check N"));
   if (data.split) {
     const { nodes, cached, cached_bytes: held, bytes: sizes, kernels } = data.split;
     made.push(tile("Once", plural(nodes.runtime_fold, "node"), sizes.runtime_fold === undefined ? "nothing is folded" : `runtime_fold, ${bytes(sizes.runtime_fold)}`));
@@ -69,7 +69,7 @@ function operations({ nodes_before: before, nodes_after: after }) {
   const most = Math.max(1, ...ops.map((op) => Math.max(before[op] || 0, after[op] || 0)));
   const [one, other] = data.kind === "compare" ? ["a", "b"] : ["before", "after"];
   const rows = ops.map((op) => [nameText(op), bars(before[op] || 0, after[op] || 0, most), number(before[op] || 0), number(after[op] || 0)]);
-  return section("operations", "Operations", `Nodes by op, subgraphs and functions included; the pale bar is ${one}, the dark one ${other}.`,
+  return section("operations", "Operations", `Nodes by op, including those of subgraphs and functions. Pale bars: ${one}. Dark bars: ${other}.`,
     longTable([["op"], ["", "wide"], [one, "right"], [other, "right"]], rows, 16, "dense"));
 }
 
@@ -77,7 +77,7 @@ function memory({ points }) {
   const live = Math.max(0, ...points.map((point) => point[1]));
   const all = points.length ? points[points.length - 1][2] : 0;
   const about = `Memory of the constants over the run: ${bytes(live)} at most. Storing every intermediate result would have taken at least ${bytes(all)}. Memory-mapped weights are not counted.`;
-  return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "No constant took memory of its own."));
+  return section("memory", "Memory of constants", about, points.length > 1 ? memoryChart(points) : el("p", {}, "No constant needed memory."));
 }
 
 function tensors({ before, after }) {
@@ -87,17 +87,17 @@ function tensors({ before, after }) {
     const left = side.count - rows.length;
     return el("div", {}, el("h3", {}, `${title}: ${plural(side.count, "tensor")}, ${bytes(side.bytes)}`),
       longTable([["tensor"], ["", "wide"], ["bytes", "right"]], rows, 8, "stack"),
-      left > 0 ? el("p", { class: "about" }, `${plural(left, "smaller tensor")} not listed.`) : null);
+      left > 0 ? el("p", { class: "about" }, `${plural(left, "smaller tensor")} not shown.`) : null);
   };
   return section("tensors", "Largest tensors", null, part("Before", before), part("After", after));
 }
 
 function rules(list) {
-  const about = list.length ? "Each rewrite with the value of the original model that it replaced." : "No rule fired.";
-  return section("rules", "Rules that fired", about, ...list.map((rule) => el("details", {},
+  const about = list.length ? "Each rule with the values of the original model that it rewrote." : "No rule was applied.";
+  return section("rules", "Applied rules", about, ...list.map((rule) => el("details", {},
     el("summary", {}, el("b", {}, rule.name), ` ${number(rule.count)}×`, rule.inexact ? el("span", { class: "badge warm" }, `${number(rule.inexact)} inexact`) : null, el("span", { class: "quiet" }, ` ${rule.doc}`)),
     el("ul", { class: "places" }, ...rule.places.map((place) => el("li", {}, el("button", { class: "link", type: "button", onclick: () => show(place) }, nameText(place)))),
-      rule.left_out ? el("li", { class: "about" }, `and ${number(rule.left_out)} more`) : null))));
+      rule.left_out ? el("li", { class: "about" }, `and ${number(rule.left_out)} more, not shown`) : null))));
 }
 
 function stayed(kept, more) {
@@ -107,16 +107,16 @@ function stayed(kept, more) {
     groups.set(reason, [...(groups.get(reason) || []), node]);
   });
   const ordered = [...groups].sort((a, b) => b[1].length - a[1].length);
-  return section("stayed", "Constant, and not folded", kept.length ? "Nodes with constant inputs that stay in the model, by reason." : "All nodes with constant inputs were folded.",
+  return section("stayed", "Constant but not folded", kept.length ? "Nodes with constant inputs that stay in the model, by reason." : "All nodes with constant inputs were folded.",
     ...ordered.map(([reason, nodes]) => el("details", {}, el("summary", {}, el("b", {}, reason), ` ${plural(nodes.length, "node")}`),
       table([["value"], ["op"], ["reason"]], nodes.map((node) => [nameText(node.value), node.op_type, node.reason])))),
-    more ? el("p", { class: "about" }, `${number(more)} more are left out of this page.`) : null);
+    more ? el("p", { class: "about" }, `${plural(more, "more node")} not shown.`) : null);
 }
 
 function precision(run) {
-  return section("precision", "Wide precision", run.rounded.length ? "Chains of constants were computed in 64 bits; here they had to be rounded." : "Chains of constants were computed in 64 bits and rounded once.",
+  return section("precision", "Wide precision", run.rounded.length ? "Chains of constants were computed in 64 bits, except for these values: their operands were rounded first." : "Chains of constants were computed in 64 bits and rounded once.",
     run.rounded.length ? longTable([["value"], ["why"]], run.rounded.map((row) => row.map(nameText)), 16) : null,
-    run.rounded_left_out ? el("p", { class: "about" }, `${plural(run.rounded_left_out, "more value")} not listed.`) : null);
+    run.rounded_left_out ? el("p", { class: "about" }, `${plural(run.rounded_left_out, "more value")} not shown.`) : null);
 }
 
 function accuracy(check) {
@@ -132,19 +132,19 @@ function accuracy(check) {
   return section("accuracy", "Accuracy", `Both models on the same inputs: ${verdict(check).slice(0, 2).join(" ")}.`,
     inDefault ? el("p", { class: "about" }, `In onnxruntime's default session: ${verdict(inDefault).slice(0, 2).join(" ")}${own}.`) : null,
     ...check.problems.map((text) => el("p", { class: "bad" }, text)),
-    longTable([["output"], ["run"], ["elements that differ", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24, "stack"),
+    longTable([["output"], ["run"], ["differing elements", "right"], ["max abs", "right"], ["max rel", "right"], ["max ULP", "right"], ["cosine", "right"], ["NaN/Inf", "right"], ["verdict"]], rows, 24, "stack"),
     apart.length ? el("h3", {}, "Elements by their distance in units in the last place") : null,
     el("div", { class: "figures" }, ...apart.slice(0, MOST_HISTOGRAMS).map((output) =>
       el("figure", {}, el("figcaption", {}, nameText(output.name), ` in ${output.run}`), histogram(output.ulp_histogram)))),
-    apart.length > MOST_HISTOGRAMS ? el("p", { class: "about" }, `${number(apart.length - MOST_HISTOGRAMS)} more histograms are left out.`) : null,
-    !apart.length && check.equal ? el("p", { class: "about" }, "All errors are zero: there is no histogram to draw.") : null,
+    apart.length > MOST_HISTOGRAMS ? el("p", { class: "about" }, `${plural(apart.length - MOST_HISTOGRAMS, "more histogram")} not shown.`) : null,
+    !apart.length && check.equal ? el("p", { class: "about" }, "All errors are zero, so there is no histogram.") : null,
     ...[...sizes, ...check.notes].map((text) => el("p", { class: "about" }, text)));
 }
 
 const apart = (result) => result.note || (result.differing
   ? `${number(result.differing)} of ${number(result.elements)} elements differ, by up to ${figure(result.max_abs_error)}` : "equal in both models");
 
-// What a comparison says of values, by name.
+// The results of a comparison as texts, by value name.
 function comparedValues(check) {
   const found = new Map();
   if (!check) return found;
@@ -178,15 +178,15 @@ function splitParts(made) {
   return [
     section("flow", "What runs when", null, el("div", { class: "flow" },
       el("div", {}, el("h3", {}, "Runtime constants"), ...constants),
-      el("div", {}, el("h3", {}, "Once for their values"), el("p", {}, `runtime_fold runs ${plural(made.nodes.runtime_fold, "node")} in ${plural(made.groups.reduce((count, group) => count + group.components.length, 0), "component")}.`)),
-      el("div", {}, el("h3", {}, "Kept between runs"), el("p", {}, `${plural(made.cached.length, "tensor")}, ${bytes(made.cached_bytes)} at nominal sizes.`)),
+      el("div", {}, el("h3", {}, "Once per setting"), el("p", {}, `runtime_fold runs ${plural(made.nodes.runtime_fold, "node")} in ${plural(made.groups.reduce((count, group) => count + group.components.length, 0), "component")}.`)),
+      el("div", {}, el("h3", {}, "Cached between runs"), el("p", {}, `${plural(made.cached.length, "tensor")}, ${bytes(made.cached_bytes)} at nominal sizes.`)),
       el("div", {}, el("h3", {}, "Each time"), el("p", {}, `entry runs ${plural(made.nodes.entry, "node")} of the original's ${number(made.nodes.original)}, with the cached tensors as inputs.`)))),
     section("cached", "Cached tensors", rows.length ? "Results of runtime_fold that entry reads." : "Nothing can be cached: entry is the whole model.",
       rows.length ? longTable([["tensor"], ["", "wide"], ["bytes", "right"], ["depends on"]], rows, 12, "stack") : null),
     made.kernels.length ? section("kernels", "Kernels", null, longTable([["of"], ["backend"], ["target CPU"], ["kernel", "right"], ["onnxruntime", "right"], ["note"]],
       made.kernels.map((kernel) => [nameText(kernel.outputs.join(", ")), kernel.backend, kernel.key.cpu || "", kernel.seconds === null ? "–" : seconds(kernel.seconds),
         kernel.onnxruntime_seconds === null ? "–" : seconds(kernel.onnxruntime_seconds), kernel.reason || ""]), 12)) : null,
-    made.stays.length ? section("stays", "Could run once, and runs each time", null,
+    made.stays.length ? section("stays", "Nodes that could run once but run each time", null,
       table([["why"], ["nodes", "right"]], [...stays].sort((a, b) => b[1] - a[1]).map(([why, count]) => [why, number(count)]))) : null,
   ];
 }
@@ -196,8 +196,8 @@ function theRun(run) {
   rows.push([el("b", {}, "all"), el("b", {}, seconds(run.seconds))]);
   const { live, live_bytes: left, peak_bytes: peak, spilled_bytes: spilled, materialized } = run.pool;
   const constants = [["written to the result", number(materialized)], ["at most in memory", bytes(peak)], ["at the end", `${number(live)}, ${bytes(left)}`], ["moved to a scratch file", bytes(spilled)]];
-  const removed = run.removed_metadata_bytes ? [`${bytes(run.removed_metadata_bytes)} of exporters (--keep-metadata keeps it)`] : [];
-  const lists = [["Warnings", run.warnings], ["Debugging metadata removed", removed], ["Assumed of the inputs", run.assumptions],
+  const removed = run.removed_metadata_bytes ? [`${bytes(run.removed_metadata_bytes)} of exporters' metadata; --keep-metadata keeps it`] : [];
+  const lists = [["Warnings", run.warnings], ["Debugging metadata removed", removed], ["Assumptions about the inputs", run.assumptions],
     ["-O2 would also apply", Object.entries(run.withheld).map(([name, count]) => `${number(count)} ${name}`)],
     ["Other options would remove", Object.entries(run.beyond).map(([name, count]) => `${name}: ${plural(count, "node")}`)]];
   return section("run", "The run", null, el("div", { class: "columns" },
@@ -205,11 +205,11 @@ function theRun(run) {
     ...lists.filter(([, texts]) => texts.length).map(([title, texts]) => el("div", {}, el("h3", {}, title), el("ul", {}, ...texts.map((text) => el("li", {}, text))))));
 }
 
-// ------------------------------------------------------------------ all of it
+// ------------------------------------------------------------------ the whole page
 
 const view = new GraphView(data.graphs, comparedValues(data.run && data.run.check));
 
-// Show the node of the first graph that makes a value.
+// Select the node of the first graph that produces a value.
 function show(name) {
   document.getElementById("graph").scrollIntoView({ behavior: "smooth" });
   view.follow(["node", data.graphs[0].title, name].map(encodeURIComponent).join("/"));

@@ -1,4 +1,4 @@
-"""Comparing what two models compute."""
+"""Compare the outputs of two models."""
 
 from onnxfold.tools.comparison.pair import compare
 from onnxfold.tools.comparison.result import Comparison, OutputResult

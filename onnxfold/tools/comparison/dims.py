@@ -1,4 +1,4 @@
-"""Names and sizes of the dynamic dimensions of a model's inputs."""
+"""Names and sizes of the dynamic dimensions of model inputs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import onnx_ir as ir
 from onnxfold.ir.graphs import dim_with, name_of, symbols_in
 from onnxfold.support.errors import UsageError, suggestion
 
-_UNKNOWN = 2  # size of a dimension that no size is given for
-_MOST_DISTINCT = 64  # with thousands of dimensions, distinct sizes would not be small
-_LENGTHS = ("total", "past", "seq")  # as names of dimensions of decoders contain them
-_SIDES = ("height", "width", "h", "w")
-_IMAGE_SIDES = (32, 64)  # pixels: what ordinary vision models can halve five times
+_DEFAULT_SIZE = 2  # of a dimension without a given size
+_MAX_DISTINCT = 64  # distinct sizes of thousands of dimensions would not be small
+_LENGTHS = ("total", "past", "seq")  # substrings of dimension names that decoders use
+_IMAGE_AXES = ("height", "width", "h", "w")
+_IMAGE_SIZES = (32, 64)  # pixels; vision models usually halve the size up to five times
 
 
 def symbols_of(inputs: Iterable[ir.Value]) -> list[str]:
-    """Names of the dynamic dimensions, in order of appearance; an expression gives its symbols.
+    """Return the names of the dynamic dimensions, in order of appearance.
 
-    Dimension 2 of the input `x`, if it has no name, is "x[2]".
+    An expression has the names of its symbols. Dimension 2 of the input `x` is "x[2]" if it has no
+    name.
     """
     axes = (names for value in inputs for names in axes_of(value))
     return list(dict.fromkeys(name for names in axes for name in names))
 
 
 def axes_of(value: ir.Value) -> list[list[str]]:
-    """For each axis of an input the names of the dynamic dimensions that it depends on."""
+    """Return, for each axis of an input, the dynamic dimensions that its size depends on."""
     found: list[list[str]] = []
     for axis, dim in enumerate(value.shape or ()):
         if isinstance(dim, ir.SymbolicDim) and name_of(dim):
@@ -38,15 +39,15 @@ def axes_of(value: ir.Value) -> list[list[str]]:
 
 
 def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
-    """Small sizes, one for every name (up to 64 names), other ones with another seed.
+    """Return small sizes by name. They are distinct for up to 64 names, and depend on the seed.
 
-    Distinct sizes notice a dimension that was frozen or taken for another one.
-    "total" is past + current length, as exporters of decoders name them.
+    Distinct sizes reveal a dimension that was frozen or confused with another one. Exporters of
+    decoders name the sum of the past and the current length "total".
     """
-    sizes = {name: 2 + index % _MOST_DISTINCT + seed for index, name in enumerate(names)}
+    sizes = {name: 2 + index % _MAX_DISTINCT + seed for index, name in enumerate(names)}
     for index, name in enumerate(sizes):
-        if name.lower().rpartition("_")[2] in _SIDES:
-            sizes[name] = _IMAGE_SIDES[(index + seed) % 2]
+        if name.lower().rpartition("_")[2] in _IMAGE_AXES:
+            sizes[name] = _IMAGE_SIZES[(index + seed) % 2]
     kinds = {name: next((k for k in _LENGTHS if k in name.lower()), "") for name in sizes}
     first = {kind: sizes[name] for name, kind in reversed(kinds.items())}
     if "past" in first and "seq" in first:
@@ -56,20 +57,24 @@ def distinct_sizes(names: Iterable[str], seed: int) -> dict[str, int]:
 
 
 def usual_sizes(names: Iterable[str], given: Mapping[str, int], size: int) -> dict[str, int]:
-    """Return the sizes of dynamic dimensions: those given, else 1 for a batch, and ``size``."""
+    """Return sizes of dynamic dimensions: the given ones, 1 for batches, ``size`` for others."""
     return {name: given.get(name, 1 if is_batch(name) else size) for name in names}
 
 
 def is_batch(name: str) -> bool:
-    """Return whether the name of a dynamic dimension is that of a batch.
+    """Return whether a name is that of a batch dimension.
 
-    A dimension without a name is taken for a batch if it is the first of its input.
+    The first dimension of an input counts as a batch if it has no name.
     """
     return "batch" in name.lower() or name.endswith("[0]")
 
 
 def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None:
-    """Raise a UsageError for names that are neither dimensions nor their expressions."""
+    """Check that all names are dynamic dimensions or expressions of inputs.
+
+    Raises:
+        UsageError: A name is not.
+    """
     dims = (dim for value in inputs for dim in value.shape or ())
     texts = [d.value for d in dims if isinstance(d, ir.SymbolicDim) and d.value is not None]
     known = {*symbols_of(inputs), *texts}
@@ -78,21 +83,24 @@ def check_names(sizes: Mapping[str, object], inputs: Sequence[ir.Value]) -> None
 
 
 def concrete(value: ir.Value, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the shape of an input with sizes for its dynamic dimensions, by the names of
-    `symbols_of`, or 2; if it is unknown, of a vector.
+    """Return the shape of an input, given the sizes of dynamic dimensions.
+
+    Args:
+        value: The input. It counts as a vector if its rank is unknown.
+        sizes: Sizes by the names of `symbols_of`; 2 for all others.
     """
     if value.shape is None:
-        return (_UNKNOWN,)
+        return (_DEFAULT_SIZE,)
     return tuple(
         size_of(dim, sizes, f"{value.name}[{axis}]") for axis, dim in enumerate(value.shape)
     )
 
 
 def size_of(dim: int | ir.SymbolicDim, sizes: Mapping[str, int], name: str = "") -> int:
-    """Return the size of a dimension, which is called so if it has no name of its own."""
+    """Return the size of a dimension; ``name`` is used if the dimension has no name."""
     if isinstance(dim, int) and dim >= 0:
         return dim
     if isinstance(dim, int) or (name_of(dim) is None and dim.value not in sizes):
-        return sizes.get(name, _UNKNOWN)
+        return sizes.get(name, _DEFAULT_SIZE)
     size = dim_with(dim, sizes)
-    return size if isinstance(size, int) else _UNKNOWN
+    return size if isinstance(size, int) else _DEFAULT_SIZE

@@ -1,4 +1,4 @@
-"""What a model says of the elements of its inputs: ranges of integers, and words of strings."""
+"""Infer valid elements of inputs from their uses: ranges of integers, and words of strings."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from onnxfold.ops.application import constant_number
 from onnxfold.ops.definition import ElementBound
 from onnxfold.tools.comparison.dims import size_of
 
-_LONGEST = 4096
-"""Maximum number of columns of an input that are distinguished."""
+_MAX_COLUMNS = 4096  # of a string input that are distinguished
 
 
 @dataclass
 class IntegerUse:
-    """What the graph tells of the elements of an integer input: the least value that is no negative
-    index; exclusive upper bounds, each a size of a table and what the input is less than that size
-    by; and values on either side of what they are compared with, in order of the graph.
+    """Properties of the elements of an integer input that follow from the graph.
+
+    Attributes:
+        least: The smallest element that is not used as a negative index.
+        bounds: Exclusive upper bounds. Each is the size of an indexed axis and the constant that is
+            added to the elements before they are used as indices.
+        compared: Elements for both outcomes of each comparison with a constant, in graph order.
     """
 
     least: int = 0
@@ -30,22 +33,23 @@ class IntegerUse:
     compared: list[int] = field(default_factory=list)
 
     def limit(self, sizes: Mapping[str, int]) -> int | None:
-        """Return the exclusive upper bound at these sizes of dimensions, None if it is unknown."""
+        """Return the exclusive upper bound, given sizes of dimensions; None if it is unknown."""
         limits = [size_of(size, sizes) - offset for size, offset in self.bounds]
         return max(self.least + 1, min(limits)) if limits else None
 
 
 def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
-    """Return what is done with the elements of an integer input.
+    """Return the properties of the elements of an integer input.
 
-    Follows the input through ops that only move elements or add a constant, into model-local
-    functions too, to the tables that are indexed by it and the constants that it is compared with.
+    The search follows the input through model-local functions and ops that move elements or add a
+    constant. It ends at the tables that the elements index and the constants that they are compared
+    with.
     """
     found = IntegerUse()
     seen = {value}
-    work = [(value, 0)]  # with what was added on the way
-    while work:
-        current, offset = work.pop()
+    pending = [(value, 0)]  # a value, and the constant that was added to the input
+    while pending:
+        current, offset = pending.pop()
         for user, position in current.uses():
             definition = definition_of(user)
             size = _index_bound(types, user, position)
@@ -56,18 +60,18 @@ def integer_use(types: SymbolicAnalysis, value: ir.Value) -> IntegerUse:
                 if number - offset not in found.compared:
                     found.compared.append(number - offset)
             added = definition.added_constant(user, position)
-            following = carried(types.model, user, position) if added is None else user.outputs
-            for output in following:
+            outputs = carried(types.model, user, position) if added is None else user.outputs
+            for output in outputs:
                 if output not in seen:
                     seen.add(output)
-                    work.append((output, offset + (added or 0)))
+                    pending.append((output, offset + (added or 0)))
     return found
 
 
 def _index_bound(
     types: SymbolicAnalysis, node: ir.Node, position: int
 ) -> int | ir.SymbolicDim | None:
-    """Return the exclusive upper bound of indices in an input of a node; None if unknown."""
+    """Return the exclusive upper bound of an operand's indices; None if it is unknown."""
     bound = definition_of(node).index_bound(position, node)
     if bound is None:
         return None
@@ -83,7 +87,7 @@ def _index_bound(
 
 
 def carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
-    """Return the values that hold the same elements after the node."""
+    """Return the values that contain the elements of an operand: results, or function inputs."""
     function = model.functions.get(node.op_identifier())
     if function is not None:
         return [function.inputs[position]] if position < len(function.inputs) else []
@@ -93,18 +97,19 @@ def carried(model: ir.Model, node: ir.Node, position: int) -> list[ir.Value]:
 def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
     """Return the words that ops look up in the columns of a string input, by column.
 
-    Follows the input through ops that move its elements or select columns, that is, positions on
-    the last axis. Where several ops read a column, words that all of them know come first. The only
-    column is 0 if their number is unknown.
+    A column is an index on the last axis. The search follows the input through ops that move its
+    elements or select columns. If several ops look up a column, only the words common to all of
+    them are returned, or the words of all ops without common ones. The only column is 0 if their
+    number is unknown.
     """
     width = value.shape[-1] if value.shape else 1
-    count = min(width, _LONGEST) if isinstance(width, int) else 1
+    count = min(width, _MAX_COLUMNS) if isinstance(width, int) else 1
     found: dict[int, list[list[str]]] = {}
-    every: Mapping[int, int] = {column: column for column in range(count)}
-    work = [(value, every)]  # of each position, the column
+    all_columns: Mapping[int, int] = {column: column for column in range(count)}
+    pending = [(value, all_columns)]  # a value, and the input's column by the value's column
     seen = {value}
-    while work:
-        current, columns = work.pop()
+    while pending:
+        current, columns = pending.pop()
         for user, position in current.uses():
             definition = definition_of(user)
             words = definition.words(user, position)
@@ -116,6 +121,11 @@ def categories(model: ir.Model, value: ir.Value) -> dict[int, list[str]]:
             for output in outputs if after else ():
                 if output not in seen and output.dtype in (None, ir.DataType.STRING):
                     seen.add(output)
-                    work.append((output, after))
-    common = {k: [w for w in of[0] if all(w in words for words in of)] for k, of in found.items()}
-    return {k: common[k] or list(dict.fromkeys(itertools.chain(*found[k]))) for k in found}
+                    pending.append((output, after))
+    return {column: _common_words(lists) for column, lists in found.items()}
+
+
+def _common_words(lists: list[list[str]]) -> list[str]:
+    """Return the words that are in all lists, or the words of any list if no word is in all."""
+    common = [word for word in lists[0] if all(word in words for words in lists)]
+    return common or list(dict.fromkeys(itertools.chain(*lists)))

@@ -1,6 +1,6 @@
-"""Values for inputs: those that a user gives, and kinds of random numbers.
+"""Feeds of models: those of the user, and kinds of random numbers.
 
-A user gives a mapping, an .npz file, or ONNX test data sets (.pb).
+The user's feeds are a mapping, an .npz file, or ONNX test data sets (.pb).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MESSAGES: dict[Any, tuple[Any, Callable[[Any], Any]]] = {
     ir.SequenceType: (onnx.SequenceProto, numpy_helper.to_list),
     ir.OptionalType: (onnx.OptionalProto, numpy_helper.to_optional),
 }
-"""What a file of a test data set holds, and how it is read, where it is no tensor."""
+"""Messages in the files of a test data set, and functions to read them, for types but tensors."""
 
 
 def random_floats(
@@ -38,16 +38,21 @@ def random_floats(
     shape: Sequence[int],
     make: _Make | None = None,
 ) -> Array:
-    """Return floating-point or complex numbers of an element type: those that a function makes of
-    the shape, or standard normal ones.
+    """Return random floating-point or complex numbers.
+
+    Args:
+        rng: The source of random numbers.
+        dtype: The element type.
+        shape: The shape.
+        make: The function that returns the real parts; standard normal numbers by default.
     """
-    real = np.asarray(rng.standard_normal(shape) if make is None else make(rng, shape))
+    numbers = np.asarray(rng.standard_normal(shape) if make is None else make(rng, shape))
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
-        real = real + 1j * rng.standard_normal(shape)
+        numbers = numbers + 1j * rng.standard_normal(shape)
     if dtype == ir.DataType.FLOAT8E8M0:
-        real = np.abs(real)  # has no sign
-    with np.errstate(all="ignore"):  # what a type has no number for
-        return np.asarray(real).astype(dtype.numpy())
+        numbers = np.abs(numbers)  # the type has no sign
+    with np.errstate(all="ignore"):  # the type may not represent all of the numbers
+        return np.asarray(numbers).astype(dtype.numpy())
 
 
 def integer_range(dtype: ir.DataType) -> tuple[int, int]:
@@ -66,8 +71,8 @@ def given_feeds(
     Args:
         feeds: Arrays by input name; or an .npz file with such arrays; or a folder with
             `input_0.pb`, ... in the order of the inputs; or a folder of such folders.
-        required: The inputs that must be fed.
-        optional: Inputs with a default value, fed if they are given.
+        required: Inputs that must be fed.
+        optional: Inputs with a default value, which may be fed.
 
     Raises:
         UsageError: A file cannot be read, or names, types or ranks do not fit the inputs.
@@ -80,7 +85,7 @@ def given_feeds(
         folders = [path, *sorted(child for child in path.iterdir() if child.is_dir())]
         sets.update((f.name, fed) for f in folders if (fed := _read_folder(f, inputs)))
         if not sets:
-            raise UsageError("the folder holds no input_*.pb", file=path)
+            raise UsageError("the folder contains no input_*.pb", file=path)
     else:
         sets[path.name] = _read_npz(path)
     return {run: _checked(fed, required, inputs) for run, fed in sets.items()}
@@ -93,12 +98,12 @@ def _read_npz(path: Path) -> dict[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
-    except Exception as error:  # NumPy, zipfile and zlib raise many classes for damaged files
+    except Exception as error:  # NumPy, zipfile and zlib raise many classes on damaged files
         raise UsageError(f"cannot read the feeds: {error}", file=path) from error
 
 
 def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
-    """Return one test data set; input_N.pb belongs to input number N."""
+    """Return one test data set. The file input_N.pb belongs to input number N."""
     fed: dict[str, Any] = {}
     for file in folder.glob("input_*.pb"):
         match = re.fullmatch(r"input_(\d+)\.pb", file.name)
@@ -108,7 +113,7 @@ def _read_folder(folder: Path, inputs: list[ir.Value]) -> dict[str, Any]:
         message, read = _MESSAGES.get(type(value.type), (onnx.TensorProto, numpy_helper.to_array))
         try:
             fed[value.name or ""] = read(message.FromString(file.read_bytes()))
-        except Exception as error:  # onnx raises many classes for damaged files
+        except Exception as error:  # onnx raises many classes on damaged files
             raise UsageError(f"cannot read the feed: {error}", file=file) from error
     return fed
 
@@ -126,43 +131,54 @@ def _checked(fed: Mapping[str, Any], required: list[ir.Value], inputs: list[ir.V
     return {name: _converted(value, known[name]) for name, value in fed.items()}
 
 
-def _converted(value: Any, wanted: ir.Value) -> Feed:
-    """Convert the feed of an input, which is None where an optional has no value."""
-    kind = wanted.type.elem_type if isinstance(wanted.type, ir.OptionalType) else wanted.type
-    if value is None or not isinstance(kind, ir.SequenceType):
-        return None if value is None else _array_for(value, wanted)
+def _converted(feed: Any, model_input: ir.Value) -> Feed:
+    """Convert the feed of an input. An optional without a value is None."""
+    if feed is None:
+        return None
+    type_ = model_input.type
+    if isinstance(type_, ir.OptionalType):
+        type_ = type_.elem_type
+    if not isinstance(type_, ir.SequenceType):
+        return _array_for(feed, model_input)
     try:
-        return [_array_for(item, wanted) for item in value]
+        return [_array_for(item, model_input) for item in feed]
     except TypeError as error:
-        raise UsageError(f"input {wanted.name!r} cannot be fed: {error}") from error
+        raise UsageError(f"input {model_input.name!r} cannot be fed: {error}") from error
 
 
-def _array_for(value: Any, wanted: ir.Value) -> Array:
-    """Lists of numbers become arrays of the input's type; an array must have it already."""
-    if wanted.dtype is None:
-        return np.asarray(value)
-    dtype = wanted.dtype.numpy()
-    if not isinstance(value, np.ndarray | np.generic):
+def _array_for(feed: Any, model_input: ir.Value) -> Array:
+    """Convert lists of numbers to the input's dtype; an array must have this dtype."""
+    name = model_input.name
+    if model_input.dtype is None:
+        return np.asarray(feed)
+    dtype = model_input.dtype.numpy()
+    if not isinstance(feed, np.ndarray | np.generic):
         try:
-            value = np.asarray(value, dtype=dtype)
+            feed = np.asarray(feed, dtype=dtype)
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise UsageError(f"input {wanted.name!r} cannot be fed: {error}") from error
-    array = np.asarray(value)
-    if dtype.kind == "O" and array.dtype.kind in "US":  # NumPy's files hold text so,
+            raise UsageError(f"input {name!r} cannot be fed: {error}") from error
+    array = np.asarray(feed)
+    # .npz files contain strings as fixed-width text, and types such as bfloat16 as raw bytes.
+    if dtype.kind == "O" and array.dtype.kind in "US":
         array = array.astype(object)
     if array.dtype.type is np.void and array.dtype.itemsize == dtype.itemsize:
-        array = array.view(dtype)  # and bfloat16 and its like as raw bytes
+        array = array.view(dtype)
     if array.dtype != dtype:
-        raise UsageError(f"input {wanted.name!r} is {dtype}, the feed {array.dtype}")
-    if wanted.shape is not None and len(wanted.shape) != array.ndim:
-        has = f"input {wanted.name!r} has {len(wanted.shape)} dimensions"
-        raise UsageError(f"{has}, the feed {array.ndim}")
+        reason = f"input {name!r} has type {dtype}, but the feed has {array.dtype}"
+        raise UsageError(reason)
+    if model_input.shape is not None and len(model_input.shape) != array.ndim:
+        rank = len(model_input.shape)
+        raise UsageError(f"input {name!r} has {rank} dimensions, but the feed has {array.ndim}")
     return array
 
 
 class Numbers(NamedTuple):
-    """What the elements of an input are: a name for messages, a function that makes floating point
-    numbers, and the least and greatest integer; None for the extremes of their type.
+    """A kind of random numbers for the elements of an input.
+
+    Attributes:
+        name: The name in messages.
+        floats: The function that returns floating-point numbers.
+        integers: The smallest and the largest integer; None for those of the type.
     """
 
     name: str
@@ -171,17 +187,17 @@ class Numbers(NamedTuple):
 
 
 def _special(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """Return numbers with a NaN or infinity, or more: up to one in eight, or three."""
+    """Return numbers with NaNs and infinities: at least one, at most an eighth or three."""
     numbers = np.asarray(rng.standard_normal(shape))
     flat = numbers.reshape(-1)
-    most = min(flat.size, max(3, flat.size // 8))
-    places = rng.permutation(flat.size)[: rng.integers(most) + 1 if most else 0]
-    flat[places] = np.resize(np.roll([np.nan, np.inf, -np.inf], rng.integers(3)), len(places))
+    limit = min(flat.size, max(3, flat.size // 8))
+    indices = rng.permutation(flat.size)[: rng.integers(limit) + 1 if limit else 0]
+    flat[indices] = np.resize(np.roll([np.nan, np.inf, -np.inf], rng.integers(3)), len(indices))
     return numbers
 
 
 def _one_nan(rng: np.random.Generator, shape: Sequence[int]) -> Any:
-    """Return numbers, one of them a NaN."""
+    """Return numbers with one NaN."""
     numbers = np.asarray(rng.standard_normal(shape))
     numbers.reshape(-1)[rng.integers(numbers.size)] = np.nan
     return numbers
@@ -207,11 +223,11 @@ KINDS = (
         lambda r, s: r.uniform(100, 1000, s) * r.choice([-1, 1], s),
         (-1000, 1000),
     ),
-    # for casts: beyond types of integers, and no product of three is an infinity yet
+    # For casts: the numbers exceed integer types, but no product of three is infinite.
     Numbers(
         "numbers up to 1e12", lambda r, s: r.normal(0, 10 ** r.uniform(3, 12, s)), (0, 1 << 20)
     ),
-    # the mean of the squares less the square of the mean has no digit left of the variance
+    # For variances: the mean of squares minus the squared mean loses all digits.
     Numbers("numbers around 1000", lambda r, s: 1000 + r.standard_normal(s), (0, 7)),
     Numbers("equal numbers", lambda r, s: np.full(s, 10.1), (3, 3)),
     Numbers("numbers around 1e15", lambda r, s: r.standard_normal(s) * 1e15, (0, 1 << 30)),

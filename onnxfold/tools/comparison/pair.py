@@ -1,4 +1,4 @@
-"""Runs two models on the same inputs and compares what comes out."""
+"""Run two models on the same inputs and compare their outputs."""
 
 from __future__ import annotations
 
@@ -39,6 +39,9 @@ from onnxfold.tools.comparison.runners import (
 from onnxfold.tools.comparison.tolerances import HALF, HALF_NOTE, TOLERANCES, Noise, types_in
 from onnxfold.tools.comparison.trials import Trials
 
+_Key = tuple[str, str]  # names of a run and an output
+_RANDOM_RUNS = 30  # to detect random outputs
+
 
 @checked
 def compare(
@@ -60,31 +63,34 @@ def compare(
 ) -> Comparison:
     """Compare the outputs of two models, run node by node on onnxruntime.
 
-    Optimizations and prepacking are off; this is the `session` of the result. If onnxruntime cannot
-    load the first model, both run on onnx's reference evaluator, which is the `backend` of the
-    result then (see `fallback`). Outputs that change from run to run in both models, such as random
-    numbers, are not compared.
+    The `session` of the result is "node by node": optimizations and prepacking are off. If
+    onnxruntime cannot load the first model, both models run on onnx's reference evaluator, see
+    ``fallback``. The evaluator is the `backend` of the result in this case. Outputs that change
+    from run to run in both models, such as random numbers, are not compared.
 
     Args:
         a: The original: a path, an `onnx.ModelProto`, an `onnx_ir.Model` or a
             `torch.onnx.ONNXProgram`.
-        b: The model to compare with it.
-        seeds: Number of runs with random inputs; every seed has other sizes of dynamic
-            dimensions too.
-        feeds: Inputs to use instead of random ones: arrays by name, an .npz file, or a folder with
-            `input_0.pb`, ... (or with such folders).
+        b: The model to compare with the original.
+        seeds: Number of runs with random inputs. Each run also has other sizes of dynamic
+            dimensions.
+        feeds: Inputs to use instead of random ones: arrays by name, an .npz file, a folder with
+            `input_0.pb`, ..., or a folder of such folders.
         dims: Sizes of symbolic dimensions, by name.
-        rtol: Relative tolerance; 0 with `atol` and `ulp` 0 asks for equal bits.
+        rtol: Relative tolerance. If `rtol`, `atol` and `ulp` are 0, the bits must be equal.
         atol: Absolute tolerance.
-        ulp: Units in the last place that floats may be apart.
-        exact: Allow no difference to outputs that depend on float16 or bfloat16. Otherwise a few
-            roundings are allowed there, because onnxruntime's CPU provider leaves some out.
-        inexact: Allow what inexact rules and compiled code may change, unless a tolerance is given.
-        bisect: Where outputs differ, find the first value, in topological order, that differs.
-        providers: Execution providers of onnxruntime; the CPU's if not given.
+        ulp: Largest difference of floats in units in the last place.
+        exact: Allow no difference of outputs that depend on float16 or bfloat16. By default, a few
+            roundings are allowed there, because onnxruntime's CPU provider omits some roundings.
+        inexact: Allow the changes of inexact rules and compiled code, unless a tolerance is given.
+        bisect: If outputs differ, find the first value, in topological order, that differs.
+        providers: Execution providers of onnxruntime; the CPU provider by default.
         custom_ops: Shared libraries with custom ops of the models.
-        fallback: Use onnx's reference evaluator if onnxruntime cannot load the first model;
-            otherwise this is an error.
+        fallback: Use onnx's reference evaluator if onnxruntime cannot load the first model.
+            Without the fallback, `compare` raises a ModelError in this case.
+
+    Returns:
+        The comparison.
 
     Raises:
         ModelError: A file cannot be read, or the first model cannot be run.
@@ -121,25 +127,37 @@ def compare_opened(
     fallback: bool = True,
     default_session: bool = False,
 ) -> Comparison:
-    """Compare two models that are opened; ``tolerance`` has the arguments of `compare` about it.
+    """Compare two models that have been opened.
 
-    With ``default_session``, compare them on the same inputs in onnxruntime's default session, too.
+    Args:
+        first: The original.
+        second: The model to compare with the original.
+        tolerance: The arguments `rtol`, `atol`, `ulp`, `exact` and `inexact` of `compare`.
+        seeds: See `compare`.
+        feeds: See `compare`.
+        dims: See `compare`.
+        bisect: See `compare`.
+        providers: See `compare`.
+        custom_ops: See `compare`.
+        fallback: See `compare`.
+        default_session: Also compare the models in onnxruntime's default session, on the same
+            inputs.
     """
     chosen = available_providers(providers)
     with about(first.name):
-        least = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}
-        result = Comparison(first.name, second.name, **least)
+        numbers = {name: tolerance.get(name, 0) for name in ("rtol", "atol", "ulp")}
+        result = Comparison(first.name, second.name, **numbers)
         try:
             reopen, runner, reason = open_runner(first.source, chosen, custom_ops, fallback)
         except CannotLoad as error:
             raise ModelError(f"the model cannot be run: {error}", file=first.name) from error
         if reason is not None:
             result.backend = "onnx reference evaluator"
-            result.notes.append(f"onnxruntime does not take the original ({reason})")
-        of_types = TOLERANCES if tolerance.get("inexact") else HALF
-        if tolerance.get("exact") or any(least.values()):
-            of_types = {}
-        pair = _Pair(first, second, result, of_types, reopen)
+            result.notes.append(f"onnxruntime cannot load the original: {reason}")
+        by_type = TOLERANCES if tolerance.get("inexact") else HALF
+        if tolerance.get("exact") or any(numbers.values()):
+            by_type = {}
+        pair = _Pair(first, second, result, by_type, reopen)
         outputs_a = pair.run_first(runner, seeds, feeds, dims)
         del runner  # its session is closed before the next one is opened
         pair.compare(outputs_a, pair.run_second(), bisect)
@@ -149,14 +167,22 @@ def compare_opened(
 
 
 class _Pair:
-    """Two models that are compared, and the result so far."""
+    """Two models that are compared, and the result so far.
+
+    Args:
+        first: The original.
+        second: The other model.
+        result: The comparison, to which this class adds.
+        by_type: Relative tolerances of outputs by element type.
+        reopen: The function that opens further models in the same way as the original.
+    """
 
     def __init__(
         self,
         first: Subject,
         second: Subject,
         result: Comparison,
-        of_types: Mapping[ir.DataType, float],
+        by_type: Mapping[ir.DataType, float],
         reopen: Opener,
     ) -> None:
         self.first = first
@@ -164,36 +190,42 @@ class _Pair:
         self.result = result
         self.reopen = reopen
         self.tolerance = Tolerance(result.rtol, result.atol, result.ulp)
-        kinds = types_in(first.model) if of_types else ()
-        self.of_types = {kind: most for kind, most in of_types.items() if kind in kinds}
+        types = types_in(first.model) if by_type else ()
+        self.by_type = {type_: rtol for type_, rtol in by_type.items() if type_ in types}
         self.feeds: dict[str, Feeds] = {}
         """By run."""
-        required_a, required_b = ({v.name for v in s.inputs} for s in (first, second))
+        self._compare_interfaces()
+
+    def _compare_interfaces(self) -> None:
+        first = self.first
+        second = self.second
+        required_a = {value.name for value in first.inputs}
+        required_b = {value.name for value in second.inputs}
         inputs_a = first.names
         inputs_b = second.names
         outputs_a = set(first.outputs)
         outputs_b = set(second.outputs)
-        sides: list[tuple[str, set[Any]]] = [
+        differences: list[tuple[str, set[Any]]] = [
             ("inputs of a that b lacks", inputs_a - inputs_b),
             ("inputs of b that a lacks", inputs_b - inputs_a),
             ("inputs that have a default in a only", (required_b - required_a) & inputs_a),
             ("outputs of a that b lacks", outputs_a - outputs_b),
             ("outputs of b that a lacks", outputs_b - outputs_a),
         ]
-        for what, names in sides:
+        for title, names in differences:
             if names:
-                result.problems.append(f"{what}: {', '.join(sorted(map(str, names)))}")
+                self.result.problems.append(f"{title}: {', '.join(sorted(map(str, names)))}")
 
     def run_first(
         self, runner: Runner, seeds: int, feeds: GivenFeeds | None, dims: Mapping[str, int]
     ) -> dict[str, Outputs]:
-        """Run the original on given or random feeds; the outputs by run."""
+        """Run the original on given or random feeds, and return the outputs by run."""
         outputs: dict[str, Outputs] = {}
         if feeds is not None:
             self.feeds = given_feeds(feeds, self.first.inputs, self.first.overridable)
-            for run, fed in self.feeds.items():
+            for run, feeds_of_run in self.feeds.items():
                 try:
-                    outputs[run] = runner(fed)
+                    outputs[run] = runner(feeds_of_run)
                 except CannotRun as error:
                     message = f"the original fails on the feeds {run!r}: {error}"
                     raise UsageError(message, file=self.first.name) from error
@@ -208,7 +240,7 @@ class _Pair:
         return outputs
 
     def run_second(self) -> dict[str, Outputs]:
-        """Run the second model on the same feeds; what fails is a problem, not an error."""
+        """Run the second model on the same feeds; failures become problems of the result."""
         outputs: dict[str, Outputs] = {}
         try:
             runner = self.reopen(self.second.source)
@@ -217,7 +249,7 @@ class _Pair:
             return outputs
         for run, feeds in self.feeds.items():
             if any(value.name not in feeds for value in self.second.inputs):
-                break  # inputs that the first model lacks: told already
+                break  # the result already lists the inputs that the first model lacks
             try:
                 outputs[run] = runner(self.second.accepted(feeds))
             except CannotRun as error:
@@ -225,8 +257,8 @@ class _Pair:
         return outputs
 
     def compare(self, a: dict[str, Outputs], b: dict[str, Outputs], bisect: bool) -> None:
-        """Compare outputs that both models have; leave out those that are random."""
-        found = {
+        """Compare the outputs that both models have, except for random ones."""
+        compared = {
             (run, name): compare_values(
                 a[run][name], of_b[name], self._tolerance(a[run][name]), run=run, name=name
             )
@@ -234,24 +266,38 @@ class _Pair:
             for name in self.first.outputs
             if name in of_b
         }
-        apart = [key for key, results in found.items() if not all(r.within for r in results)]
-        with Noise(self.first.source, self.reopen, self.of_types) as noise:
-            for run in dict.fromkeys(run for run, _ in apart if self.of_types):
-                again = {key: found[key] for key in apart if key[0] == run}
-                test = functools.partial(self._are_within, again, a[run], b[run])
-                if noise.allowed(self.first.accepted(self.feeds[run]), a[run], test):
-                    found.update(again)
-        apart = [key for key in apart if not all(r.within for r in found[key])]
-        if apart:
-            random = self._random(apart[0][0], list(dict.fromkeys(name for _, name in apart)))
-            found = {key: results for key, results in found.items() if key[1] not in random}
-            apart = [key for key in apart if key in found]
-        if bisect and apart:
-            self._bisect(apart[0][0])
-        self.result.outputs = [result for results in found.values() for result in results]
+        outside = [key for key, results in compared.items() if not all(r.within for r in results)]
+        if self.by_type:
+            compared |= self._compared_with_noise(compared, outside, a, b)
+        outside = [key for key in outside if not all(r.within for r in compared[key])]
+        if outside:
+            names = list(dict.fromkeys(name for _, name in outside))
+            random = self._random(outside[0][0], names)
+            compared = {key: results for key, results in compared.items() if key[1] not in random}
+            outside = [key for key in outside if key in compared]
+        if bisect and outside:
+            self._bisect(outside[0][0])
+        self.result.outputs = [result for results in compared.values() for result in results]
         is_rounded = any(r.within and not r.bit_equal for r in self.result.outputs)
-        if is_rounded and self.of_types and self.of_types.keys() <= HALF.keys():
-            self.result.notes.append(f"{HALF_NOTE} ({option('exact')} forbids it)")
+        if is_rounded and self.by_type and self.by_type.keys() <= HALF.keys():
+            self.result.notes.append(f"{HALF_NOTE} unless {option('exact')} is given")
+
+    def _compared_with_noise(
+        self,
+        compared: Mapping[_Key, list[OutputResult]],
+        outside: Sequence[_Key],
+        a: dict[str, Outputs],
+        b: dict[str, Outputs],
+    ) -> dict[_Key, list[OutputResult]]:
+        """Compare outputs outside of the tolerance again, with the tolerances of `Noise`."""
+        updated: dict[_Key, list[OutputResult]] = {}
+        with Noise(self.first.source, self.reopen, self.by_type) as noise:
+            for run in dict.fromkeys(run for run, _ in outside):
+                again = {key: compared[key] for key in outside if key[0] == run}
+                are_within = functools.partial(self._are_within, again, a[run], b[run])
+                if noise.allowed(self.first.accepted(self.feeds[run]), a[run], are_within):
+                    updated.update(again)
+        return updated
 
     def in_default_session(
         self, node_by_node: dict[str, Outputs], providers: Sequence[Any], custom_ops: Sequence[Any]
@@ -259,7 +305,7 @@ class _Pair:
         """Compare both models on the same feeds in onnxruntime's default session.
 
         Args:
-            node_by_node: The outputs of the first model node by node, by run.
+            node_by_node: The outputs of the first model in the node-by-node session, by run.
             providers: Execution providers of onnxruntime.
             custom_ops: Shared libraries with custom ops of the models.
 
@@ -268,7 +314,7 @@ class _Pair:
             run in this session.
         """
         source = self.first.source
-        tolerances = {kind: max(most, self.tolerance.rtol) for kind, most in TOLERANCES.items()}
+        tolerances = {type_: max(t, self.tolerance.rtol) for type_, t in TOLERANCES.items()}
         result = Comparison(
             self.first.name,
             self.second.name,
@@ -280,41 +326,45 @@ class _Pair:
             session=DEFAULT_SESSION,
         )
         try:
-            reopen, runner, _ = open_runner(source, providers, custom_ops, False, False)
+            reopen, runner, _ = open_runner(
+                source, providers, custom_ops, fallback=False, node_by_node=False
+            )
             pair = _Pair(self.first, self.second, result, tolerances, reopen)
             pair.feeds = self.feeds
-            outputs = {run: runner(self.first.accepted(fed)) for run, fed in self.feeds.items()}
+            outputs = {run: runner(self.first.accepted(feeds)) for run, feeds in self.feeds.items()}
         except (CannotLoad, CannotRun) as error:
             reason = f"the original does not run in onnxruntime's default session: {error}"
             self.result.notes.append(reason)
             return None
         del runner
         result.own_error = _largest_error(node_by_node, outputs)
-        pair.compare(outputs, pair.run_second(), False)
+        pair.compare(outputs, pair.run_second(), bisect=False)
         return result
 
     def _are_within(
-        self, again: dict[tuple[str, str], Any], a: Outputs, b: Outputs, atol: Mapping[str, Array]
+        self, compared: dict[_Key, Any], a: Outputs, b: Outputs, atol: Mapping[str, Array]
     ) -> bool:
-        """Compare outputs again, with what noise allows their elements."""
-        for run, name in again:
+        """Compare outputs again with absolute tolerances; return whether all are within."""
+        for run, name in compared:
             if name in atol:
                 tolerance = self._tolerance(a[name])._replace(atol=atol[name])
-                again[run, name] = compare_values(a[name], b[name], tolerance, run=run, name=name)
-        return all(r.within for results in again.values() for r in results)
+                results = compare_values(a[name], b[name], tolerance, run=run, name=name)
+                compared[run, name] = results
+        return all(r.within for results in compared.values() for r in results)
 
     def _tolerance(self, output: Output) -> Tolerance:
-        """Return the tolerance of an output, by its type or that of the tensors in it."""
+        """Return the tolerance of an output, which depends on the dtype of its tensors."""
         while isinstance(output, list) and output:
             output = output[0]
-        output = np.zeros(0, np.float32) if isinstance(output, dict) else output  # of ZipMap
+        if isinstance(output, dict):  # ZipMap returns dictionaries of float32 numbers
+            output = np.zeros(0, np.float32)
         if not isinstance(output, np.ndarray) or not is_float(output.dtype):
             return self.tolerance
-        rtol = self.of_types.get(ir.DataType.from_numpy(output.dtype), self.tolerance.rtol)
+        rtol = self.by_type.get(ir.DataType.from_numpy(output.dtype), self.tolerance.rtol)
         return self.tolerance._replace(rtol=rtol)
 
     def _random(self, run: str, names: list[str]) -> list[str]:
-        """Return those of the outputs of which the first model gives other values every time."""
+        """Return the outputs that change from run to run in the first model."""
         in_a = self._varying(self.first, run, names)
         in_b = self._varying(self.second, run, in_a)
         for name in in_a:
@@ -328,20 +378,20 @@ class _Pair:
     def _varying(self, subject: Subject, run: str, names: list[str]) -> list[str]:
         runner = self.reopen(subject.source)
         feeds = subject.accepted(self.feeds[run])
-        once = runner(feeds)
-        equal = names
-        # few elements may be drawn equal by chance
-        for _ in range(30 if draws_numbers(subject.model) else 1):
+        first = runner(feeds)
+        constant = names
+        # A few random elements may be equal by chance.
+        for _ in range(_RANDOM_RUNS if draws_numbers(subject.model) else 1):
             again = runner(feeds)
-            pairs = {k: compare_values(once[k], again[k], Tolerance()) for k in equal}
-            equal = [k for k, results in pairs.items() if all(r.bit_equal for r in results)]
-            if not equal:
+            compared = {k: compare_values(first[k], again[k], Tolerance()) for k in constant}
+            constant = [k for k, results in compared.items() if all(r.bit_equal for r in results)]
+            if not constant:
                 break
-        return [name for name in names if name not in equal]
+        return [name for name in names if name not in constant]
 
     def _bisect(self, run: str) -> None:
-        """Look for the first value that differs in a run in which an output does."""
-        rtol = max(self.of_types.values(), default=self.tolerance.rtol)
+        """Find the first value that differs in a run."""
+        rtol = max(self.by_type.values(), default=self.tolerance.rtol)
         tolerance = self.tolerance._replace(rtol=rtol)
         try:
             with contextlib.ExitStack() as stack:
@@ -350,19 +400,19 @@ class _Pair:
                     Side(copy, copy.accepted(self.feeds[run]), self.reopen)
                     for copy in map(stack.enter_context, copies)
                 ]
-                compared = functools.partial(compare_values, tolerance=tolerance, run=run)
-                found = Search(compared, *sides).first()
+                compare = functools.partial(compare_values, tolerance=tolerance, run=run)
+                found = Search(compare, *sides).first()
         except (CannotLoad, CannotRun) as error:
-            reason = f"the first difference was not found, a value cannot be seen: {error}"
-            self.result.notes.append(reason)
+            reason = f"a model does not run with intermediate values as outputs: {error}"
+            self.result.notes.append(f"the first difference was not found: {reason}")
             return
         self.result.first_difference = found
         if found is None:
-            self.result.notes.append("no value within that has a name in both models differs")
+            self.result.notes.append("no intermediate value that both models name differs")
 
 
 def _largest_error(a: dict[str, Outputs], b: dict[str, Outputs]) -> float:
-    """Return the largest absolute difference between the same outputs of the same runs."""
+    """Return the largest absolute difference between outputs of the same name and run."""
     return max(
         (
             result.error
@@ -377,37 +427,41 @@ def _largest_error(a: dict[str, Outputs], b: dict[str, Outputs]) -> float:
 def compare_values(
     a: Output, b: Output, tolerance: Tolerance, *, run: str = "", name: str = ""
 ) -> list[OutputResult]:
-    """Compare a value of two models; return one result, or one for every tensor of a sequence."""
-    made = functools.partial(OutputResult, run=run, name=name)
+    """Compare a value of two models.
+
+    Returns:
+        One result, or a result for each tensor of a sequence.
+    """
+    result = functools.partial(OutputResult, run=run, name=name)
     if a is None or b is None:
-        reason = None if a is b else "the value of an optional is there on one side only"
-        return [made(dtype="optional", shape=(), elements=0, within=a is b, note=reason)]
+        note = None if a is b else "the optional has a value in one model only"
+        return [result(dtype="optional", shape=(), elements=0, within=a is b, note=note)]
     if isinstance(a, list) or isinstance(b, list):
-        one, other = (
-            f"a sequence of {len(x)}" if isinstance(x, list) else "no sequence" for x in (a, b)
+        kind_a, kind_b = (
+            f"a sequence of {len(x)}" if isinstance(x, list) else "another type" for x in (a, b)
         )
-        if one != other:
-            note = f"{one} became {other}"
-            return [made(dtype="sequence", shape=(), elements=0, within=False, note=note)]
+        if kind_a != kind_b:
+            note = f"{kind_a} became {kind_b}"
+            return [result(dtype="sequence", shape=(), elements=0, within=False, note=note)]
         return [
             result
             for k, (x, y) in enumerate(zip(a, b, strict=True))
             for result in compare_values(x, y, tolerance, run=run, name=f"{name}[{k}]")
         ]
-    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():  # of ZipMap
-        a, b = (np.array([of[key] for key in a], np.float32) for of in (a, b))
+    if isinstance(a, dict) and isinstance(b, dict) and a.keys() == b.keys():  # from ZipMap
+        keys = list(a)
+        a, b = (np.array([of[key] for key in keys], np.float32) for of in (a, b))
     x = np.asarray(a)
     y = np.asarray(b)
     dtype = _dtype_name(x)
     other = _dtype_name(y)
-    made = functools.partial(made, dtype=dtype, shape=x.shape, elements=x.size)
+    result = functools.partial(result, dtype=dtype, shape=x.shape, elements=x.size)
     if (dtype, x.shape) != (other, y.shape):
-        return [
-            made(within=False, note=f"{shaped(dtype, x.shape)} became {shaped(other, y.shape)}")
-        ]
-    return [made(**vars(distance(x, y, tolerance)))]
+        note = f"{shaped(dtype, x.shape)} became {shaped(other, y.shape)}"
+        return [result(within=False, note=note)]
+    return [result(**vars(distance(x, y, tolerance)))]
 
 
 def _dtype_name(array: Array) -> str:
-    """Return the element type; text is a string however NumPy holds it."""
+    """Return the name of the element type. All of NumPy's text types are strings."""
     return "string" if array.dtype.kind in "OSU" else str(array.dtype)

@@ -1,4 +1,4 @@
-"""How far outputs are apart, and the result of a comparison: an entry for each output of a run."""
+"""Differences of arrays, and the result of a comparison."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ DEFAULT_SESSION = "default session"
 
 Array = NDArray[Any]
 _FLOATS = ("float", "bfloat")
-_TILE = 1 << 20  # elements that are widened at once
+_TILE = 1 << 20  # elements that are processed at once
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far two arrays of one dtype and shape are apart.
+    """The difference of two arrays of the same dtype and shape.
 
-    Errors are taken over the elements that are finite in both; the others are counted.
+    Errors include only elements that are finite in both arrays.
 
     Attributes:
-        differing: Elements whose bits differ; the payload of a NaN does not count, the sign of
-            a zero does.
+        differing: Number of elements whose bits differ. The payload of a NaN does not count, but
+            the sign of a zero does.
         max_abs_error: Largest absolute error.
         max_rel_error: Largest error relative to the first array's element.
-        max_ulp: Largest distance in units in the last place; None for other than float types.
-        ulp_histogram: Of floats, how many elements are equal, and then how many are [1, 2), [2, 4),
-            [4, 8), ... units in the last place apart.
-        cosine: Of floats, the cosine of the angle between the two; None if one is all zeros.
-        nonfinite_mismatch: Elements that are NaN or infinite in one and not the same in the other.
-        within: Whether every element is within the tolerance.
+        max_ulp: Largest distance in units in the last place; None for types other than floats.
+        ulp_histogram: For floats, the number of equal elements, then the numbers of elements that
+            differ by [1, 2), [2, 4), [4, 8), ... units in the last place.
+        cosine: For floats, the cosine of the angle between the arrays; None if one is all zeros.
+        nonfinite_mismatch: Number of elements that are NaN or infinite in one array and different
+            in the other.
+        within: Whether all elements are within the tolerance.
     """
 
     differing: int = 0
@@ -53,22 +54,25 @@ class Distance:
 
 
 class Tolerance(NamedTuple):
-    """What two numbers may be apart: any one of these allows it."""
+    """The allowed difference of two numbers.
+
+    A difference is allowed if it is within `rtol` and `atol` together, or within `ulp`.
+    """
 
     rtol: float = 0.0
-    """Times the size of the first one."""
+    """Relative to the first number."""
     atol: float | Array = 0.0
-    """A number, or one for each element."""
+    """A number, or an array with a number for each element."""
     ulp: int = 0
-    """Units in the last place, of floats."""
+    """In units in the last place, for floats."""
 
 
 def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
     """Compare two arrays of the same dtype and shape.
 
-    An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if no more than
-    `ulp` floats lie between, or if both are the same infinity or both NaN. Strings and other
-    objects are equal or not.
+    An element is within the tolerance if `abs(a - b) <= atol + rtol * abs(a)`, if the distance is
+    at most `ulp` units in the last place, or if both are the same infinity or both are NaN. Strings
+    and other objects must be equal.
     """
     a, b = a.reshape(-1), b.reshape(-1)
     if a.dtype.kind == "c":
@@ -76,39 +80,39 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
         return distance(a.view(part), b.view(part), tolerance)
     has_ulps = is_float(a.dtype)
     with np.errstate(all="ignore"):
-        where = _differing(a, b) if has_ulps else np.flatnonzero(a != b)
-        if has_ulps and not where.size:
+        indices = _differing(a, b) if has_ulps else np.flatnonzero(a != b)
+        if has_ulps and not indices.size:
             return Distance(max_ulp=0, ulp_histogram=(a.size,), cosine=1.0)
-        if not where.size or not str(a.dtype.name).startswith(("int", "uint", *_FLOATS)):
-            return Distance(differing=where.size, within=not where.size)
-        a_apart = a[where]
-        b_apart = b[where]
-        a_wide = a_apart.astype(np.float64)
-        b_wide = b_apart.astype(np.float64)
+        if not indices.size or not str(a.dtype.name).startswith(("int", "uint", *_FLOATS)):
+            return Distance(differing=indices.size, within=not indices.size)
+        a_differing = a[indices]
+        b_differing = b[indices]
+        a_wide = a_differing.astype(np.float64)
+        b_wide = b_differing.astype(np.float64)
         finite = np.isfinite(a_wide) & np.isfinite(b_wide)
         a_wide, b_wide = a_wide[finite], b_wide[finite]
-        x, y = (_ordered(v[finite]) if has_ulps else v for v in (a_apart, b_apart))
+        x, y = (_ordered(v[finite]) if has_ulps else v for v in (a_differing, b_differing))
         steps = np.maximum(x, y).astype(np.uint64) - np.minimum(x, y).astype(np.uint64)
         absolute = np.abs(a_wide - b_wide) if has_ulps else steps.astype(np.float64)
-        mismatch = int(where.size - a_wide.size)
+        mismatch = int(indices.size - a_wide.size)
         relative = np.where(absolute == 0, 0.0, absolute / np.abs(a_wide))
         close = np.zeros(absolute.shape, dtype=bool)
         atol = tolerance.atol
         if isinstance(atol, np.ndarray):
-            atol = atol.reshape(-1)[where][finite]
+            atol = atol.reshape(-1)[indices][finite]
         if tolerance.rtol or np.any(atol):
             close = absolute <= atol + tolerance.rtol * np.abs(a_wide)
         of_floats: dict[str, Any] = {}
         if has_ulps:
-            if tolerance.ulp:  # with none, zeros of different signs differ
+            if tolerance.ulp:  # zeros of different signs have 0 steps, but must be equal with ulp=0
                 close |= steps <= tolerance.ulp
-            # how many distances lie in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of other signs
+            # Count distances in [0, 2), [2, 4), [4, 8), ...; 0 are zeros of different signs.
             _, exponents = np.frexp(np.maximum(steps, 1).astype(np.float64))
-            histogram = (a.size - int(where.size), *np.bincount(exponents)[1:].tolist())
+            histogram = (a.size - int(indices.size), *np.bincount(exponents)[1:].tolist())
             of_floats = {"max_ulp": int(steps.max(initial=0)), "ulp_histogram": histogram}
             of_floats["cosine"] = _cosine(a, b)
         return Distance(
-            differing=int(where.size),
+            differing=int(indices.size),
             max_abs_error=float(absolute.max(initial=0.0)),
             max_rel_error=float(relative.max(initial=0.0)),
             nonfinite_mismatch=mismatch,
@@ -118,25 +122,25 @@ def distance(a: Array, b: Array, tolerance: Tolerance) -> Distance:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether elements are floating-point numbers, small formats included."""
+    """Return whether a dtype is a floating-point type, including the types of 8 bits or less."""
     return str(dtype.name).startswith(_FLOATS)
 
 
 def _differing(a: Array, b: Array) -> Array:
-    """Indexes of the elements whose bits differ; NaNs do not, whatever their bits."""
+    """Return the indices of the elements whose bits differ; all NaNs are equal."""
     a_bits = _bits(a)
     b_bits = _bits(b)
     found = []
     for start in range(0, a.size, _TILE):
         tile = slice(start, start + _TILE)
-        differ = np.flatnonzero(a_bits[tile] != b_bits[tile]) + start
-        are_nan = (np.isnan(x[differ].astype(np.float64)) for x in (a, b))
-        found.append(differ[~np.logical_and(*are_nan)])
+        indices = np.flatnonzero(a_bits[tile] != b_bits[tile]) + start
+        are_nan = (np.isnan(x[indices].astype(np.float64)) for x in (a, b))
+        found.append(indices[~np.logical_and(*are_nan)])
     return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def _cosine(a: Array, b: Array) -> float | None:
-    """Return the cosine of the angle over elements finite in both; None if one is all zeros."""
+    """Return the cosine over elements that are finite in both; None if one is all zeros."""
     dot = 0.0
     a_square = 0.0
     b_square = 0.0
@@ -153,20 +157,20 @@ def _cosine(a: Array, b: Array) -> float | None:
 
 
 def _bits(array: Array) -> Array:
-    """Return the same bytes as unsigned integers."""
+    """Return the bits of the elements as unsigned integers."""
     return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
 
 
 def _ordered(array: Array) -> Array:
     """Return integers in the order of the floats, consecutive for neighbours; both zeros are 0.
 
-    Sign-magnitude to two's complement, in int64: the difference of two fits uint64. float4 and
-    float6 are kept in a byte each.
+    Sign and magnitude become two's complement in int64, so a difference fits into uint64. Each
+    float4 or float6 is stored in a byte.
     """
     bits = _bits(array).astype(np.uint64)
     width: int = ml_dtypes.finfo(array.dtype).bits  # type: ignore[no-untyped-call]
     if array.dtype.name == "float8_e8m0fnu":
-        width += 1  # it has no sign
+        width += 1  # the type has no sign bit
     sign = (bits >> np.uint64(width - 1)).astype(bool)
     magnitude = (bits & np.uint64((1 << (width - 1)) - 1)).astype(np.int64)
     return np.asarray(np.where(sign, -magnitude, magnitude))
@@ -174,12 +178,15 @@ def _ordered(array: Array) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputResult(Distance):
-    """How one output of one run compares, and how far its values are apart.
+    """The comparison of an output in a run.
 
     Attributes:
         run: The run: "seed 0", or the name of the data set that was fed.
-        name: The output's name, with "[i]" for the tensors of a sequence.
-        note: Why the values could not be compared (another dtype or shape), or None.
+        name: The name of the output, followed by "[i]" for the tensors of a sequence.
+        dtype: The element type.
+        shape: The shape.
+        elements: The number of elements.
+        note: Why the values cannot be compared, such as another dtype or shape; or None.
     """
 
     run: str
@@ -206,30 +213,35 @@ class OutputResult(Distance):
 
     @property
     def apart(self) -> str:
-        """How far the two are apart, in words."""
+        """The difference of both outputs as text."""
         if self.note is not None:
             return self.note
         differing = f"{self.differing} of {self.elements} elements differ"
         if self.dtype in ("bool", "string"):
             return f"{shaped(self.dtype, self.shape)}: {differing}"
-        return (
+        text = (
             f"{shaped(self.dtype, self.shape)}: {differing}, "
             f"by up to {self.max_abs_error:.3g} absolute, {self.max_rel_error:.3g} relative"
-            + ("" if self.max_ulp is None else f", {self.max_ulp} ulp")
-            + (f"; {self.nonfinite_mismatch} NaN or infinite" if self.nonfinite_mismatch else "")
         )
+        if self.max_ulp is not None:
+            text += f", {self.max_ulp} ulp"
+        if self.nonfinite_mismatch:
+            text += f"; {self.nonfinite_mismatch} NaN or infinite"
+        return text
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first value of the main graph, in topological order, that two models make differently.
+    """The first value of the main graph, in topological order, that differs between two models.
 
     Attributes:
-        nodes_a: The nodes of the first model that make it out of values that are equal, as texts.
-        nodes_b: Those of the second model; none if it is stored there.
-        ingredients: By the name of each value that the last of ``nodes_a`` reads: "equal" in both
-            models, "in the first model only", or how far apart weights are.
-        runs: How often a model was run to find it.
+        value: The name of the value.
+        result: The comparison of the value.
+        nodes_a: The nodes of the first model that compute the value from equal values, as texts.
+        nodes_b: The nodes of the second model that do this; empty if the value is stored.
+        ingredients: For each operand of the last node of ``nodes_a``: "equal", "in the first model
+            only", or the difference of weights.
+        runs: Number of runs that were necessary to find it.
     """
 
     value: str
@@ -251,28 +263,28 @@ class FirstDifference:
 
 @dataclass(repr=False)
 class Comparison(Printable):
-    """What two models make of the same inputs.
+    """The comparison of two models on the same inputs.
 
     Attributes:
-        a: The first model (the original): its path, or a word for one in memory.
+        a: The first model (the original): its path, or a name for a model in memory.
         b: The second model.
-        backend: What both ran on: "onnxruntime", or "onnx reference evaluator".
-        session: How both ran: "node by node", without optimizations and prepacking, or in the
-            "default session" of onnxruntime.
-        rtol: Relative tolerance that was allowed.
-        atol: Absolute tolerance that was allowed.
-        ulp: Units in the last place that were allowed.
+        backend: The runtime of both models: "onnxruntime", or "onnx reference evaluator".
+        session: "node by node", without optimizations and prepacking, or "default session", with
+            onnxruntime's defaults.
+        rtol: The allowed relative difference.
+        atol: The allowed absolute difference.
+        ulp: The allowed difference in units in the last place.
         runs: The runs, in order: "seed 0", ...
-        sizes: Sizes given to the symbolic dimensions, by run.
-        outputs: One entry for every output of every run.
-        problems: What makes the models differ beyond values: another interface, or a run on
-            which only the second model fails.
-        notes: What the reader should know about how the comparison was made.
-        first_difference: The first value that differs, if it was asked for and an output does.
-        default_session: Of a check: the same inputs in onnxruntime's default session, compared
-            within the tolerances of inexact rules; None if the original does not run there.
-        own_error: In a default session: the largest absolute difference between the outputs of the
-            first model in this session and those node by node.
+        sizes: Sizes of the symbolic dimensions, by run.
+        outputs: The results, one for each output of each run.
+        problems: Differences of the models other than values: another interface, or a run on which
+            only the second model fails.
+        notes: Remarks about the comparison.
+        first_difference: The first value that differs, with ``bisect`` and if an output differs.
+        default_session: For a check, the comparison in onnxruntime's default session on the same
+            inputs, within the tolerances of inexact rules. None if the original does not run there.
+        own_error: In a default session, the largest absolute difference between the first model's
+            outputs in this session and in the node-by-node session.
     """
 
     a: str
@@ -295,7 +307,7 @@ class Comparison(Printable):
 
     @property
     def equal(self) -> bool:
-        """Whether all outputs of all runs are the same bit for bit."""
+        """Whether all outputs of all runs are equal bit for bit."""
         return not self.problems and all(output.bit_equal for output in self.outputs)
 
     @property
@@ -304,17 +316,19 @@ class Comparison(Printable):
         return not self.problems and all(output.within for output in self.outputs)
 
     def assert_equal(self) -> None:
-        """For tests: everything is the same, within the tolerance that was given.
+        """Assert in a test that the models are equal within the tolerance.
 
         Raises:
-            AssertionError: It is not; the message lists what differs, and by how much.
+            AssertionError: The models differ; the message lists all differences.
         """
-        if not self.passed:
-            apart = [str(output) for output in self.outputs if not output.within]
-            raise AssertionError(
-                "\n  ".join([f"{self.a} and {self.b} differ:", *apart, *self.problems])
-                + (f"\n{self.first_difference}" if self.first_difference else "")
-            )
+        if self.passed:
+            return
+        differences = [str(output) for output in self.outputs if not output.within]
+        lines = [f"{self.a} and {self.b} differ:", *differences, *self.problems]
+        message = "\n  ".join(lines)
+        if self.first_difference:
+            message += f"\n{self.first_difference}"
+        raise AssertionError(message)
 
     def _text_parts(self) -> Iterator[str | Table]:
         return compare_text(self)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def compare_text(comparison: Comparison) -> Iterator[str | Table]:
-    """Yield every output of every run, then the verdict."""
+    """Yield a table of the outputs of all runs, problems and notes, and the verdict."""
     if comparison.outputs:
         figures = (">differ", ">max abs", ">max rel", ">max ulp", ">NaN/Inf")
         yield Table(("run", "output", "type", *figures, "verdict"), map(_row, comparison.outputs))
@@ -36,16 +36,16 @@ def compare_text(comparison: Comparison) -> Iterator[str | Table]:
 def compare_line(comparison: Comparison) -> str:
     """Return the verdict in one line."""
     session = f"{comparison.backend}, {comparison.session}"
-    where = f"on {count_text(len(comparison.runs), 'run')} ({session})"
+    runs = f"on {count_text(len(comparison.runs), 'run')} ({session})"
     if comparison.equal:
-        return f"{'equal bit for bit' if comparison.outputs else 'no output was compared'} {where}"
+        return f"{'equal bit for bit' if comparison.outputs else 'no output was compared'} {runs}"
     verdict = "within tolerance" if comparison.passed else "different"
     worst = max((output.max_abs_error for output in comparison.outputs), default=0.0)
-    return f"{verdict} {where}" + (f", max abs error {worst:.3g}" if worst else "")
+    return f"{verdict} {runs}" + (f", max abs error {worst:.3g}" if worst else "")
 
 
 def default_session_line(comparison: Comparison) -> str:
-    """Return the verdict of a comparison in onnxruntime's default session in one line."""
+    """Return the verdict of onnxruntime's default session in one line."""
     line = compare_line(comparison)
     if comparison.equal or comparison.own_error is None:
         return line
@@ -54,15 +54,20 @@ def default_session_line(comparison: Comparison) -> str:
 
 
 def _row(output: OutputResult) -> tuple[str, ...]:
-    what = (output.run, output.name, shaped(output.dtype, output.shape))
+    value = (output.run, output.name, shaped(output.dtype, output.shape))
     if output.note is not None:
-        return (*what, "-", "-", "-", "-", "-", "DIFFERENT")
+        return (*value, "-", "-", "-", "-", "-", "DIFFERENT")
+    verdict = "DIFFERENT"
+    if output.bit_equal:
+        verdict = "equal"
+    elif output.within:
+        verdict = "within"
     return (
-        *what,
+        *value,
         f"{output.differing}/{output.elements}",
         f"{output.max_abs_error:.3g}",
         f"{output.max_rel_error:.3g}",
         "-" if output.max_ulp is None else str(output.max_ulp),
         str(output.nonfinite_mismatch),
-        "equal" if output.bit_equal else "within" if output.within else "DIFFERENT",
+        verdict,
     )

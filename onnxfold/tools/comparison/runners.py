@@ -1,4 +1,4 @@
-"""A model to compare, however it was given, and running it: on onnxruntime or onnx's evaluator."""
+"""Open models in all forms, and run them on onnxruntime or on onnx's reference evaluator."""
 
 from __future__ import annotations
 
@@ -30,50 +30,60 @@ from onnxfold.tools.comparison.feeds import Feed, Feeds
 Output = Feed
 Outputs = dict[str, Output]
 Runner = Callable[[Feeds], Outputs]
-"""Runs one model: returns its outputs by name, and raises `CannotRun` where it fails."""
+"""Runs a model and returns its outputs by name; raises `CannotRun` if this fails."""
 Opener = Callable[[str | bytes], Runner]
-"""Opens a model by path or bytes; raises `CannotLoad` if the runtime does not take it."""
+"""Opens a model by path or bytes; raises `CannotLoad` if the runtime cannot load it."""
 
-_LARGE = 1 << 24  # bytes
+_LARGE = 1 << 24  # bytes of an output that is not copied
 
 
 class CannotLoad(Exception):
-    """The runtime does not take the model."""
+    """The runtime cannot load the model."""
 
 
 class CannotRun(Exception):
-    """The runtime took the model but failed on these feeds."""
+    """The runtime has loaded the model, but fails on the feeds."""
 
 
 class Subject(contextlib.ExitStack):
-    """A model as a graph (`model`) and as the path of a file that a runtime loads (`source`).
+    """A model that is compared, as a graph and as a file.
 
-    A path is passed on as it is. A model in memory, which gets a ``name`` for messages, goes to a
-    temporary folder, with its weights as external data, so that its size does not matter. `inputs`
-    must be fed; `overridable` inputs have an initializer as their default. A ModelError says that
-    it is no model, a UsageError that a ModelProto refers to external data, but has no folder.
+    A model in memory is written to a temporary folder, with its weights as external data, because
+    protobuf files are limited to 2 GiB.
+
+    Attributes:
+        model: The graph.
+        source: The path of a file that a runtime can load.
+        name: The name in messages: the path, or the argument ``name`` for a model in memory.
+        inputs: Inputs that must be fed.
+        overridable: Inputs whose default is an initializer.
+        names: Names of all these inputs.
+        outputs: Names of the outputs.
+
+    Raises:
+        ModelError: The source is not a model.
+        UsageError: A ModelProto refers to external data, but has no folder.
     """
 
-    def __init__(self, given: ModelLike, name: str, model: ir.Model | None = None) -> None:
+    def __init__(self, source: ModelLike, name: str, model: ir.Model | None = None) -> None:
         super().__init__()
-        given = storage.model_in(given)
-        if isinstance(given, (onnx.ModelProto, ir.Model)):
+        source = storage.model_in(source)
+        if isinstance(source, (onnx.ModelProto, ir.Model)):
             self.name = name
-            self.model = given if isinstance(given, ir.Model) else storage.from_proto(given)
-            read = () if self.model is given else storage.initializers_of(self.model.graph)
-            for value, tensor in read:
-                if isinstance(tensor, ir.ExternalTensor):
-                    what = f"weight {value.name!r} of the model in memory is external data"
-                    raise UsageError(f"{what}; compare the model by its path")
+            if isinstance(source, ir.Model):
+                self.model = source
+            else:
+                self.model = storage.from_proto(source)
+                _refuse_external_data(self.model.graph)
             with contextlib.ExitStack() as stack:
                 folder = stack.enter_context(files.scratch_folder("compare"))
                 self.source = os.path.join(folder, "model.onnx")
                 storage.save(self.model, self.source, external_data=True, fsync=False)
                 self.push(stack.pop_all())
         else:
-            self.source = os.fspath(given)
+            self.source = os.fspath(source)
             self.name = self.source
-            self.model = model or storage.load(given)
+            self.model = model or storage.load(source)
         graph = self.model.graph
         self.inputs = [v for v in graph.inputs if v.name not in graph.initializers]
         with_default = [v for v in graph.inputs if v.name in graph.initializers]
@@ -82,8 +92,15 @@ class Subject(contextlib.ExitStack):
         self.outputs = [value.name or "" for value in graph.outputs]
 
     def accepted(self, feeds: Feeds) -> Feeds:
-        """Return the feeds without those that the model has no input for."""
+        """Return the feeds of inputs that the model has."""
         return {name: feed for name, feed in feeds.items() if name in self.names}
+
+
+def _refuse_external_data(graph: ir.Graph) -> None:
+    for value, tensor in storage.initializers_of(graph):
+        if isinstance(tensor, ir.ExternalTensor):
+            reason = f"weight {value.name!r} of the model in memory is external data"
+            raise UsageError(f"{reason}; compare the model by its path")
 
 
 def open_runner(
@@ -93,27 +110,37 @@ def open_runner(
     fallback: bool = True,
     node_by_node: bool = True,
 ) -> tuple[Opener, Runner, str | None]:
-    """Open a model on onnxruntime or, failing that and if allowed, on the reference evaluator.
-    Return how to open another model the same way, the runner, and why onnxruntime did not take the
-    model or None. `CannotLoad` says that none of them takes it.
+    """Open a model on onnxruntime, or on onnx's reference evaluator if onnxruntime cannot load it.
 
-    Node by node, optimizations and prepacking are off. Prepacking sums a product with a constant
-    operand in another order: with it, folding something into a constant would change last bits.
+    Args:
+        source: The path or the bytes of the model.
+        providers: Execution providers of onnxruntime.
+        custom_ops: Shared libraries with custom ops.
+        fallback: Whether the reference evaluator may be used.
+        node_by_node: Whether optimizations and prepacking are off. Prepacking changes the order of
+            summation in products with constants, so folding an operand would change last bits.
+
+    Returns:
+        A function that opens another model in the same way, the runner, and the reason why
+        onnxruntime cannot load the model or None.
+
+    Raises:
+        CannotLoad: No runtime can load the model.
     """
 
     def on_onnxruntime(model: str | bytes) -> Runner:
         options = session_options(node_by_node=node_by_node)
-        # the system clears memory that is freed and allocated anew: half the time of large images
+        # Without an arena, half of the time of large images is spent on clearing new memory.
         options.enable_cpu_mem_arena = True
         options.add_session_config_entry("session.use_device_allocator_for_initializers", "1")
         register_custom_ops(options, custom_ops)
         try:
             session = open_session(model, options, providers or CPU)
-        except Exception as error:  # onnxruntime's exceptions have no base of their own
+        except Exception as error:  # onnxruntime's exceptions have no common base class
             raise CannotLoad(message_of(error)) from error
         names = [output.name for output in session.get_outputs()]
-        ends = [*session.get_inputs(), *session.get_outputs()]
-        if not any(is_foreign(end.type) for end in ends):
+        interface = [*session.get_inputs(), *session.get_outputs()]
+        if not any(is_foreign(value.type) for value in interface):
             return _runner(names, lambda feeds: session.run(names, feeds))
 
         def run(feeds: Feeds) -> list[Output]:
@@ -135,19 +162,19 @@ def open_runner(
 
 
 def _on_evaluator(source: str | bytes) -> Runner:
-    """Open a model on onnx's reference evaluator: slow, but it knows the ops of the standard."""
+    """Open a model on onnx's reference evaluator, which is slow but has all standard ops."""
     from onnx.reference import ReferenceEvaluator
 
     try:
         model = onnx.load_from_string(source) if isinstance(source, bytes) else source
         evaluator = ReferenceEvaluator(model)
-    except Exception as error:  # anything, for a model that is not valid
+    except Exception as error:  # invalid models raise exceptions of any class
         raise CannotLoad(message_of(error)) from error
     return _runner(evaluator.output_names, lambda feeds: evaluator.run(None, feeds))
 
 
-def _apart(output: Output) -> Output:
-    """Copy an output that may be a small part of a block of memory, which it would keep."""
+def _detached(output: Output) -> Output:
+    """Copy a small output, because it may be a view that would keep a large block of memory."""
     if isinstance(output, np.ndarray) and output.nbytes < _LARGE:
         copied: Output = output.copy()
         return copied
@@ -155,14 +182,18 @@ def _apart(output: Output) -> Output:
 
 
 def _runner(names: Sequence[str], run: Callable[[Feeds], Any]) -> Runner:
-    def named(feeds: Feeds) -> Outputs:
-        # onnxruntime overwrites the statistics that a BatchNormalization in training reads
-        own = {n: f.copy() for n, f in feeds.items() if isinstance(f, np.ndarray) and f.ndim == 1}
+    def run_by_name(feeds: Feeds) -> Outputs:
+        # onnxruntime overwrites the statistics that a BatchNormalization in training mode reads.
+        copies = {
+            name: feed.copy()
+            for name, feed in feeds.items()
+            if isinstance(feed, np.ndarray) and feed.ndim == 1
+        }
         try:
             with np.errstate(all="ignore"):
-                made = zip(names, run({**feeds, **own}), strict=True)
-                return {name: _apart(output) for name, output in made}
+                outputs = zip(names, run({**feeds, **copies}), strict=True)
+                return {name: _detached(output) for name, output in outputs}
         except Exception as error:
             raise CannotRun(message_of(error)) from error
 
-    return named
+    return run_by_name

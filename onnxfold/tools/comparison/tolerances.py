@@ -1,7 +1,7 @@
-"""How far apart results may be of computations that round in other places.
+"""Tolerances for computations that round in other places.
 
-How much a rounding costs an element depends on what was summed and multiplied for it. That is
-measured: the original runs again, and each number that it computes of its inputs changes a little.
+The effect of a rounding on an element depends on the sums and products that follow. It is measured:
+the original runs again, while each number that depends on its inputs changes by a rounding.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from onnxfold.tools.comparison.runners import (
 
 HALF_NOTE = (
     "onnxruntime's CPU provider keeps some float16/bfloat16 chains in float32, so outputs that "
-    "depend on half precision may differ by a few roundings; this was allowed"
+    "depend on half precision may differ by a few roundings, which are allowed"
 )
-_ROUNDINGS = 16
+_ROUNDINGS = 16  # that an element may differ by
 _T = ir.DataType
+# The relative spacing of numbers: 2**-n for n bits of mantissa.
 _SPACING = {_T.DOUBLE: 2.0**-52, _T.FLOAT: 2.0**-23, _T.FLOAT16: 2.0**-10, _T.BFLOAT16: 2.0**-7}
 HALF = {kind: _ROUNDINGS * _SPACING[kind] for kind in (_T.FLOAT16, _T.BFLOAT16)}
 TOLERANCES = {_T.DOUBLE: 1e-9, _T.FLOAT: 1e-4, **HALF}
-"""How far an element may be from right, relative to its size, by type."""
-_RUNS = 8
+"""Tolerances of an element, relative to its size, by type."""
+_MAX_RUNS = 8
 
 
 def types_in(model: ir.Model) -> set[ir.DataType | None]:
-    """Return the types of all values that say theirs, and those that are cast to."""
+    """Return the declared types of all values, and the types that Cast nodes convert to."""
     graph = model.graph
     nodes = [node for each in all_graphs(model) for node in each]
     values = (value for node in nodes for value in (*node.inputs, *node.outputs) if value)
@@ -54,9 +55,10 @@ def types_in(model: ir.Model) -> set[ir.DataType | None]:
 
 
 class Noise(contextlib.ExitStack):
-    """Runs of a model in which each number of some types that is read or computed of an input is
-    rounded: it changes by the spacing of its type, up or down; but for 1 and -1 that may be a mask,
-    which is exact.
+    """Runs of a model in which each number that depends on an input is rounded once more.
+
+    Numbers of some types change by the spacing of their type, up or down. Ones that may be a mask
+    do not change, because masks are exact.
     """
 
     def __init__(self, source: str, reopen: Opener, types: Collection[ir.DataType]) -> None:
@@ -70,12 +72,12 @@ class Noise(contextlib.ExitStack):
         model = storage.load(self._source)
         values = list[ir.Value]()
         facts = facts_of(model)
-        depending = set(model.graph.inputs)
-        for node in model.graph.all_nodes():  # those of subgraphs behind the one that holds them
-            read = {value for each in nodes_within([node]) for value in each.inputs}
-            if node.op_type not in ("Shape", "Size") and not depending.isdisjoint(read):
-                depending.update(node.outputs)
-                depending.update(value for graph in subgraphs_of(node) for value in graph.inputs)
+        dependent = set(model.graph.inputs)
+        for node in model.graph.all_nodes():  # nodes of a subgraph follow the node that contains it
+            operands = {value for each in nodes_within([node]) for value in each.inputs}
+            if node.op_type not in ("Shape", "Size") and not dependent.isdisjoint(operands):
+                dependent.update(node.outputs)
+                dependent.update(value for graph in subgraphs_of(node) for value in graph.inputs)
                 values += node.outputs
         changes = _Changes(model, facts.names)
         for seed, (value, kind) in enumerate([(v, facts.types.of(v).dtype) for v in values]):
@@ -84,56 +86,66 @@ class Noise(contextlib.ExitStack):
         variant = self.enter_context(Subject(model, self._source))
         try:
             return self._reopen(variant.source)
-        except CannotLoad:  # before opset 9: then only what is read changes
+        except CannotLoad:  # before opset 9; in this case, only the inputs change
             return self._reopen(self._source)
 
     def allowed(
         self,
         feeds: Feeds,
         outputs: Outputs,
-        is_enough: Callable[[Mapping[str, Array]], bool] = lambda found: False,
+        is_enough: Callable[[Mapping[str, Array]], bool] = lambda tolerances: False,
     ) -> Mapping[str, Array]:
-        """Return how far each element of float outputs may be from right, given the feeds and
-        outputs of the original: 16 times what an element moves at most in several runs, by output;
-        nothing if the variant cannot be run. Further runs allow more: there are none once
-        ``is_enough`` returns True for what was found.
+        """Return the absolute tolerance of each element of the float outputs.
+
+        It is 16 times the largest change of the element in several runs. Each run can increase the
+        tolerances.
+
+        Args:
+            feeds: The feeds of the original.
+            outputs: The outputs of the original.
+            is_enough: Called with the tolerances after each run; no run follows if it returns True.
+
+        Returns:
+            The tolerances by output; an empty dictionary if the changed model does not run.
         """
         rng = np.random.default_rng(0)
-        found = {
+        tolerances = {
             name: np.zeros(output.shape)
             for name, output in outputs.items()
             if isinstance(output, np.ndarray) and is_float(output.dtype)
         }
         try:
-            for _ in range(_RUNS):
-                moved = self._runner({name: self._noisy(feed, rng) for name, feed in feeds.items()})
-                for name, most in found.items():
-                    one, other = (np.asarray(o[name]).astype(np.float64) for o in (moved, outputs))
-                    if one.shape != other.shape:  # a size depends on the floats
+            for _ in range(_MAX_RUNS):
+                noisy = {name: self._with_noise(feed, rng) for name, feed in feeds.items()}
+                changed = self._runner(noisy)
+                for name, tolerance in tolerances.items():
+                    a = np.asarray(changed[name]).astype(np.float64)
+                    b = np.asarray(outputs[name]).astype(np.float64)
+                    if a.shape != b.shape:  # a size depends on the floats
                         return {}
                     with np.errstate(all="ignore"):
-                        apart = _ROUNDINGS * np.abs(one - other)
-                    np.maximum(most, np.where(np.isfinite(apart), apart, 0), out=most)
-                if is_enough(found):
+                        difference = _ROUNDINGS * np.abs(a - b)
+                    difference = np.where(np.isfinite(difference), difference, 0)
+                    np.maximum(tolerance, difference, out=tolerance)
+                if is_enough(tolerances):
                     break
         except (CannotLoad, CannotRun):
             return {}
-        return found
+        return tolerances
 
-    def _noisy(self, feed: Feed, rng: np.random.Generator) -> Feed:
-        """Return a float input with its numbers changed."""
+    def _with_noise(self, feed: Feed, rng: np.random.Generator) -> Feed:
         if not isinstance(feed, np.ndarray) or not is_float(feed.dtype):
             return feed
         kind = ir.DataType.from_numpy(feed.dtype)
         wide = feed.astype(np.float64)
         change = _SPACING[kind] if kind in self._types else 0.0
         with np.errstate(all="ignore"):
-            moved = (wide * (1 + rng.choice([-change, change], feed.shape))).astype(feed.dtype)
-        return np.where(np.isfinite(moved) & (np.abs(wide) != 1), moved, feed)
+            changed = (wide * (1 + rng.choice([-change, change], feed.shape))).astype(feed.dtype)
+        return np.where(np.isfinite(changed) & (np.abs(wide) != 1), changed, feed)
 
 
 class _Changes:
-    """Replaces results of nodes by numbers that moved up or down, as random numbers say."""
+    """Inserts nodes that change results of nodes at random, up or down."""
 
     def __init__(self, model: ir.Model, names: Names) -> None:
         self._names = names
@@ -150,7 +162,7 @@ class _Changes:
         return self._constants[key]
 
     def add(self, value: ir.Value, kind: ir.DataType, seed: int) -> None:
-        """Replace the result of a node."""
+        """Replace the result of a node by changed numbers."""
         producer = value.producer()
         is_output = value.is_graph_output()
         nodes = list[ir.Node]()
@@ -165,26 +177,26 @@ class _Changes:
             return nodes[-1].outputs[-1]
 
         number = value if kind == wide else add("Cast", value, to=wide)
-        if self._opset < 22:  # later ones have none on onnxruntime, only Dropout's: less random
+        if self._opset < 22:
             random = add("RandomUniformLike", number, low=-1.0, high=1.0, seed=float(seed))
             is_up = add("Less", random, 0.0)
-        else:
+        else:  # onnxruntime has no RandomUniformLike of opset 22; Dropout is less random
             is_training = self._constant(True, _T.BOOL)
-            apart = seed * 1_000_003  # neighbouring seeds give similar masks
-            is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=apart)
+            distant_seed = seed * 1_000_003  # neighbouring seeds have similar masks
+            is_up = add("Dropout", number, 0.5, is_training, outputs=2, seed=distant_seed)
         traits = definition_of(producer).traits
         changed = add("Mul", number, add("Where", is_up, 1 + spacing, 1 - spacing))
         if Trait.ENDS_WITH_SUM in traits:  # onnxruntime rounds the sum
-            least = _SPACING[wide]
-            changed = add("Add", changed, add("Where", is_up, least, -least))
-        if Trait.HEAVY not in traits:  # these ops round to 1, as Tanh does
+            absolute = _SPACING[wide]
+            changed = add("Add", changed, add("Where", is_up, absolute, -absolute))
+        if Trait.HEAVY not in traits:  # light ops such as Tanh round to exactly 1
             is_other = add("Cast", add("Sub", add("Abs", number), 1.0), to=_T.BOOL)
             changed = add("Where", is_other, changed, number)
         rounded = changed if kind == wide else add("Cast", changed, to=kind)
         producer.append(nodes)
-        reading = [(user, index) for user, index in uses(value) if user in nodes]
+        own_uses = [(user, index) for user, index in uses(value) if user in nodes]
         replace(value, rounded)
-        for user, index in reading:
+        for user, index in own_uses:
             user.replace_input_with(index, value)
         if is_output:
             inherit(value, rounded, declared=True)

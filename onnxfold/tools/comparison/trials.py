@@ -1,10 +1,10 @@
-"""Random inputs on which a model runs: sizes of dimensions and integers are tried in turn."""
+"""Find random inputs on which a model runs, by trying sizes of dimensions and integers."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import TypeVar
 
 import numpy as np
@@ -22,27 +22,27 @@ from onnxfold.tools.comparison.dims import (
     symbols_of,
 )
 from onnxfold.tools.comparison.element_hints import IntegerUse, categories, integer_use
-from onnxfold.tools.comparison.feeds import Feed, Feeds, integer_range, random_floats
+from onnxfold.tools.comparison.feeds import Array, Feed, Feeds, integer_range, random_floats
 from onnxfold.tools.comparison.runners import CannotRun
 
 _Outputs = TypeVar("_Outputs")
 
-_MOST_TRIES = 240
-_MOST_ELEMENTS = 1 << 22  # of all inputs that are made up with sizes of the ladder
-_MOST_CHOICES = 4  # values of a single integer to try
-_MOST_DECLARED = 4
-# Few sizes of many magnitudes first, then sizes between them and usual ones of images and
-# of audio (30 s in frames of 10 ms).
+_MAX_TRIES = 240
+_MAX_TOTAL_ELEMENTS = 1 << 22  # of all inputs with sizes of the ladder
+_MAX_CHOICES = 4  # compared values of a single integer
+_MAX_DECLARED = 4  # sizes of the model's interface
+# Few sizes of many magnitudes, then sizes between them, common sizes of images, and of audio (30 s
+# in frames of 10 ms).
 _LADDER = (16, 64, 128, 512, 4096, 16384, 32, 256, 1024, 65536, 224, 320, 640, 3000)
-MAX_ELEMENTS = 1 << 28  # of one input: a larger one is a mistake in a size
-_SMALL = 8  # exclusive bound of 32- and 64-bit integers whose use is not known
-_SINGLES = (64, 512)  # sizes and lengths that a single integer may be
+MAX_ELEMENTS = 1 << 28  # of one input; a larger input is probably a mistake in a size
+_SMALL = 8  # exclusive bound of 32- and 64-bit integers of unknown use
+_SINGLES = (64, 512)  # typical sizes and lengths, for a single integer
 _SEQUENCE_LENGTH = 2
 _WORDS = ("", "a", "bc", "üñï")
 
 
 class RandomFeeds:
-    """Makes random feeds for inputs of a model, whose graph tells how integers are used."""
+    """Random feeds for inputs of a model; the uses of integers in the graph limit their range."""
 
     def __init__(self, model: ir.Model, inputs: list[ir.Value]) -> None:
         self._inputs = inputs
@@ -67,12 +67,12 @@ class RandomFeeds:
 
     @property
     def choices(self) -> int:
-        """How many values there are to choose from for a single integer, at least 1."""
+        """The number of values to try for single integers that are compared with constants."""
         return 1 + max((len(use.compared) for use in self._singles.values()), default=0)
 
     @property
     def fills(self) -> tuple[int | None, ...]:
-        """Values worth trying for the integers of which the graph tells nothing."""
+        """Values to try for integers of unknown use; None means random integers."""
         if any(not use.compared for use in self._singles.values()):
             return (None, 1, *_SINGLES)
         others = (use for name, use in self._uses.items() if name not in self._singles)
@@ -81,16 +81,18 @@ class RandomFeeds:
     def make(
         self, seed: int, sizes: Mapping[str, int], integers: int | None = None, choice: int = 0
     ) -> Feeds:
-        """Return one set of feeds, given a seed and the sizes of dynamic dimensions; raise a
-        UsageError if an input cannot be made up, or is too large.
+        """Return one set of feeds.
 
         Args:
             seed: Seed of the random numbers.
-            sizes: Size of every dynamic dimension, by name.
-            integers: The value of all integers whose valid range the graph does not tell,
-                or None for random ones; arrays are filled with at most 1.
-            choice: Which of the constants that a single integer is compared with is taken for it;
-                after the last comes a random number, or that of `integers`.
+            sizes: Sizes of all dynamic dimensions, by name.
+            integers: The value of all integers whose valid range does not follow from the graph;
+                None for random integers. Arrays are filled with at most 1.
+            choice: Index of the constant, among those that a single integer is compared with, that
+                it is set to. The index after the last constant selects ``integers``.
+
+        Raises:
+            UsageError: An input is too large, or has a type that cannot be generated.
         """
         rng = np.random.default_rng(seed)
 
@@ -105,30 +107,19 @@ class RandomFeeds:
                 raise UsageError(f"{reason}; give it with {option('feeds')}")
             shape = concrete(value, sizes)
             if int(np.prod(shape, dtype=object)) > MAX_ELEMENTS:
-                reason = f"input {value.name!r}, {shaped(type_, shape)}, is too large to generate; "
-                how = f"give it with {option('feeds')}, or its sizes with {option('dims')}"
-                raise UsageError(f"{reason}{how}")
-            is_mask = "mask" in (value.name or "").lower()
+                reason = f"input {value.name!r}, {shaped(type_, shape)}, is too large to generate"
+                remedy = f"give it with {option('feeds')}, or its sizes with {option('dims')}"
+                raise UsageError(f"{reason}; {remedy}")
+            is_mask = _is_mask(value)
             if type_.dtype == ir.DataType.STRING:
-                words = self._words.get(value.name, {})
-                made = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
-                # each column (position on the last axis) has its own words
-                for column in words if made.ndim and made.shape[-1] > 1 else ():
-                    made[..., column] = rng.choice(words[column], made.shape[:-1])
-                return made
+                return self._strings(rng, value, shape)
             if type_.dtype == ir.DataType.BOOL:
                 return np.ones(shape, bool) if is_mask else np.asarray(rng.random(shape) < 0.7)
             if not type_.dtype.is_integer():
                 return random_floats(rng, type_.dtype, shape)
             use = self._uses.get(value.name, IntegerUse())
-            fill = integers
-            if value.name in self._singles:
-                fill = [*use.compared, fill][choice % (len(use.compared) + 1)]
-            elif is_mask:
-                fill = 1
-            elif fill is not None:
-                fill = min(fill, 1)
             limit = use.limit(sizes)
+            fill = self._fill(value, use, integers, choice)
             dtype = type_.dtype
             if limit is None and fill is not None:
                 return np.full(shape, fill).astype(dtype.numpy())
@@ -139,13 +130,43 @@ class RandomFeeds:
 
         return {value.name or "": feed(value, value.type) for value in self._inputs}
 
+    def _strings(self, rng: np.random.Generator, value: ir.Value, shape: tuple[int, ...]) -> Array:
+        """Return random words. Each column (index on the last axis) has words of its own."""
+        words = self._words.get(value.name, {})
+        strings = np.asarray(rng.choice(words.get(0, _WORDS), shape), dtype=object)
+        if strings.ndim and strings.shape[-1] > 1:
+            for column in words:
+                strings[..., column] = rng.choice(words[column], strings.shape[:-1])
+        return strings
+
+    def _fill(
+        self, value: ir.Value, use: IntegerUse, integers: int | None, choice: int
+    ) -> int | None:
+        """Return the value of all elements of an integer input; None for random elements."""
+        if value.name in self._singles:
+            candidates = [*use.compared, integers]
+            return candidates[choice % len(candidates)]
+        if _is_mask(value):
+            return 1
+        return None if integers is None else min(integers, 1)
+
+
+def _is_mask(value: ir.Value) -> bool:
+    return "mask" in (value.name or "").lower()
+
 
 class Trials:
-    """Tries random feeds for inputs of a model until it runs on them.
+    """Trials of random feeds for inputs of a model until it runs on them.
 
-    Distinct small sizes are tried first: they notice a dimension that was frozen or taken for
-    another one. Then dimensions are equal, and then some or all of them larger. Sizes that are
-    given are not tried, and usual ones, of all dimensions, before others.
+    Distinct small sizes are tried first, because they reveal a dimension that was frozen or
+    confused with another one. Then all dimensions are equal, and finally some or all of them are
+    larger.
+
+    Args:
+        model: The model.
+        inputs: The inputs that are fed.
+        dims: Sizes of dynamic dimensions that are fixed.
+        usual: Sizes of all dynamic dimensions that are tried before others.
     """
 
     def __init__(
@@ -160,59 +181,77 @@ class Trials:
         self._inputs = inputs
         self._dims = dims
         self._usual = usual
-        self._demanded: dict[str, int] | None = None
+        self._required_sizes: dict[str, int] | None = None
         self._names = [name for name in symbols_of(inputs) if name not in dims]
         self._random = RandomFeeds(model, inputs)
-        self._choices = min(self._random.choices, _MOST_CHOICES)
-        self._worked: dict[int, int] = {}  # by choice, number of the sizes of an earlier seed
+        self._choices = min(self._random.choices, _MAX_CHOICES)
+        self._successes: dict[int, int] = {}
+        """By choice, the index of the sizes on which the model ran with an earlier seed."""
 
     def find(
         self, seed: int, run: Callable[[Feeds], _Outputs]
     ) -> tuple[Feeds, _Outputs, dict[str, int]]:
-        """Run a model on random feeds, with other sizes and integers until it takes them: until
-        ``run``, called with feeds, does not raise `CannotRun`. Return the feeds, the outputs, and
-        the sizes of dimensions; raise a UsageError if no run succeeded.
+        """Run a model on random feeds, with other sizes and integers until a run succeeds.
+
+        Args:
+            seed: Seed of the random numbers.
+            run: Called with feeds; it returns the outputs or raises `CannotRun`.
+
+        Returns:
+            The feeds, the outputs, and the sizes of dimensions.
+
+        Raises:
+            UsageError: No run succeeded.
         """
         reason: Exception | None = None
         tries = 0
-        for turn in range(self._choices):
-            choice = (seed + turn) % self._choices
-            most = _MOST_TRIES // self._choices
-            for number, sizes, fill in islice(self._tries(seed, choice), most):
+        limit = _MAX_TRIES // self._choices
+        for offset in range(self._choices):
+            choice = (seed + offset) % self._choices
+            for index, sizes, fill in islice(self._tries(seed, choice), limit):
                 tries += 1
                 try:
                     feeds = self._random.make(seed, sizes, fill, choice)
                     outputs = run(feeds)
                 except (CannotRun, UsageError) as error:
                     reason = reason or error
-                    if self._demanded is None:  # now it is worth the time
-                        self._demanded = _demanded_sizes(self._model, self._inputs)
+                    if self._required_sizes is None:  # slow, and needed after a failure only
+                        self._required_sizes = _required_sizes(self._model, self._inputs)
                     continue
-                self._worked[choice] = number
+                self._successes[choice] = index
                 return feeds, outputs, sizes
+        remedy = f"give inputs with {option('feeds')}, or sizes of dimensions with {option('dims')}"
         raise UsageError(
-            f"the original fails on random inputs ({reason}), with {tries} different sizes and "
-            f"integers; give inputs with {option('feeds')}, or sizes of dimensions with "
-            f"{option('dims')}"
+            f"the original fails on {tries} random inputs of different sizes: {reason}; {remedy}"
         ) from reason
 
     def _tries(self, seed: int, choice: int) -> Iterator[tuple[int, dict[str, int], int | None]]:
-        """Number of the sizes, the sizes, and the value of integers (None: random)."""
+        """Yield the index of the sizes, the sizes, and the value of integers (None: random).
+
+        The sizes on which the model ran with an earlier seed come first.
+        """
         fills = self._random.fills
         seen: list[dict[str, int]] = []
-        worked = self._worked.get(choice, 0)
-        first = islice(enumerate(self._sizes(seed)), worked, worked + 1)
-        for number, proposed in chain(first, enumerate(self._sizes(seed))):
-            sizes = {**proposed, **(self._demanded or {}), **self._dims}
+        success = self._successes.get(choice, 0)
+        first = islice(enumerate(self._sizes(seed)), success, success + 1)
+        for index, proposed in chain(first, enumerate(self._sizes(seed))):
+            sizes = self._completed(proposed)
             if sizes in seen:
                 continue
             seen.append(sizes)
             for fill in (*fills, 0) if len(fills) > 1 and len(seen) == 1 else fills:
-                yield number, sizes, fill
+                yield index, sizes, fill
+
+    def _completed(self, sizes: dict[str, int]) -> dict[str, int]:
+        """Return the sizes, replaced by those that nodes require and the fixed ones."""
+        return {**sizes, **(self._required_sizes or {}), **self._dims}
 
     def _sizes(self, seed: int) -> Iterator[dict[str, int]]:
-        """Yield the sizes of dimensions; as many for every seed. Dimensions become larger together,
-        all but the batch, each one, all: as inputs and outputs have on other axes, and others.
+        """Yield sizes of dimensions, the same number for every seed.
+
+        The first sizes are small. Then groups of dimensions are large: all but the batch, each
+        dimension alone, and all. Large sizes are those of other axes of inputs and outputs, and
+        those of the ladder.
         """
         names = self._names
         if self._usual is not None:
@@ -229,28 +268,31 @@ class Trials:
         values = [*self._inputs, *self._model.graph.outputs]
         dims = [dim for value in values for dim in value.shape or () if isinstance(dim, int)]
         declared = [dim for dim in dict.fromkeys(dims) if dim > 1 and dim not in _LADDER]
-        for size in (*declared[:_MOST_DECLARED], *_LADDER):
-            for base in (small, 1):
-                for group in groups:
-                    sizes = {name: size if name in group else base for name in names}
-                    full = {**sizes, **(self._demanded or {}), **self._dims}
-                    shapes = (concrete(value, full) for value in self._inputs)
-                    if sum(int(np.prod(s, dtype=object)) for s in shapes) <= _MOST_ELEMENTS:
-                        yield sizes
+        for size in (*declared[:_MAX_DECLARED], *_LADDER):
+            for base, group in product((small, 1), groups):
+                sizes = {name: size if name in group else base for name in names}
+                if self._elements(sizes) <= _MAX_TOTAL_ELEMENTS:
+                    yield sizes
+
+    def _elements(self, sizes: dict[str, int]) -> int:
+        """Return the number of elements of all inputs."""
+        sizes = self._completed(sizes)
+        shapes = (concrete(value, sizes) for value in self._inputs)
+        return sum(int(np.prod(shape, dtype=object)) for shape in shapes)
 
 
-def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:
-    """Return sizes of dynamic dimensions, by name, that a node of the main graph demands, as a
-    product with a weight or a Reshape to frozen sizes does: other sizes fail.
+def _required_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, int]:
+    """Return sizes of dynamic dimensions that nodes of the main graph require, by name.
+
+    A product with a weight or a Reshape to fixed sizes fails with other sizes.
     """
-    sizes = {
-        value: [
-            name_of(d) or f"{value.name}[{axis}]" if isinstance(d, ir.SymbolicDim) else d
-            for axis, d in enumerate(value.shape)
-        ]
-        for value in inputs
-        if value.shape is not None and isinstance(value.type, ir.TensorType)
-    }
+    sizes: dict[ir.Value, list[int | str]] = {}
+    for value in inputs:
+        if value.shape is not None and isinstance(value.type, ir.TensorType):
+            sizes[value] = [
+                name_of(dim) or f"{value.name}[{axis}]" if isinstance(dim, ir.SymbolicDim) else dim
+                for axis, dim in enumerate(value.shape)
+            ]
     failures = Failures(ModelFacts(model, runtime_constants=()), sizes)
     algebra = failures.algebra
     names = symbols_of(inputs)
@@ -259,8 +301,8 @@ def _demanded_sizes(model: ir.Model, inputs: Sequence[ir.Value]) -> dict[str, in
         failures.why(node)
         for size, other in (*failures.unequal, *(pair[::-1] for pair in failures.unequal)):
             for name in names:
-                rest = algebra.exact_quotient(other, algebra.symbol(name, low=1))
-                demanded = None if rest is None else algebra.exact_quotient(size, rest)
-                if isinstance(demanded, int):
-                    found.setdefault(name, demanded)
+                factor = algebra.exact_quotient(other, algebra.symbol(name, low=1))
+                required = None if factor is None else algebra.exact_quotient(size, factor)
+                if isinstance(required, int):
+                    found.setdefault(name, required)
     return found
